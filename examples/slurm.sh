@@ -33,6 +33,6 @@ trap out_of_time USR1
 
 srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "${GPUS:-8}" --max-restarts 3 \
   --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$first:29500" \
-  -m grpokit train "$config" "run.dir=$folder" --auto-resume &
+  -m grpokit train "$config" "run.dir=$folder" --resume &
 training=$!
 wait "$training"

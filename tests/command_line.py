@@ -35,7 +35,7 @@ def drawn() -> None:
 
 
 def write_no_report(patch: pytest.MonkeyPatch) -> None:
-    for writer in ("train", "failing"):
+    for writer in ("run", "saved_on_error"):
         patch.setattr(f"grpokit.runs.{writer}.report", SimpleNamespace(write=lambda folder: folder / "report.html"))
 
 

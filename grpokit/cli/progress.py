@@ -22,7 +22,7 @@ from grpokit.errors import counted
 if TYPE_CHECKING:
     from grpokit.evaluation.held_out import Evaluation
     from grpokit.phases.phased_trainer import PhasedTrainer
-    from grpokit.runs.train import Watcher
+    from grpokit.runs.run import Watcher
     from grpokit.tracking.step_report import StepReport
 
 _WIDE = 60  # columns from which the bar has room for news
@@ -44,7 +44,7 @@ class _Column(ProgressColumn):
 @contextmanager
 def watch(console: Console) -> Iterator[Watcher]:
     """A watcher that shows the run on `console`."""
-    from grpokit.runs.train import Watcher
+    from grpokit.runs.run import Watcher
     from grpokit.tracking.progress import Course, Eta, score_text
 
     eta = Eta()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
     from grpokit.data import PromptSequence
     from grpokit.phases.phased_trainer import PhasedTrainer
-    from grpokit.runs.train import Result
+    from grpokit.runs.run import Result
     from grpokit.types import Sample
 
 _TEXTS = 5  # drawn texts that a command shows
@@ -47,9 +47,8 @@ _PROMPTS = 16  # prompts that `sample` takes
 def train(
     source: Source,
     overrides: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the run folder's last checkpoint.")] = False,
-    auto_resume: Annotated[
-        bool, typer.Option("--auto-resume", help="Continue where the run folder has a checkpoint, else start.")
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the run folder's last checkpoint; without one, start.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what the run folder holds.")] = False,
     force: Annotated[
@@ -68,10 +67,8 @@ def train(
     config, name = presets.read_config(source, overrides or [])  # before torch is imported, which takes seconds
     if dry_run:
         for_one_process("grpokit train --dry-run")
-        if resume or auto_resume or overwrite or force:
-            raise UsageError(
-                "--dry-run writes nothing, so it goes with none of --resume, --auto-resume, --overwrite and --force."
-            )
+        if resume or overwrite or force:
+            raise UsageError("--dry-run writes nothing, so it goes with none of --resume, --overwrite and --force.")
         _dry_run(config, name)
         return
     from grpokit.cli.progress import watch
@@ -91,7 +88,6 @@ def train(
                 config,
                 name=name,
                 resume=resume,
-                auto_resume=auto_resume,
                 overwrite=overwrite,
                 force=force,
                 watcher=noting,

@@ -20,7 +20,7 @@ from grpokit.errors import UsageError, shown
 from grpokit.evaluation.held_out import Evaluation
 from grpokit.images import Drawable
 from grpokit.phases.phased_trainer import PhasedTrainer
-from grpokit.runs.train import Watcher
+from grpokit.runs.run import Watcher
 from grpokit.tracking.progress import Course, Eta, IntervalLines, score_text, sparkline
 from grpokit.tracking.step_report import StepReport
 from grpokit.trainer import Trainer

@@ -12,7 +12,6 @@ import ast
 import json
 import os
 import platform
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -29,11 +28,12 @@ from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.data.digests import digest
 from grpokit.errors import RunError, UsageError
-from grpokit.files import delete, lock_of, partial_of, read_json, replacing
+from grpokit.files import delete, lock_of, replacing
 from grpokit.report import MACHINE
+from grpokit.training.checkpoint import latest
 
 VERSIONS, DATA, CONFIG = "versions.json", "data.json", "config.yaml"
-_HEADER = (VERSIONS, DATA, CONFIG)  # in the order in which they are written
+_UNFINISHED = ".unfinished"  # in the folder of a run that is being begun
 
 
 @contextmanager
@@ -75,66 +75,68 @@ def locked(folder: Path) -> Iterator[None]:
                 parent.rmdir()
 
 
-@contextmanager
-def claimed(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
-    """Make the folder ready for a run that the context sets up.
-
-    A run that `overwrite` replaces is deleted when the context ends well, and put back when it does not.
+def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
+    """Whether a run goes on from a checkpoint in a folder; if not, a new one may begin there.
 
     Raises:
-        UsageError: the folder is in use, holds something else, cannot be made, or has nothing to resume.
+        UsageError: the folder holds a run and neither option is given, holds something else, or is a file.
     """
-    real = Path(os.path.realpath(folder))  # a link to a run stays a link
-    former = _former(real)
-    try:
-        put_back(folder)
-        holds_run = _check(folder, resume=resume, overwrite=overwrite)
-        new_folders = [place for place in (real, *real.parents) if not place.exists()]
-        if holds_run and overwrite:
-            os.replace(real, former)
-        real.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"The run folder {folder} cannot be made: {error}.") from error
+    if resume and overwrite:
+        raise UsageError("Give either --resume or --overwrite, not both.")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"The run folder {folder} is a file. Choose another with run.dir=...")
+    names = {place.name for place in folder.iterdir()} if folder.is_dir() else set()
+    if not names or _UNFINISHED in names:
+        return False
+    missing = [name for name in (VERSIONS, CONFIG) if name not in names]  # a project may have the second
+    if missing:
+        raise UsageError(
+            f"{folder} holds files that are not a run of grpokit: it has no {missing[0]}. Choose another folder with "
+            "run.dir=...",
+            page="guards#checkpoints",
+        )
+    if not resume and not overwrite:
+        raise UsageError(
+            f"{folder} already holds a run. Add --resume to go on with it, --overwrite to delete it and start again, "
+            "or choose another folder with run.dir=...",
+            page="guards#checkpoints",
+        )
+    return resume and latest(folder / "checkpoints") is not None
+
+
+@contextmanager
+def begun(folder: Path, *, resumed: bool) -> Iterator[None]:
+    """Make the folder of a new run, or empty it. After an error in here nothing is left of that run.
+
+    Until the end it is marked: a start after a kill takes it as empty.
+
+    Raises:
+        RunError: it cannot be emptied or made.
+    """
+    if resumed:
+        yield
+        return
+    folder = Path(os.path.realpath(folder))  # a link to a run stays a link
+    mark, is_new = folder / _UNFINISHED, not folder.exists()
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        _empty(folder, mark)
     try:
         yield
     except BaseException:
-        if former.exists():
-            shutil.rmtree(real)
-            os.replace(former, real)
-        elif not holds_run:
-            _empty(real)
-            with suppress(OSError):  # a parent that now holds something else stays
-                for place in new_folders:
-                    place.rmdir()
+        _empty(folder, mark)
+        mark.unlink()
+        if is_new:
+            folder.rmdir()
         raise
-    if former.exists():
-        trash = real.parent / f".{real.name}.deleted"
-        shutil.rmtree(trash, ignore_errors=True)
-        os.replace(former, trash)  # half of a run that is being deleted is never put back
-        shutil.rmtree(trash, ignore_errors=True)
+    mark.unlink()
 
 
-def put_back(folder: Path) -> None:
-    """Undo the replacement of a run that was killed while the new run was set up."""
-    real = Path(os.path.realpath(folder))
-    if _former(real).exists():
-        shutil.rmtree(real, ignore_errors=True)
-        os.replace(_former(real), real)
-
-
-def _former(real: Path) -> Path:
-    """Where a run waits while another one takes its place."""
-    return real.parent / f".{real.name}.replaced"
-
-
-def _empty(folder: Path) -> None:
-    """Delete everything in a folder, the header last: what a kill leaves of it is a run, or a set-up, still."""
-    header = [folder / name for name in reversed(_HEADER)]
+def _empty(folder: Path, mark: Path) -> None:
     for place in folder.iterdir():
-        if place not in header:
+        if place != mark:
             delete(place)
-    for place in header:
-        delete(place)
 
 
 @contextmanager
@@ -158,53 +160,6 @@ def write_text(path: Path, text: str) -> None:
     """
     with writing(path), replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
-def _check(folder: Path, *, resume: bool, overwrite: bool) -> bool:
-    """Refuse a folder that may not be written to; returns whether it holds a run."""
-    if resume and overwrite:
-        raise UsageError("Give either --resume or --overwrite, not both.")
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"The run folder {folder} is a file. Choose another with run.dir=...")
-    names = {place.name for place in folder.iterdir()} if folder.is_dir() else set()
-    unfinished = bool(names) and _is_unfinished(folder, names)
-    holds_run = bool(names) and not unfinished
-    if resume and not holds_run:
-        unusable = "holds a run whose set-up did not finish" if names else "is empty"
-        state = unusable if folder.is_dir() else "does not exist"
-        raise UsageError(
-            f"There is nothing to resume in {folder}: it {state}. Start the run without --resume.",
-            page="guards#checkpoints",
-        )
-    missing = [name for name in (VERSIONS, CONFIG) if name not in names]  # a project may have the second
-    if holds_run and missing:
-        raise UsageError(
-            f"{folder} holds files that are not a run of grpokit: it has no {missing[0]}. Choose another folder with "
-            "run.dir=...",
-            page="guards#checkpoints",
-        )
-    if holds_run and not resume and not overwrite:
-        raise UsageError(
-            f"{folder} already holds a run. Add --resume to go on with it, --overwrite to delete it and start again, "
-            "or choose another folder with run.dir=...",
-            page="guards#checkpoints",
-        )
-    return holds_run
-
-
-def _is_unfinished(folder: Path, names: set[str]) -> bool:
-    """Whether a folder holds nothing but a header that was not written to its end."""
-    if not names <= {*(_HEADER[:-1]), *(partial_of(Path(name)).name for name in _HEADER)}:
-        return False
-    if DATA in names and VERSIONS not in names:
-        return False
-    if VERSIONS not in names:
-        return True
-    try:
-        content = read_json(folder / VERSIONS)
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and "grpokit" in content  # another program's file of that name is not ours
 
 
 def versions(config: RunConfig) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from grpokit.data import PromptSequence
 from grpokit.errors import UsageError, counted, shown
 from grpokit.files import read_json
 from grpokit.processes.team import Team
-from grpokit.runs.folder import CONFIG, DATA, VERSIONS, put_back, versions
-from grpokit.training import checkpoint
+from grpokit.runs.folder import CONFIG, DATA, VERSIONS, versions
 
 _PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
 _FREE = re.compile(  # where rewards run, and what stops a run
@@ -39,19 +38,6 @@ def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests
         kind: None if sequence is None else vars(data.digests(sequence))
         for kind, sequence in (("train", prompts), ("held_out", held_out))
     }
-
-
-def has_checkpoint(folder: Path) -> bool:
-    """Whether a run folder has a checkpoint to go on from.
-
-    Raises:
-        UsageError: the run that a killed replacement has set aside cannot be put back.
-    """
-    try:
-        put_back(folder)
-    except OSError as error:
-        raise UsageError(f"The run folder {folder} cannot be made: {error}.") from error
-    return checkpoint.latest(folder / "checkpoints") is not None
 
 
 def refuse_other_config(folder: Path, config: RunConfig) -> None:

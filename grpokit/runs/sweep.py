@@ -134,7 +134,7 @@ def _train(
     """Train a run, or go on with it; returns its state for the plan."""
     try:
         with watching() as watcher:
-            result = training.train(config, auto_resume=True, watcher=watcher)
+            result = training.train(config, resume=True, watcher=watcher)
     except GrpokitError as error:
         return {"state": FAILED, "error": str(error)}
     except Exception as error:  # a bug, in a plugin perhaps: the other runs may be well

@@ -537,12 +537,8 @@ FOLDERS = {
         ["out already holds a run. Add --resume to go on with it, --overwrite to delete it"],
         {"out/config.yaml": GOOD, "out/versions.json": "{}"},
     ),
-    "resume of nothing": Bad(["train", "c.yaml", "--resume"], ["There is nothing to resume in out: it does not exist"]),
     "resume and overwrite": Bad(
         ["train", "c.yaml", "--resume", "--overwrite"], ["either --resume or --overwrite, not"]
-    ),
-    "auto-resume and overwrite": Bad(
-        ["train", "c.yaml", "--auto-resume", "--overwrite"], ["--auto-resume decides between a resume and a start."]
     ),
     "evaluation of a folder that is no run": Bad(["evaluate", "d"], ["d is neither a run folder"], {"d/x": ""}),
     "evaluation of a run without a checkpoint": Bad(

@@ -221,18 +221,18 @@ def test_overwrite(call: Call, tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "out/checkpoints").iterdir()] == ["step_000001"]
 
 
-def test_auto_resume_starts_or_goes_on(call: Call, tmp_path: Path) -> None:
+def test_resume_goes_on_or_starts(call: Call, tmp_path: Path) -> None:
     config(tmp_path, data={"jsonl": "prompts.jsonl"})
-    assert "resuming" not in call("train", "c.yaml", "trainer.steps=1", "--auto-resume").out
-    assert "resuming after step 1 of 2" in call("train", "c.yaml", "trainer.steps=2", "--auto-resume").out
-    assert "already complete (2 of 2 steps)" in call("train", "c.yaml", "trainer.steps=2", "--auto-resume").out
+    assert "out has no checkpoint, so the run starts anew" in call("train", "c.yaml", "trainer.steps=1", "--resume").out
+    assert "resuming after step 1 of 2" in call("train", "c.yaml", "trainer.steps=2", "--resume").out
+    assert "already complete (2 of 2 steps)" in call("train", "c.yaml", "trainer.steps=2", "--resume").out
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2]
     shutil.rmtree(tmp_path / "out/checkpoints")  # as after a kill before the first one
-    assert call("train", "c.yaml", "trainer.steps=1", "--auto-resume").code == 0
+    assert call("train", "c.yaml", "trainer.steps=1", "--resume").code == 0
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1]
 
 
-@pytest.mark.parametrize("option", [[], ["--overwrite"], ["--resume"], ["--auto-resume"]])
+@pytest.mark.parametrize("option", [[], ["--overwrite"], ["--resume"]])
 @pytest.mark.parametrize("file", ["thesis.txt", "config.yaml", "metrics.jsonl"])
 def test_a_foreign_folder_is_left_alone(call: Call, tmp_path: Path, option: list[str], file: str) -> None:
     """A project may well have a file config.yaml: that makes it no run folder to delete."""
@@ -285,16 +285,6 @@ def test_a_file_is_no_folder(call: Call, tmp_path: Path) -> None:
     done = call("train", "c.yaml", "run.dir=out/deeper")
     assert done.code == 2
     assert "out/deeper cannot be made" in done.err
-
-
-@pytest.mark.parametrize(("made", "words"), [(False, "does not exist"), (True, "is empty")])
-def test_nothing_to_resume(call: Call, tmp_path: Path, made: bool, words: str) -> None:
-    config(tmp_path)
-    if made:
-        (tmp_path / "out").mkdir()
-    done = call("train", "c.yaml", "--resume")
-    assert done.code == 2
-    assert f"There is nothing to resume in out: it {words}." in done.err
 
 
 # --- resume --------------------------------------------------------------------------------------------------------
@@ -356,17 +346,13 @@ def test_resume_of_a_finished_run_in_phases(call: Call, tmp_path: Path) -> None:
     )
 
 
-def test_resume_without_a_checkpoint(call: Call, tmp_path: Path) -> None:
+def test_resume_from_a_checkpoint_without_its_state(call: Call, tmp_path: Path) -> None:
     config(tmp_path, trainer__steps=1)
     assert call("train", "c.yaml").code == 0
     (tmp_path / "out/checkpoints/step_000001/state.json").unlink()
     done = call("train", "c.yaml", "--resume")
     assert done.code == 2
     assert "out/checkpoints/step_000001 is not a checkpoint of grpokit: it has no state.json." in done.err
-    (tmp_path / "out/checkpoints/step_000001").rename(tmp_path / "away")
-    done = call("train", "c.yaml", "--resume")
-    assert done.code == 2
-    assert "out has no checkpoint to resume from. Start again with --overwrite." in done.err
 
 
 def test_a_damaged_checkpoint(call: Call, tmp_path: Path) -> None:
@@ -602,11 +588,11 @@ def test_a_reward_that_is_skipped_on_held_out_prompts_is_told(call: Call, tmp_pa
     config(tmp_path, rewards=[{"use": use, "on_error": "skip"}, {"use": "length", "maximum": 3}], trainer__steps=1)
     done = call("train", "c.yaml")
     assert done.code == 0, done.err
-    said = re.findall(r"warning, held-out prompts: Reward 'score' .*no eights.* left 3 rows unscored\.", done.out)
+    said = re.findall(r"warning: held-out prompts: Reward 'score' .*no eights.* left 3 rows unscored\.", done.out)
     assert len(said) == 2, done.out  # before and after
     noted = [row for row in rows(tmp_path / "out" / "warnings.jsonl") if "no eights" in row["message"]]
     assert [row["step"] for row in noted] == [0, 1]
-    assert noted[0]["message"] == said[0].removeprefix("warning, ")
+    assert noted[0]["message"] == said[0].removeprefix("warning: ")
     found = call("evaluate", "out")
     assert found.code == 0, found.err
     told = [line.partition(" Reward")[0] for line in found.err.splitlines() if "no eights" in line]
@@ -632,7 +618,7 @@ def test_a_full_disk(call: Call, tmp_path: Path) -> None:
 def test_a_full_disk_at_the_end(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=2)
     written = []
-    monkeypatch.setattr("grpokit.runs.failing.report", SimpleNamespace(write=written.append))
+    monkeypatch.setattr("grpokit.runs.saved_on_error.report", SimpleNamespace(write=written.append))
     monkeypatch.setattr(PhasedTrainer, "save", full)
     done = call("train", "c.yaml")
     assert done.code == 1

@@ -38,7 +38,7 @@ def test_a_job_starts_a_run_or_goes_on(tmp_path: Path, job: str) -> None:
     assert process.returncode == 0
     for part in ("--nnodes 2", "--nproc-per-node 8", "first", "--max-restarts 3"):
         assert part in output
-    assert output.strip().endswith("train toy-lm run.dir=run --auto-resume")
+    assert output.strip().endswith("train toy-lm run.dir=run --resume")
 
 
 @pytest.mark.parametrize(("code", "queued"), [(1, True), (0, False)])

@@ -113,7 +113,7 @@ def test_torchrun_starts_a_run_again_that_has_lost_a_process(tmp_path: Path) -> 
     assert together(2, train, tmp_path / "whole", 4, None, False, [reward]) == [4, 4]
     saving = ("run.save_every=1", "run.eval_every=2", "run.record=true", "run.keep_last=2", "run.dir=run")
     same = (*SMALL, "trainer.steps=4", "trainer.kl_coef=0.05", "trainer.device=cpu", "data.limit=20", *saving, reward)
-    done = torchrun(tmp_path, "train", "toy-lm", *same, "--auto-resume", options=("--max-restarts=1",))
+    done = torchrun(tmp_path, "train", "toy-lm", *same, "--resume", options=("--max-restarts=1",))
     assert done.returncode == 0, done.stderr
     assert "resuming after step 2 of 4 from run/checkpoints/step_000002" in done.stdout + done.stderr
     assert_same(tmp_path / "whole", tmp_path / "run")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grpokit.runs import train as run
+from grpokit.runs import run
 from small_runs import train, write_prompts
 
 

@@ -21,7 +21,7 @@ from command_line import write_no_report
 from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError
 from grpokit.config import schema
 from grpokit.runs import train as run
-from grpokit.runs.folder import claimed, locked
+from grpokit.runs.folder import begun, locked
 from grpokit.runs.journal import Journal
 from grpokit.training import checkpoint
 from grpokit.training.updates import Updates
@@ -362,19 +362,6 @@ def test_a_reward_that_stops_in_an_evaluation_loses_no_step() -> None:
     assert rows("out/eval.jsonl") == rows("straight/eval.jsonl")
 
 
-def test_a_replacement_that_was_killed_is_undone() -> None:
-    """kill -9 between the moment that the old run is put aside and the moment that the new one stands."""
-    train("out", trainer__steps=2)
-    before = {p.relative_to("out"): p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
-    Path("out").rename(".out.replaced")
-    Path("out").mkdir()
-    Path("out/config.yaml").write_text("half")
-    with pytest.raises(UsageError, match="already holds a run"):
-        train("out", trainer__steps=2)
-    assert before == {p.relative_to("out"): p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
-    assert not Path(".out.replaced").exists()
-
-
 def test_a_copy_of_a_run_with_a_folder_for_its_best_goes_on() -> None:
     """Many ways to copy a folder put what a link leads to in its place."""
     options = {"run__eval_every": 1, "run__best": "digits", "trainer__learning_rate": 0.3}
@@ -539,13 +526,14 @@ def test_a_link_to_a_run_is_that_run(tmp_path: Path) -> None:
     link.symlink_to(place)
     unmade.symlink_to(tmp_path / "disk" / "later")
     for folder in (link, unmade, link, link):  # neither is there at first; then one is replaced, twice
-        with claimed(folder, resume=False, overwrite=True):
-            assert not list(folder.iterdir())
+        with begun(folder, resumed=False):
+            assert [file.name for file in folder.iterdir()] == [".unfinished"]
             for name in header:
                 (folder / name).write_text("{}")
-    with pytest.raises(ZeroDivisionError), claimed(link, resume=False, overwrite=True):
-        raise ZeroDivisionError
     assert sorted(file.name for file in place.iterdir()) == sorted(header)
+    with pytest.raises(ZeroDivisionError), begun(link, resumed=False):
+        raise ZeroDivisionError
+    assert not list(place.iterdir())
     assert link.is_symlink()
     assert sorted(entry.name for entry in place.parent.iterdir()) == ["later", "run"]
     with locked(place), pytest.raises(UsageError, match=r"^Another process .* is training in .*/out\. "), locked(link):

@@ -1,0 +1,342 @@
+"""A run: a config, a folder, and the trainer that fills it.
+
+Everything is built, and a checkpoint is loaded, before anything in the folder changes. What the run prints is for
+whoever passes a `Watcher`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from grpokit import registry, report
+from grpokit.config.schema import RunConfig, resolved
+from grpokit.data import check_prompts
+from grpokit.errors import counted
+from grpokit.evaluation.held_out import Evaluation, evaluate
+from grpokit.files import step_name
+from grpokit.guards.hacking import too_seldom
+from grpokit.phases.phased_trainer import PhasedTrainer
+from grpokit.processes.team import Team
+from grpokit.report import alarm
+from grpokit.rewards.terms import as_terms
+from grpokit.runs import before_training, build, resuming, rollout_record
+from grpokit.runs.folder import begun, locked, may_go_on, versions, write_header, write_machine
+from grpokit.runs.journal import Journal, has_start
+from grpokit.runs.tracking import Tracking
+from grpokit.tracking.step_report import StepReport
+from grpokit.training import checkpoint
+
+_MANY = 50_000  # prompts whose check takes seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watcher:
+    """Callbacks for a front end; each is optional.
+
+    Attributes:
+        say: gets one line of text at a time.
+        start: gets the trainer when it is ready.
+        step: gets the report of each step.
+        evaluating: gets the number of held-out samples that are about to be drawn and scored.
+        evaluated: gets the number of completed steps and the evaluation after them.
+    """
+
+    say: Callable[[str], None] = lambda line: None
+    start: Callable[[PhasedTrainer], None] = lambda trainer: None
+    step: Callable[[StepReport], None] = lambda report: None
+    evaluating: Callable[[int], None] = lambda samples: None
+    evaluated: Callable[[int, Evaluation], None] = lambda step, evaluation: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a run ended.
+
+    Attributes:
+        folder: the run folder.
+        steps: completed steps; fewer than planned where it converged, or `run.stop` ended it.
+        planned: the steps that the config asks for.
+        before: evaluation before the first step, None without held-out prompts.
+        after: evaluation after the last step.
+        interrupted: it was stopped by Ctrl-C, and can be resumed.
+    """
+
+    folder: Path
+    steps: int
+    planned: int
+    before: Mapping[str, float] | None
+    after: Mapping[str, float] | None
+    interrupted: bool = False
+
+
+class Run:
+    """One run, in all of its processes.
+
+    Its methods are called in their order: `read`, `build`, `begin`, then `step` until `ended`, and `end`.
+
+    Attributes:
+        resumed: whether it goes on from a checkpoint.
+        trainer: takes the steps.
+        journal: what is written down after each step; in process 0.
+    """
+
+    resumed: bool
+    trainer: PhasedTrainer
+    journal: Journal
+
+    def __init__(self, config: RunConfig, folder: Path, watcher: Watcher, team: Team) -> None:
+        self.config, self.folder, self.team = config, folder, team
+        self.watcher = watcher if team.rank == 0 else Watcher()
+        self.checkpoints = folder / "checkpoints"
+        self._trackers = Tracking()
+
+    def read(self, stack: ExitStack, *, resume: bool, overwrite: bool) -> None:
+        """Read the prompts, lock the folder, and build the rewards; the stack ends what must end with the run."""
+        config = self.config
+        data = self.prompts, self.held_out = build.prompts(config)
+        if len(self.prompts) >= _MANY:
+            self.watcher.say(f"checking {len(self.prompts):,} prompts")
+        self._warnings = before_training.unscorable_prompts(config, *data)
+        build.check_prompts(config, *data)
+        if self.team.rank == 0:
+            stack.enter_context(locked(self.folder))
+        self.resumed = self.team.first(lambda: may_go_on(self.folder, resume=resume, overwrite=overwrite))
+        if resume and not self.resumed:
+            self.watcher.say(f"{self.folder} has no checkpoint, so the run starts anew")
+        self.terms, self._own_terms = stack.enter_context(build.all_rewards(config))  # which may fetch weights
+        self._digests = resuming.digests(*data)
+        self._warnings += resuming.refuse_other_processes(self.team, config, self._digests)
+        before_training.check_scores(config, self.terms, self.held_out)
+        self._weights = {"reward": 1.0, **{term.name: term.weight for term in as_terms(self.terms)}}
+        stack.enter_context(self._trackers)
+
+    def build(self, *, force: bool) -> None:
+        """Build the policy and its trainer, and load the checkpoint of a run that goes on."""
+        changes = self.team.first(partial(self._changes, force=force)) if self.resumed else {}
+        policies = build.policies(self.config)
+        self._drawing = build.drawing(policies)
+        if self.held_out is not None:
+            check_prompts(self._drawing, self.held_out)  # a trainer looks at its own
+        self.trainer = build.trainer(self.config, policies, self.terms, self.prompts, own_rewards=self._own_terms)
+        trainers = [phase.trainer for phase in self.trainer.phases.values()]
+        for trainer in trainers:
+            before_training.refuse_what_cannot_fit(trainer)
+        self._warnings += dict.fromkeys(line for own in trainers for line in before_training.repeated_prompts(own))
+        self._warnings += before_training.trained_held_out_prompts(self.prompts, self.held_out, self._digests)
+        self._score_untrained(changes)
+        if self.resumed:
+            self._load()
+        else:
+            self._warnings += dict.fromkeys(line for own in trainers for line in too_seldom(own.terms, own.steps))
+        self._warnings += [f"resumed with other {line}" for line in changes.values()]
+
+    def _changes(self, *, force: bool) -> dict[str, str]:
+        """What differs from the run as it was started: "train", "held_out" or "rewards" -> a line about it."""
+        sequences = {"train": self.prompts, "held_out": self.held_out}
+        changes, unknown = resuming.changed_prompts(self.folder, self._digests, sequences)
+        if not force:
+            resuming.refuse_other_config(self.folder, self.config)
+            resuming.refuse_other_prompts(self.folder, changes, unknown)
+        if resuming.changed_rewards(self.folder, self.config):
+            changes["rewards"] = "rewards: they or their code changed"
+        self._warnings += resuming.changed_versions(self.folder, self.config) + unknown
+        return changes
+
+    def _score_untrained(self, changes: Mapping[str, str]) -> None:
+        """Score the held-out prompts before a checkpoint is loaded, where the earlier scores do not count any more."""
+        self._other_scores = not changes.keys().isdisjoint(("held_out", "rewards"))
+        lacks_start = self.team.first(lambda: self.resumed and self.held_out is not None and not has_start(self.folder))
+        again = self.held_out is not None and (lacks_start or self._other_scores)
+        self._untrained = self._scored() if again else None
+        if lacks_start:
+            self._warnings.append(
+                f"{self.folder / 'eval.jsonl'} has no evaluation before training (it was changed or cut), so the "
+                "untrained policy was scored on the held-out prompts again"
+            )
+
+    def _load(self) -> None:
+        latest = self.team.first(lambda: checkpoint.latest(self.checkpoints))
+        assert latest is not None  # `may_go_on` has seen it
+        self.trainer.load(latest)
+        self.watcher.say(f"resuming after step {self.trainer.completed} of {self.trainer.steps} from {latest}")
+        broken_off = checkpoint.broken_off(checkpoint.read_state(latest))
+        if broken_off is not None:
+            phase, updates = broken_off
+            self._warnings.append(
+                f"{latest} was saved in the middle of step {self.trainer.completed + 1}, when {updates} of its "
+                f"{self.trainer.phases[phase].trainer.updates_per_step} updates were made; the step is drawn again, so "
+                "this run differs from an uninterrupted one"
+            )
+
+    def begin(self) -> None:
+        """Begin the folder of a new run or cut that of a resumed one, and evaluate where that is due."""
+        every = self.config.run.eval_every
+        with ExitStack() as stack:
+            if self.team.rank == 0:
+                stack.enter_context(begun(self.folder, resumed=self.resumed))
+                self._begin_folder()
+            if self._last_evaluation < 0 or (every and self.trainer.completed % every == 0):  # but a resume adds none
+                self.evaluate()
+            if self.resumed and self._last_evaluation == self.trainer.completed:
+                self._keep_best()  # a failure may have come between the evaluation and this
+
+    def _begin_folder(self) -> None:
+        """In process 0; the header of a resumed run comes last, since it says what the files before it follow from."""
+        if not self.resumed:
+            write_header(self.folder, self.config, self._digests)
+        self.watcher.start(self.trainer)
+        self._notify("grpokit_run_start", folder=self.folder, config=self.config.model_dump())
+        self._trackers.start(self.config, self.folder, self.trainer, warn=self._tracker_warning)
+        self.journal = Journal(self.folder, self.trainer.completed)
+        write_machine(self.folder, self.trainer.current.trainer.torch_device)
+        warnings = [*self._warnings, *self.journal.damage]
+        if self._other_scores and self.journal.evaluations:
+            warnings.append(self.journal.set_evaluations_aside())
+        if self._untrained is not None:
+            self.journal.evaluation(0, self._untrained)
+            self.watcher.evaluated(0, self._untrained)
+        if self.resumed:
+            write_header(self.folder, self.config, self._digests)
+            checkpoint.prune(self.checkpoints, None)  # repairs what a kill has left
+        rollout_record.cut(self.folder, self.trainer.completed)
+        for line in warnings:
+            self._warn(self.trainer.completed, line)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no step is left to take: all are taken, nothing is left to learn, or `run.stop` says so."""
+        rule = self.config.run.stop
+        return (
+            self.trainer.completed >= self.trainer.steps
+            or bool(self.trainer.converged)
+            or (rule is not None and self._without_gain(rule.reward) >= rule.patience)
+        )
+
+    def step(self) -> None:
+        """Take a step, write down what it did, and evaluate and save where that is due."""
+        settings = self.config.run
+        step_report = self.trainer.step()
+        number = step_report.step
+        due = bool(settings.eval_every and number % settings.eval_every == 0)
+        groups = due or number in (1, self.trainer.steps) or bool(self.trainer.converged)
+        if groups or settings.record:
+            step_report = self.trainer.whole(step_report)
+        if self.team.rank == 0:
+            self._keep(step_report, groups=groups)
+        del step_report  # frees the rollout before the next one is drawn
+        if due:
+            self.evaluate()
+        if settings.save_every and number % settings.save_every == 0:
+            self.save()
+
+    def _keep(self, step_report: StepReport, *, groups: bool) -> None:
+        if self.config.run.record:  # first: a step is there with its record, or not at all
+            rollout_record.write(self.folder, step_report)
+        self.journal.step(step_report)
+        if groups:
+            self.journal.groups(step_report)
+        self.watcher.step(step_report)
+        self._notify("grpokit_step_end", report=step_report)
+
+    def evaluate(self) -> None:
+        """Score the held-out prompts, unless there are none or it is done already."""
+        step = self.trainer.completed
+        if self.held_out is None or self._last_evaluation == step:
+            return
+        self.watcher.evaluating(len(self.held_out) * self.config.run.eval_samples)
+        evaluation = self._scored()
+        if self.team.rank == 0:
+            self.journal.evaluation(step, evaluation)
+            self._trackers.evaluation(step, evaluation)
+            self.watcher.evaluated(step, evaluation)
+            for line in evaluation.scores.notes:
+                self._warn(step, f"held-out prompts: {line}")
+        self._keep_best()
+
+    def _scored(self) -> Evaluation:
+        assert self.held_out is not None
+        trainer, settings = self.trainer.current.trainer, self.config.run
+        drawn = trainer.sizes.rollout_batch_size or trainer.prompts_per_step * trainer.group_size
+        return evaluate(
+            self._drawing,
+            self.terms,
+            self.held_out,
+            seed=self.config.seed,
+            samples_per_prompt=settings.eval_samples,
+            batch_size=settings.eval_batch_size or drawn,
+            mixed_precision=self.config.trainer.mixed_precision,
+            team=self.team,
+        )
+
+    @property
+    def _last_evaluation(self) -> int:
+        """The step of the last evaluation; -1 if there is none."""
+        return self.team.first(lambda: self.journal.last_evaluation)
+
+    def _without_gain(self, name: str) -> int:
+        """How many evaluations have passed since the best one."""
+        return self.team.first(lambda: self.journal.evaluations_without_gain(name, weight=self._weights[name]))
+
+    def _keep_best(self) -> None:
+        name = self.config.run.best
+        if name is not None and self.team.first(lambda: self.journal.is_best(name, weight=self._weights[name])):
+            self.save()
+            if self.team.rank == 0:
+                checkpoint.mark_best(self.checkpoint)
+                checkpoint.prune(self.checkpoints, self.config.run.keep_last)
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the state after the completed steps is saved."""
+        return self.checkpoints / step_name(self.trainer.completed)
+
+    def save(self) -> None:
+        """Save the state, unless it is saved already."""
+        if not self.team.first(self.checkpoint.exists):
+            self.write_checkpoint()
+        if self.team.rank == 0:
+            checkpoint.prune(self.checkpoints, self.config.run.keep_last)
+
+    def write_checkpoint(self) -> None:
+        """Save the state: in process 0, or in all of them where weights are sharded."""
+        if self.team.rank == 0 or self.config.run.sharding:  # sharded weights are gathered from all
+            notes = {"config": resolved(self.config), "versions": versions(self.config)}
+            self.trainer.save(self.checkpoint, notes=notes)
+
+    def end(self, *, ended: bool) -> Result:
+        """Write the report, in process 0 alone; `ended` is False where the run was stopped."""
+        rule, trainer, early = self.config.run.stop, self.trainer, self.trainer.converged
+        if rule and ended and trainer.completed < trainer.steps and not early:
+            early = f"The held-out score '{rule.reward}' has not improved for {counted(rule.patience, 'evaluation')}."
+            self.watcher.say(f"after step {trainer.completed} the run ends: {early}")
+        self.journal.end("finished" if ended else "stopped", trainer.steps, early)
+        report.write(self.folder)
+        suspicion = alarm(self.folder)
+        if suspicion:
+            self.watcher.say(f"warning: {suspicion}")
+        self._notify("grpokit_run_end", folder=self.folder)
+        evaluations = self.journal.evaluations
+        return Result(
+            folder=self.folder,
+            steps=trainer.completed,
+            planned=trainer.steps,
+            before=next((row for row in evaluations if row["step"] == 0), None),
+            after=evaluations[-1] if evaluations else None,
+            interrupted=not ended,
+        )
+
+    def _warn(self, step: int, line: str) -> None:
+        self.journal.warning(step, line)
+        self.watcher.say(f"warning: {line}")
+
+    def _tracker_warning(self, line: str) -> None:
+        self._warn(self.trainer.completed, line)
+
+    def _notify(self, hook: str, **arguments: Any) -> None:
+        for line in registry.notify(hook, **arguments):
+            self.watcher.say(f"warning: {line}")
