@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from grpokit.errors import UsageError, one_line, shown
+from grpokit.errors import RunError, UsageError, one_line, shown
 
 _UMASK = os.umask(0o077)  # it can be read only by setting it
 os.umask(_UMASK)
@@ -89,6 +89,29 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
         delete(temporary)
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """In here a full disk or a folder without permission is an error of the run.
+
+    Raises:
+        RunError: names what could not be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error}.") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file or nothing; half a surrogate pair, which UTF-8 cannot hold, as its JSON escape.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    with writing(path), replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
 def share(place: Path) -> None:
     """Let others read a file, or all in a folder, as the umask allows; libraries keep what they write to the owner.
 
@@ -155,32 +178,3 @@ def step_folders(parent: Path) -> list[tuple[int, Path]]:
     """(step, folder) of all folders `step_...` in a folder, in the order of the steps."""
     numbers = ((step_number(place.name), place) for place in parent.glob("step_*"))
     return sorted((number, place) for number, place in numbers if number is not None)
-
-
-def lock_of(folder: Path) -> Path:
-    """The file beside a run folder that is locked while a process trains there; a link to the folder is the folder."""
-    real = Path(os.path.realpath(folder))
-    return real.parent / f".{real.name}.lock"
-
-
-def is_running(folder: Path) -> bool:
-    """Whether a process trains in a run folder now; of a killed one at most the unlocked file is left."""
-    lock = lock_of(folder)
-    try:
-        import fcntl
-
-        with lock.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except (ImportError, OSError):  # it is held, or missing, or nothing can be locked here
-        return lock.exists()
-    return False
-
-
-def check_run_folder(folder: Path) -> None:
-    """Refuse what is no run folder, also where no folder can have its name.
-
-    Raises:
-        UsageError: it has no config.
-    """
-    if not os.path.isfile(folder / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
-        raise UsageError(f"{folder} is not a run folder: it has no config.yaml.")

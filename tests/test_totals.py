@@ -14,12 +14,12 @@ from grpokit import RewardTerm, Sample, Trainer, advantages, evaluate
 from grpokit.evaluation.intervals import mean_of_totals
 from grpokit.evaluation.sample_files import find
 from grpokit.evaluation.score_files import Tally, score_files
-from grpokit.report.reading import Scored
 from grpokit.report.scores import changes
 from grpokit.reward_totals import totals
 from grpokit.rewards.scoring import score
-from grpokit.runs import rollout_record
-from grpokit.runs.journal import Journal
+from grpokit.run_folder import rollout_record
+from grpokit.run_folder.journal import Journal
+from grpokit.run_folder.rows import Scores
 from tiny_policies import TinyTokens, digit_sum
 
 NAN = math.nan
@@ -106,9 +106,9 @@ def test_evaluations_files_and_reports_say_the_same(tmp_path: Path) -> None:
         (found.summary()["reward"], found.summary()["reward/ci95"])
     )
     scores = {name: [None if math.isnan(x) else x for x in xs.tolist()] for name, xs in found.columns().items()}
-    before = Scored(prompts="p", prompt=groups.tolist(), scores=scores)
+    before = Scores(prompts="p", prompt=groups.tolist(), scores=scores)
     better = {**scores, "sum": [x + 1 for x in scores["sum"]], "reward": [x + 0.5 for x in scores["reward"]]}
-    after = Scored(prompts="p", prompt=groups.tolist(), scores=better)
+    after = Scores(prompts="p", prompt=groups.tolist(), scores=better)
     row = found.summary()
     (change,) = [
         change

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from grpokit.config import presets
-from grpokit.runs import rollout_record as record
+from grpokit.run_folder import rollout_record as record
 from grpokit.runs import train as run
 
 STEPS = 12

@@ -74,15 +74,16 @@ MAY_IMPORT = {
     "guards",
     "phases": "errors files sampling policy processes tracking training trainer",
     "evaluation": "errors types images sampling policy processes reward_totals data registry rewards training",
-    "report": "errors files images config remote evaluation",
+    "run_folder": "errors files types images processes registry config data tracking training evaluation",
+    "report": "errors files images config remote run_folder evaluation",
     "runs": "errors files knobs types images sampling policy processes advantages objectives data registry config "
-    "rewards remote tracking training guards trainer phases evaluation report",
+    "rewards remote tracking training guards trainer phases evaluation run_folder report",
     "notebook": "errors types images trainer tracking phases evaluation runs",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards tracking training "
     "evaluation runs",
     "doctor": "errors types sampling policy reference registry trainer",
     "cli": "errors files knobs types images processes data registry config scaffold rewards remote tracking training "
-    "trainer phases evaluation report runs plan testing doctor",
+    "trainer phases evaluation run_folder report runs plan testing doctor",
     "__init__": "errors _lazy knobs types policy reference objectives registry rewards tracking training guards "
     "trainer phases evaluation runs",  # for type checkers: its names are imported on first use
     "__main__": "cli",

@@ -39,7 +39,8 @@ def attribute(
     from grpokit.data import check_prompts
     from grpokit.evaluation.attribution import attribute as attributed
     from grpokit.registry.specs import PolicySpec
-    from grpokit.runs import build, journal
+    from grpokit.run_folder import journal
+    from grpokit.runs import build
     from grpokit.training import checkpoint
 
     _, held_out = build.prompts(config)

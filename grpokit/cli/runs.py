@@ -136,7 +136,8 @@ def sample(
         raise UsageError(f"--before compares a run with its start, and {source} is no run folder. Leave it out.")
     from grpokit.data import check_prompts
     from grpokit.evaluation.held_out import draw
-    from grpokit.runs import build, journal
+    from grpokit.run_folder import journal
+    from grpokit.runs import build
     from grpokit.runs.contact_sheet import SHEET, contact_sheet
     from grpokit.training import checkpoint
 

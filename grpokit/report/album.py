@@ -18,8 +18,9 @@ from PIL import Image
 
 from grpokit.errors import RewardError
 from grpokit.images import to_rgb
+from grpokit.run_folder.names import GROUPS, SAMPLES
 
-KINDS = ("samples", "groups")
+KINDS = (SAMPLES, GROUPS)
 LARGE, MEDIUM, SMALL, TINY = 448, 256, 144, 80  # pixels
 _ROOM = 10 * 2**20  # characters of pictures, after which further ones are tiny: a page must fit into a mail
 _AS_IT_IS = 6 * 1024  # bytes; a smaller file gains nothing from being shrunk

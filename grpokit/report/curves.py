@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from grpokit.report.names import correlated, words
-from grpokit.report.reading import Row, Run, read_samples
+from grpokit.run_folder.names import GROUPS, ROWS
+from grpokit.run_folder.reader import Row, Run, read_samples
 
 _POINTS = 600  # the most that a line is drawn with
 _NOISY = 120  # with this many points or more, a running mean is drawn
@@ -73,13 +74,11 @@ def advantages(run: Run) -> dict[str, Any] | None:
     Returns:
         `steps` [S], `edges` [_BINS + 1], `shares` [_BINS, S] of each step's samples; None without any.
     """
-    folders = run.sample_folders("groups")
+    folders = run.sample_folders(GROUPS)
     folders = folders[:: -(-len(folders) // _HISTOGRAMS) or 1]
     columns = {}
     for step, folder in folders:
-        values = [
-            row["advantage"] for row in read_samples(folder / "samples.jsonl")[0] if row.get("advantage") is not None
-        ]
+        values = [row["advantage"] for row in read_samples(folder / ROWS)[0] if row.get("advantage") is not None]
         if values:
             columns[step] = np.clip(np.asarray(values, float), -_HUGE, _HUGE)
     if not columns:

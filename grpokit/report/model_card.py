@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from grpokit.errors import counted
-from grpokit.report.reading import Run
 from grpokit.report.scores import Change, changes
+from grpokit.run_folder.reader import Run
 
 
 def model_card(run: Run, *, step: int, title: str, facts: Mapping[str, str]) -> str:

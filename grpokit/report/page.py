@@ -22,10 +22,11 @@ from plotly.offline import get_plotlyjs
 from grpokit.errors import RunError, UsageError
 from grpokit.files import replacing
 from grpokit.report.album import Inlined
-from grpokit.report.reading import Run, read
 from grpokit.report.scores import hacking, headline
 from grpokit.report.story import quiet, story
 from grpokit.report.view import view
+from grpokit.run_folder.names import REPORT, REPORT_PICTURE
+from grpokit.run_folder.reader import Run, read
 
 _PROGRAM = ("dom.js", "samples.js", "curves.js", "tables.js", "compare.js", "app.js")  # in the order in which they run
 
@@ -47,12 +48,12 @@ def write(run: Path, *, out: Path | None = None) -> Path:
         RunError: the page cannot be written.
     """
     content = read(run)
-    path = _page_file(out, run / "report.html")
+    path = _page_file(out, run / REPORT)
     frozen = _frozen([content])
     _whole(path, lambda place: place.write_bytes(frozen))
     if content.metrics and content.evaluations and out is None:
         with quiet():
-            _whole(run / "report.png", lambda place: story(content).savefig(place, dpi=110, format="png"))
+            _whole(run / REPORT_PICTURE, lambda place: story(content).savefig(place, dpi=110, format="png"))
     return path
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from grpokit.report.album import LARGE, MEDIUM, SMALL, Album
-from grpokit.report.reading import Row, Run, read_samples
+from grpokit.run_folder.names import GROUPS, ROWS, SAMPLES
+from grpokit.run_folder.reader import Row, Run, kept, read_samples
 
 _TEXT, _PROMPT = 1200, 3000  # characters
 _GROUP_ROWS = 8
@@ -33,24 +34,6 @@ def evenly(items: Sequence[T], most: int, *, with_these: Collection[T] = ()) -> 
     return [item for i, item in enumerate(items) if i in places or item in with_these]
 
 
-def kept(prompts: Sequence[int], most: int) -> list[int]:
-    """Which `most` samples of an evaluation a run keeps: every prompt's first one comes before any prompt's second.
-
-    Args:
-        prompts: [B], what stands for each sample's prompt.
-        most: the number of samples.
-
-    >>> kept([7, 7, 7, 8, 8], 3)
-    [0, 1, 3]
-    """
-    counts: Counter[int] = Counter()
-    turns = []  # of each sample, among its prompt's
-    for prompt in prompts:
-        turns.append(counts[prompt])
-        counts[prompt] += 1
-    return sorted(sorted(range(len(turns)), key=turns.__getitem__)[:most])
-
-
 def shortened(prompt: str) -> str:
     """A prompt that fits a page: of a long one both ends, since long prompts often differ in one of them only."""
     return prompt if len(prompt) <= _PROMPT else f"{prompt[: _PROMPT // 2]} … {prompt[-_PROMPT // 2 :]}"
@@ -60,7 +43,7 @@ def by_prompt(folder: Path) -> dict[Key, Row]:
     """(prompt, how often it came before) -> row, with every prompt's first sample before any prompt's second."""
     seen: Counter[str] = Counter()
     rows = {}
-    for row in read_samples(folder / "samples.jsonl")[0]:
+    for row in read_samples(folder / ROWS)[0]:
         prompt = shortened(str(row.get("prompt", "")))
         rows[prompt, seen[prompt]] = row
         seen[prompt] += 1
@@ -69,7 +52,7 @@ def by_prompt(folder: Path) -> dict[Key, Row]:
 
 def evaluations(run: Run, album: Album, *, most: int, with_these: Iterable[int] = ()) -> list[dict[str, Any]]:
     """The samples of each evaluation, or of `most` of them: `step` and `rows`."""
-    folders = run.sample_folders("samples")
+    folders = run.sample_folders(SAMPLES)
     wanted = set(with_these)
     chosen = evenly(folders, most, with_these=[pair for pair in folders if pair[0] in wanted])
     ends = {step for step, _ in (chosen[:1] + chosen[-1:])} | wanted
@@ -121,8 +104,8 @@ def _total(row: Mapping[str, Any], weights: Mapping[str, float]) -> float | None
 def groups(run: Run, album: Album, *, most: int) -> list[dict[str, Any]]:
     """The best and the worst group of some training steps, each sorted by reward."""
     steps = []
-    for step, folder in evenly(run.sample_folders("groups"), most):
-        rows, _ = read_samples(folder / "samples.jsonl")
+    for step, folder in evenly(run.sample_folders(GROUPS), most):
+        rows, _ = read_samples(folder / ROWS)
         sides = []
         for place in ("best", "worst"):
             group_rows = [row for row in rows if row.get("place") == place]
@@ -164,7 +147,7 @@ def prompt_table(run: Run) -> dict[str, Any] | None:
     if (old.prompts, old.prompt) != (new.prompts, new.prompt):
         first, old = last, new
     names = [name for name in run.weights if name in new.scores]
-    shown, bad = read_samples(dict(run.sample_folders("samples")).get(last, run.folder) / "samples.jsonl")
+    shown, bad = read_samples(dict(run.sample_folders(SAMPLES)).get(last, run.folder) / ROWS)
     places = [] if bad else kept(new.prompt, len(shown))
     texts: dict[int, str] = {}
     for i, row in zip(places, shown, strict=False):

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from grpokit.errors import counted
 from grpokit.evaluation.intervals import Mean, half_width, mean_of_totals
-from grpokit.report.reading import Row, Run, Scored
+from grpokit.run_folder.reader import Row, Run
+from grpokit.run_folder.rows import Scores
 
 Verdict = Literal["better", "worse", "even", "unknown"]
 
@@ -60,7 +61,7 @@ def missing(run: Run) -> list[str]:
     return unscored(*_ends(run)) if run.evaluations else []
 
 
-def _ends(run: Run) -> tuple[Row, Row, Scored | None, Scored | None, dict[str, float]]:
+def _ends(run: Run) -> tuple[Row, Row, Scores | None, Scores | None, dict[str, float]]:
     first, last = run.evaluations[0], run.evaluations[-1]
     weights = {name: weight for name, weight in run.weights.items() if name in last}  # a phase may have others
     return first, last, run.scored(first["step"]), run.scored(last["step"]), weights
@@ -86,7 +87,7 @@ def _shares(own: Mapping[str, float]) -> list[str]:
 
 
 def changes(
-    before: Row, after: Row, old: Scored | None, new: Scored | None, weights: Mapping[str, float]
+    before: Row, after: Row, old: Scores | None, new: Scores | None, weights: Mapping[str, float]
 ) -> list[Change]:
     """Compare two evaluations.
 
@@ -138,7 +139,7 @@ def changes(
 
 
 def unscored(
-    before: Row, after: Row, old: Scored | None, new: Scored | None, weights: Mapping[str, float]
+    before: Row, after: Row, old: Scores | None, new: Scores | None, weights: Mapping[str, float]
 ) -> list[str]:
     """Words for each trained reward that did not score all samples of two evaluations; arguments as for `changes`."""
     found = []
@@ -152,7 +153,7 @@ def unscored(
     return found
 
 
-def _total(scored: Scored, weights: Mapping[str, float]) -> Mean:
+def _total(scored: Scores, weights: Mapping[str, float]) -> Mean:
     columns = [[math.nan if x is None else x for x in scored.scores[name]] for name in weights]
     return mean_of_totals(columns, weights.values(), scored.prompt)
 

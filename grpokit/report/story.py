@@ -20,8 +20,9 @@ from PIL import Image
 from grpokit.errors import RewardError
 from grpokit.images import to_rgb
 from grpokit.report.album import is_inside
-from grpokit.report.reading import Row, Run, read
 from grpokit.report.samples import by_prompt
+from grpokit.run_folder.names import SAMPLES
+from grpokit.run_folder.reader import Row, Run, read
 
 _INK, _TEXT = "#8a8f98", "#333333"
 _COLOURS = ["#2a7de1", "#e0762f", "#2ca05a", "#b452cd", "#c7a008", "#d1495b"]
@@ -109,7 +110,7 @@ def _draw(axes: Any, rows: Sequence[Row], keys: dict[str, str]) -> None:
 
 def _before_and_after(run: Run) -> tuple[list[int], list[tuple[np.ndarray, np.ndarray]]]:
     """The first and the last evaluation's step, and pictures of the same prompts."""
-    folders = run.sample_folders("samples")
+    folders = run.sample_folders(SAMPLES)
     if not folders:
         return [], []
     (first, before), (last, after) = folders[0], folders[-1]

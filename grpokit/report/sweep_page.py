@@ -18,7 +18,8 @@ import jinja2
 from grpokit.errors import RunError, UsageError
 from grpokit.evaluation.intervals import half_width
 from grpokit.files import read_json, replacing
-from grpokit.report.reading import Run, read
+from grpokit.run_folder.names import REPORT
+from grpokit.run_folder.reader import Run, read
 
 SWEEP, PAGE = "sweep.json", "sweep.html"
 PLANNED, FINISHED, FAILED, INTERRUPTED = "planned", "finished", "failed", "interrupted"
@@ -144,9 +145,7 @@ def write(folder: Path) -> Path:
             **run,
             "words": " ".join(f"{key}={value}" for key, value in run["values"].items()),
             "steps": finished[run["folder"]].steps if run["folder"] in finished else None,
-            "report": f"{quote(run['folder'])}/report.html"
-            if (folder / run["folder"] / "report.html").is_file()
-            else None,
+            "report": f"{quote(run['folder'])}/{REPORT}" if (folder / run["folder"] / REPORT).is_file() else None,
         }
         for run in plan["runs"]
     ]

@@ -22,8 +22,9 @@ from grpokit.report import samples
 from grpokit.report.album import Album
 from grpokit.report.curves import advantages, charts, reward_against_kl
 from grpokit.report.names import words
-from grpokit.report.reading import MACHINE, Run, listed
 from grpokit.report.scores import Change, changes, hacking, headline, missing, moved, prompts_of
+from grpokit.run_folder.names import MACHINE
+from grpokit.run_folder.reader import Run, listed
 
 _EVALUATIONS, _GROUPS = 20, 6  # whose samples are on a page; several runs share them
 

@@ -26,15 +26,29 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from grpokit.errors import UsageError, one_line
-from grpokit.files import is_running
 from grpokit.remote.web import is_local, is_loopback
 from grpokit.report.album import Linked, is_inside
 from grpokit.report.page import distinct, page
-from grpokit.report.reading import ATTRIBUTION, END, MACHINE, Run, read
 from grpokit.report.view import view
+from grpokit.run_folder.lock import is_running
+from grpokit.run_folder.names import (
+    ATTRIBUTION,
+    CONFIG,
+    END,
+    EVALUATIONS,
+    GROUPS,
+    MACHINE,
+    METRICS,
+    REPORT,
+    ROWS,
+    SAMPLES,
+    SCORES,
+    VERSIONS,
+    WARNINGS,
+)
+from grpokit.run_folder.reader import Run, read
 
-STEPS = "metrics.jsonl"
-_FILES = ("config.yaml", "versions.json", MACHINE, "eval.jsonl", "warnings.jsonl", ATTRIBUTION, END, "report.html")
+_FILES = (CONFIG, VERSIONS, MACHINE, EVALUATIONS, WARNINGS, ATTRIBUTION, END, REPORT)
 _REST, _LONGEST_REST = 333, 30.0  # times the seconds that a reading took; seconds
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -62,7 +76,7 @@ class Watched:
 
     def _state_of_steps(self) -> str:
         """Stands for the state of the files that grow with each step."""
-        return _digest(_state(folder / STEPS) for folder in self.folders)
+        return _digest(_state(folder / METRICS) for folder in self.folders)
 
     def _state_of_rest(self) -> str:
         """Stands for the state of all other files that the page is made of."""
@@ -70,13 +84,13 @@ class Watched:
 
     def _others(self) -> Iterator[bytes]:
         for folder in self.folders:
-            yield f"{(folder / STEPS).exists()}{is_running(folder)}".encode()
+            yield f"{(folder / METRICS).exists()}{is_running(folder)}".encode()
             for name in _FILES:
                 yield _state(folder / name)
-            for kind in ("samples", "groups"):
+            for kind in (SAMPLES, GROUPS):
                 for place in sorted((folder / kind).glob("step_*")):
                     yield place.name.encode(errors="replace")
-                    for name in ("samples.jsonl", "scores.json"):
+                    for name in (ROWS, SCORES):
                         yield _state(place / name)
 
     def view(self) -> tuple[str, bytes]:

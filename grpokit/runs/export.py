@@ -17,8 +17,9 @@ from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig
 from grpokit.errors import RunError, UsageError, typed_line
 from grpokit.files import delete, partial_of, replacing
-from grpokit.report import reading
 from grpokit.report.model_card import model_card
+from grpokit.run_folder import reader
+from grpokit.run_folder.names import CONFIG
 from grpokit.runs import build
 from grpokit.training import checkpoint
 
@@ -102,14 +103,14 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
         raise RunError(f"{to} cannot be written: {error}.") from error
 
 
-def _run_of(place: Path) -> reading.Run:
+def _run_of(place: Path) -> reader.Run:
     """The run of a checkpoint; one that was copied elsewhere knows its config and versions itself."""
     folder = place.resolve().parent.parent
-    if (folder / "config.yaml").is_file():
-        return reading.read(folder)
+    if (folder / CONFIG).is_file():
+        return reader.read(folder)
     notes = checkpoint.read_state(place).get("notes", {})
     settings = notes.get("config") or {}
-    return reading.Run(
+    return reader.Run(
         folder=place,
         config=yaml_source.write(settings),
         settings=settings,

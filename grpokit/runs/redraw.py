@@ -19,14 +19,16 @@ from torch import Tensor
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig, differences
 from grpokit.errors import UsageError
-from grpokit.files import check_run_folder, read_json
+from grpokit.files import read_json
 from grpokit.phases.phased_trainer import PhasedTrainer
-from grpokit.report import read_journal
 from grpokit.rewards.terms import RewardTerm
-from grpokit.runs import build, rollout_record
-from grpokit.runs.folder import versions
-from grpokit.runs.journal import journal_row
-from grpokit.runs.rollout_record import Recorded
+from grpokit.run_folder import rollout_record
+from grpokit.run_folder.header import versions
+from grpokit.run_folder.journal import journal_row
+from grpokit.run_folder.names import CHECKPOINTS, METRICS, VERSIONS, check_run_folder
+from grpokit.run_folder.reader import read_rows
+from grpokit.run_folder.rollout_record import Recorded
+from grpokit.runs import build
 from grpokit.tracking.step_report import StepReport
 from grpokit.training import checkpoint
 
@@ -123,7 +125,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         RunError: the record is damaged, or training stops on the way to the step.
     """
     check_run_folder(run)
-    rows = {int(row["step"]): row for row in read_journal(run / "metrics.jsonl")[0]}
+    rows = {int(row["step"]): row for row in read_rows(run / METRICS)[0]}
     record_steps = rollout_record.steps(run)
     if step not in rows and step not in record_steps:
         completed = f"the steps 1 to {max(rows)}" if rows else "no step yet"
@@ -166,7 +168,7 @@ def _trainer(
     policies = build.policies(config)
     trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms)
     start = None
-    for place in checkpoint.steps(run / "checkpoints"):
+    for place in checkpoint.steps(run / CHECKPOINTS):
         state = checkpoint.read_state(place)
         if state["step"] < step and not checkpoint.broken_off(state):  # else it was saved in the middle of a step
             start = place
@@ -250,7 +252,7 @@ def _few(rows: Sequence[int]) -> str:
 def _changes(run: Path, config: RunConfig, record: Recorded | None, device: torch.device) -> dict[str, tuple[Any, Any]]:
     """Versions and devices that are not what they were: what -> (then, now)."""
     try:
-        before = read_json(run / "versions.json")
+        before = read_json(run / VERSIONS)
     except (OSError, ValueError):
         before = versions(config)
     changes = {what: (then, now) for what, then, now in differences(before, versions(config))}

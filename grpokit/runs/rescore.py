@@ -19,11 +19,13 @@ from torch import Tensor
 from grpokit import advantages, registry
 from grpokit.config import presets
 from grpokit.errors import DataError, RunError, UsageError, counted
-from grpokit.files import check_run_folder, replacing
+from grpokit.files import replacing
 from grpokit.rewards.scoring import score
 from grpokit.rewards.terms import RewardTerm
-from grpokit.runs import build, resuming, rollout_record
-from grpokit.runs.rollout_record import Described, Recorded
+from grpokit.run_folder import rollout_record
+from grpokit.run_folder.names import check_run_folder
+from grpokit.run_folder.rollout_record import Described, Recorded
+from grpokit.runs import build, resuming
 from grpokit.types import Prompt, Sample
 
 TOTAL = "reward"  # the weighted sum that the run was trained on

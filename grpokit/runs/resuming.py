@@ -20,7 +20,8 @@ from grpokit.data import PromptSequence
 from grpokit.errors import UsageError, counted, shown
 from grpokit.files import read_json
 from grpokit.processes.team import Team
-from grpokit.runs.folder import CONFIG, DATA, VERSIONS, versions
+from grpokit.run_folder.header import versions
+from grpokit.run_folder.names import CONFIG, DATA, VERSIONS
 
 _PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
 _FREE = re.compile(  # where rewards run, and what stops a run

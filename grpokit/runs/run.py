@@ -24,9 +24,12 @@ from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.processes.team import Team
 from grpokit.report import alarm
 from grpokit.rewards.terms import as_terms
-from grpokit.runs import before_training, build, resuming, rollout_record
-from grpokit.runs.folder import begun, locked, may_go_on, versions, write_header, write_machine
-from grpokit.runs.journal import Journal, has_start
+from grpokit.run_folder import rollout_record
+from grpokit.run_folder.header import begun, may_go_on, versions, write_header, write_machine
+from grpokit.run_folder.journal import Journal, has_start
+from grpokit.run_folder.lock import locked
+from grpokit.run_folder.names import CHECKPOINTS, EVALUATIONS
+from grpokit.runs import before_training, build, resuming
 from grpokit.runs.tracking import Tracking
 from grpokit.tracking.step_report import StepReport
 from grpokit.training import checkpoint
@@ -92,7 +95,7 @@ class Run:
     def __init__(self, config: RunConfig, folder: Path, watcher: Watcher, team: Team) -> None:
         self.config, self.folder, self.team = config, folder, team
         self.watcher = watcher if team.rank == 0 else Watcher()
-        self.checkpoints = folder / "checkpoints"
+        self.checkpoints = folder / CHECKPOINTS
         self._trackers = Tracking()
 
     def read(self, stack: ExitStack, *, resume: bool, overwrite: bool) -> None:
@@ -155,7 +158,7 @@ class Run:
         self._untrained = self._scored() if again else None
         if lacks_start:
             self._warnings.append(
-                f"{self.folder / 'eval.jsonl'} has no evaluation before training (it was changed or cut), so the "
+                f"{self.folder / EVALUATIONS} has no evaluation before training (it was changed or cut), so the "
                 "untrained policy was scored on the held-out prompts again"
             )
 

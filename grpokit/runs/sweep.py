@@ -20,11 +20,13 @@ from grpokit.config import presets
 from grpokit.config.grid import Grid
 from grpokit.config.schema import RunConfig
 from grpokit.errors import GrpokitError, UsageError, typed_line
+from grpokit.files import write_text
 from grpokit.report import sweep_page
 from grpokit.report.sweep_page import FAILED, FINISHED, INTERRUPTED, PLANNED, SWEEP
+from grpokit.run_folder.lock import locked
+from grpokit.run_folder.names import CONFIG
 from grpokit.runs import build, resuming
 from grpokit.runs import train as training
-from grpokit.runs.folder import CONFIG, locked, write_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,16 +18,15 @@ from PIL import Image
 
 from grpokit.config.schema import RunConfig, RunSettings, resolved
 from grpokit.evaluation.held_out import Evaluation
-from grpokit.files import read_json
+from grpokit.files import read_json, write_text
 from grpokit.images import Drawable
 from grpokit.phases.phased_trainer import PhasedTrainer
-from grpokit.report import read_journal
-from grpokit.runs.folder import write_text
-from grpokit.runs.journal import finite, shown_indices
+from grpokit.run_folder.journal import finite, shown_indices
+from grpokit.run_folder.names import EVALUATIONS, METRICS, TRACKERS
+from grpokit.run_folder.reader import read_rows
 from grpokit.tracking import trackers
 from grpokit.types import Sample
 
-STATE = "trackers.json"
 require = trackers.require
 
 
@@ -69,7 +68,7 @@ class Tracking:
         for tracker in self._trackers:
             if isinstance(tracker, trackers.WandB):
                 tracker.has_step, tracker.has_evaluation = state.get("step", 0), state.get("evaluation", -1)
-                write_text(folder / STATE, json.dumps({**state, "wandb": tracker.started.run.id}))
+                write_text(folder / TRACKERS, json.dumps({**state, "wandb": tracker.started.run.id}))
         settings = resolved(config)
         settings["run"]["dir"] = str(folder)
         for tracker in self._trackers:
@@ -104,17 +103,17 @@ def _state(folder: Path) -> dict[str, Any]:
 
     Steps behind the checkpoint count too, so this looks at the journal before a resume cuts it.
     """
-    if not (folder / STATE).is_file():
+    if not (folder / TRACKERS).is_file():
         return {}
     try:
-        state = read_json(folder / STATE)
+        state = read_json(folder / TRACKERS)
     except (OSError, ValueError):
         return {}
     if not isinstance(state, dict) or not isinstance(state.get("wandb"), str):
         return {}
-    for key, file, start in (("step", "metrics.jsonl", 0), ("evaluation", "eval.jsonl", -1)):
+    for key, file, start in (("step", METRICS, 0), ("evaluation", EVALUATIONS, -1)):
         known = state.get(key) if isinstance(state.get(key), int) else start
-        rows = read_journal(folder / file)[0] if (folder / file).is_file() else []
+        rows = read_rows(folder / file)[0]
         state[key] = max([known, *(row["step"] for row in rows)])
     return state
 

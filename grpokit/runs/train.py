@@ -11,7 +11,8 @@ import torch
 
 from grpokit.config.schema import RunConfig
 from grpokit.processes.joining import join
-from grpokit.runs import rollout_record, signals, tracking
+from grpokit.run_folder import rollout_record
+from grpokit.runs import signals, tracking
 from grpokit.runs.run import Result as Result
 from grpokit.runs.run import Run
 from grpokit.runs.run import Watcher as Watcher

@@ -13,6 +13,7 @@ from grpokit.config.schema import RunConfig
 from grpokit.errors import UsageError, shown
 from grpokit.files import step_name, step_number
 from grpokit.policy import Policy
+from grpokit.run_folder.names import CHECKPOINTS, CONFIG
 from grpokit.runs import build
 from grpokit.training import checkpoint
 
@@ -72,14 +73,14 @@ def read(folder: Path, overrides: Sequence[str] = (), *, step: Step = "last") ->
             raise UsageError(f"{folder} is a checkpoint already; give its run folder to choose one by step.")
         settings = json.dumps(checkpoint.read_state(folder).get("notes", {}).get("config"))
         return schema.parse(settings, f"the config in {folder}", overrides), folder
-    if not (folder / "config.yaml").is_file():
-        raise UsageError(f"{folder} is neither a run folder (it has no config.yaml) nor a checkpoint.")
+    if not (folder / CONFIG).is_file():
+        raise UsageError(f"{folder} is neither a run folder (it has no {CONFIG}) nor a checkpoint.")
     config, _ = presets.read_config(folder, overrides)
     return config, _checkpoint(folder, config, step)
 
 
 def _checkpoint(folder: Path, config: RunConfig, step: Step) -> Path:
-    places = checkpoint.steps(folder / "checkpoints")
+    places = checkpoint.steps(folder / CHECKPOINTS)
     if not places:
         raise UsageError(f"The run {folder} has no checkpoint yet. Train it first.")
     numbers = [str(step_number(place.name)) for place in places]
@@ -87,7 +88,7 @@ def _checkpoint(folder: Path, config: RunConfig, step: Step) -> Path:
     if step == "last":
         return places[-1]
     if step == "best":
-        best = folder / "checkpoints" / "best"
+        best = folder / CHECKPOINTS / "best"
         if (best / checkpoint.STATE).is_file():
             return best
         why = (
@@ -98,7 +99,7 @@ def _checkpoint(folder: Path, config: RunConfig, step: Step) -> Path:
         raise UsageError(f"The run {folder} has kept no best checkpoint: {why}. {kept}")
     if isinstance(step, bool) or not isinstance(step, int):
         raise UsageError(f"step must be 'last', 'best' or a number of completed steps, got {shown(step)}.")
-    place = folder / "checkpoints" / step_name(step)
+    place = folder / CHECKPOINTS / step_name(step)
     if place not in places:
         raise UsageError(
             f"The run {folder} has no checkpoint of step {step}. {kept} run.save_every and run.keep_last decide which "

@@ -28,7 +28,7 @@ from command_line import Call, config, embedded, rows, steady
 from grpokit import RunError, cli
 from grpokit.config import presets
 from grpokit.phases.phased_trainer import PhasedTrainer
-from grpokit.runs import rollout_record
+from grpokit.run_folder import rollout_record
 from grpokit.runs import train as run
 from grpokit.training import checkpoint
 from tiny_policies import TinyTokens

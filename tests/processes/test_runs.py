@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grpokit.runs import rollout_record as record
+from grpokit.run_folder import rollout_record as record
 from in_processes import train
 from several import Processes, together
 from whole_runs import assert_same, assert_same_record, measured, newest

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from grpokit import report
-from grpokit.report import reading
 from grpokit.report.album import Inlined
 from grpokit.report.view import view
+from grpokit.run_folder import reader
+from grpokit.run_folder.journal import Journal
 from grpokit.runs import train as run
-from grpokit.runs.journal import Journal
 from small_runs import rows, train, write_prompts
 from switched import Switch
 
@@ -59,7 +59,7 @@ def changed(path: Path) -> Iterator[str]:
 
 def look(folder: Path) -> None:
     """Everything that a page takes from a run."""
-    json.dumps(view([reading.read(folder)], [Inlined()]), allow_nan=False)
+    json.dumps(view([reader.read(folder)], [Inlined()]), allow_nan=False)
 
 
 def resume(folder: Path) -> None:
@@ -107,7 +107,7 @@ def test_the_page_reads_what_a_run_wrote_there_only(whole: Path, tmp_path: Path,
     names = (*GROWING, *WHOLE, "machine.json", "groups/step_000001/samples.jsonl")
     for name in names if put is put_pipe else (*names, "config.yaml"):
         put(tmp_path / "out" / name)
-    found = reading.read(tmp_path / "out")
+    found = reader.read(tmp_path / "out")
     look(tmp_path / "out")
     assert bool(found.config) == (put is put_pipe)  # without one it is no run
     assert (found.versions, list(found.metrics), list(found.evaluations)) == ("", [], [])
@@ -120,7 +120,7 @@ def test_a_config_that_stands_for_a_billion_values(whole: Path, tmp_path: Path) 
     bomb = "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in itertools.pairwise("abcdefghij"))
     for text in (f"a: &a [x]\n{bomb}rewards: *j\n", f"seed: 0x{'f' * 10_000}\n", f"seed: {'9' * 10_000}\n"):
         (tmp_path / "out/config.yaml").write_text(text)
-        assert reading.read(tmp_path / "out").settings == {}
+        assert reader.read(tmp_path / "out").settings == {}
         look(tmp_path / "out")
 
 
@@ -137,18 +137,16 @@ def test_the_page_and_a_resume_name_the_file_and_the_line(
     Path("out/samples/step_000000/scores.json").write_text(content[:-10])
     Path("out/samples/step_000002/scores.json").write_text(content.replace("[0, 1]", '[0, "1"]'))
     damage = report.write(Path("out")).read_text()
-    assert "eval.jsonl has damaged lines, which are left out here: 2." in damage
-    assert "samples/step_000000/scores.json, line 1 is not what the run wrote (Expecting" in damage
-    assert "samples/step_000002/scores.json is not what the run wrote (expected whole numbers in prompt)" in damage
+    assert "eval.jsonl has damaged lines: 2. The rest is shown." in damage
+    assert "samples/step_000000/scores.json is not what the run wrote (Invalid JSON: " in damage
+    assert "samples/step_000002/scores.json is not what the run wrote (prompt.1: Input should be a valid int" in damage
     changes = {"trainer__steps": 2, "trainer__prompts_per_step": 3, "run__eval_every": 1, "run__save_every": 1}
     metrics = Path("out/metrics.jsonl").read_text().splitlines()
     Path("out/metrics.jsonl").write_text(f"{metrics[1]}\n{metrics[1]}\n")
     Path("out/versions.json").write_text("[" * 100_000)
     lines: list[str] = []
     assert train("out", resume=True, watcher=run.Watcher(say=lines.append), **changes).steps == 2
-    damage = "eval.jsonl had damaged lines, which the resume left out: 2"
+    damage = "eval.jsonl has damaged lines: 2. The rest is kept"
     assert damage in [row["message"] for row in rows("out/warnings.jsonl")]
     assert f"warning: {damage}" in lines
-    assert "warning: metrics.jsonl had damaged lines, which the resume left out: 2" in lines
-    assert "warning: metrics.jsonl lacks the rows of some steps: 1" in lines
     assert any(line.startswith("warning: out/versions.json cannot be read") for line in lines)

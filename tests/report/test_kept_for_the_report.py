@@ -12,8 +12,8 @@ from PIL import Image
 from grpokit import Prompt, Sample
 from grpokit.config import presets
 from grpokit.evaluation.intervals import half_width
+from grpokit.run_folder.journal import Journal, save_outputs
 from grpokit.runs import train as run
-from grpokit.runs.journal import Journal, save_outputs
 from made_runs import picture, read_rows
 
 SMALL = ["trainer.prompts_per_step=3", "trainer.group_size=4", "trainer.minibatches=1", "run.eval_samples=2"]

@@ -17,12 +17,12 @@ from PIL import Image
 
 from command_line import Call, Done, embedded
 from grpokit import RunError, UsageError, report
-from grpokit.files import lock_of
 from grpokit.report.album import Inlined
-from grpokit.report.reading import read
 from grpokit.report.view import view
-from grpokit.runs.folder import locked
-from grpokit.runs.journal import Journal
+from grpokit.run_folder import reader
+from grpokit.run_folder.journal import Journal
+from grpokit.run_folder.lock import lock_of, locked
+from grpokit.run_folder.reader import read
 from made_runs import EVIL, make_run, picture, read_rows, write_rows
 
 
@@ -227,15 +227,14 @@ def test_a_damaged_line_is_reported_and_the_rest_is_read(tmp_path: Path, name: s
     lines = (folder / name).read_text().splitlines()
     (folder / name).write_text("\n".join([lines[0], bad, *lines[2:]]) + "\n")
     run = content_of(folder)["runs"][0]
-    assert f"{name} has damaged lines, which are left out here: 2." in [warning["text"] for warning in run["warnings"]]
+    assert f"{name} has damaged lines: 2. The rest is shown." in [warning["text"] for warning in run["warnings"]]
     assert run["state"] == "finished: 4 of 4 steps"
     journal = Journal(folder, 3)  # a resume keeps the good rows
     assert journal.last_evaluation == (0 if name == "eval.jsonl" else 2)
-    kept, bad_lines = report.read_journal(folder / name)
-    assert bad_lines == []
+    kept, problem = reader.read_rows(folder / name)
+    assert problem == ""
     assert [row["step"] for row in kept][:2] == ([0] if name == "eval.jsonl" else [1, 3])
-    lacking = ["metrics.jsonl lacks the rows of some steps: 2"] if name == "metrics.jsonl" else []
-    assert journal.damage == [f"{name} had damaged lines, which the resume left out: 2", *lacking]
+    assert journal.damage == [f"{name} has damaged lines: 2. The rest is kept"]
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "eval.jsonl", "samples.jsonl", "scores.json"])
@@ -253,14 +252,11 @@ def test_a_huge_file_is_a_sentence(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     with (folder / "eval.jsonl").open("ab") as file:
         file.truncate(2**30)  # it takes no space on the disk
-    with (folder / "versions.json").open("ab") as file:
-        file.truncate(2**30)
     with (folder / "samples/step_000000/samples.jsonl").open("ab") as file:
         file.truncate(2**30)
     run = content_of(folder)["runs"][0]
     words = " ".join(warning["text"] for warning in run["warnings"])
-    assert "eval.jsonl is longer than 256 MiB, so it is left out here." in words
-    assert "versions.json is left out here: it is longer than 1 MiB." in words
+    assert "eval.jsonl cannot be read (it is longer than 256 MiB). The rest is shown." in words
     assert run["steps"] == 4
 
 

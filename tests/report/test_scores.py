@@ -13,9 +13,9 @@ import yaml
 
 from grpokit.evaluation.intervals import half_width, mean_of_totals, student_t
 from grpokit.report.album import Inlined
-from grpokit.report.reading import read
 from grpokit.report.scores import headline
 from grpokit.report.view import verdict, view
+from grpokit.run_folder.reader import read
 from made_runs import make_run, read_rows, write_rows
 
 # --- intervals -----------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import pytest
 
 from grpokit import UsageError
 from grpokit.report.watch import Server, serving
-from grpokit.runs.folder import locked
+from grpokit.run_folder.lock import locked
 from made_runs import EVIL, make_run, picture, read_rows, write_rows
 
 Ask = Callable[..., tuple[int, dict[str, str], bytes]]

@@ -33,11 +33,11 @@ from grpokit import (
     reward_totals,
 )
 from grpokit.config import presets
+from grpokit.run_folder import rollout_record as record
+from grpokit.run_folder.rollout_record import Described
 from grpokit.runs import build
-from grpokit.runs import rollout_record as record
 from grpokit.runs.redraw import redraw
 from grpokit.runs.rescore import kendall_tau, rescore
-from grpokit.runs.rollout_record import Described
 from grpokit.training import checkpoint
 from whole_runs import assert_same_record, train_preset
 
@@ -273,7 +273,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("grpokit.runs.rollout_record.save_file", full)
+    monkeypatch.setattr("grpokit.run_folder.rollout_record.save_file", full)
     with pytest.raises(RunError, match=r"rollouts/step_000001 cannot be written: .*No space left"):
         record.write(tmp_path, step_of(["a", "b"]))
     assert not any((tmp_path / "rollouts").iterdir())

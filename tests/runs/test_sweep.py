@@ -15,7 +15,7 @@ import pytest
 from command_line import Call, config, rows, steady
 from grpokit import UsageError
 from grpokit.report import sweep_page
-from grpokit.runs.journal import Journal
+from grpokit.run_folder.journal import Journal
 from grpokit.tracking.step_report import StepReport
 
 SMALL = ("trainer.steps=2", "run.eval_every=0")

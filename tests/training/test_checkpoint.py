@@ -20,9 +20,10 @@ from safetensors.torch import load_file
 from command_line import write_no_report
 from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError
 from grpokit.config import schema
+from grpokit.run_folder.header import begun
+from grpokit.run_folder.journal import Journal
+from grpokit.run_folder.lock import locked
 from grpokit.runs import train as run
-from grpokit.runs.folder import begun, locked
-from grpokit.runs.journal import Journal
 from grpokit.training import checkpoint
 from grpokit.training.updates import Updates
 from small_runs import STEPS, rows, train, write_prompts
@@ -484,7 +485,7 @@ def test_memory_that_ends_in_an_update_saves_no_half_of_it(monkeypatch: pytest.M
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from grpokit.runs.folder import locked\n"
+    code = "import sys; from pathlib import Path; from grpokit.run_folder.lock import locked\n"
     code += "with locked(Path(sys.argv[1])): print('mine', flush=True); sys.stdin.read()"
     place = tmp_path / "new" / "out"
     words = [sys.executable, "-c", code, str(place)]

@@ -1,9 +1,8 @@
 """The files of a run that grow: what is known after each step and each evaluation.
 
 `metrics.jsonl` (one object per step), `eval.jsonl` (one per evaluation), `warnings.jsonl` (what guards noticed),
-`attribution.jsonl` (what moves the rewards), `end.json` (how the run ended),
-`samples/` (the same held-out prompts at every evaluation), `groups/` (the best and the worst group of some steps). What
-`grpokit.report` reads is written here.
+`attribution.jsonl` (what moves the rewards), `end.json` (how the run ended), `samples/` (the same held-out prompts at
+every evaluation), `groups/` (the best and the worst group of some steps).
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from PIL import Image
 
 from grpokit.evaluation.attribution import Shares
 from grpokit.evaluation.held_out import Evaluation
-from grpokit.files import delete, step_folders, step_name
+from grpokit.files import delete, step_folders, step_name, write_text, writing
 from grpokit.images import Drawable
-from grpokit.report import ATTRIBUTION, END, kept, listed, read_journal
-from grpokit.runs.folder import write_text, writing
+from grpokit.run_folder.names import ATTRIBUTION, END, EVALUATIONS, GROUPS, METRICS, ROWS, SAMPLES, SCORES, WARNINGS
+from grpokit.run_folder.reader import kept, read_rows
 from grpokit.tracking.step_report import StepReport
 from grpokit.types import Sample
 
@@ -44,7 +43,7 @@ class Journal:
         last_step: the last step in `metrics.jsonl`; 0 if there is none.
         evaluations: the rows of `eval.jsonl`, in the order of their steps.
         last_evaluation: the step of the last evaluation; -1 if there is none.
-        damage: a sentence for each file with damaged lines, which were left out, and on rows that are missing.
+        damage: a sentence for each file with damaged lines, which were left out,
     """
 
     def __init__(self, folder: Path, completed: int) -> None:
@@ -54,23 +53,22 @@ class Journal:
         self.evaluations: list[Mapping[str, Any]] = []
         self.damage: list[str] = []
         delete(folder / END)
-        for name in ("metrics.jsonl", "eval.jsonl", "warnings.jsonl"):
+        for name in (METRICS, EVALUATIONS, WARNINGS):
             path = folder / name
-            if name == "warnings.jsonl" and not path.is_file():
+            if name == WARNINGS and not path.is_file():
                 continue  # it is written with the first warning
-            journal, bad_lines = read_journal(path)
-            if bad_lines:
-                self.damage.append(f"{name} had damaged lines, which the resume left out: {listed(bad_lines)}")
+            with writing(path):
+                journal, problem = read_rows(path)
+            if problem:
+                self.damage.append(f"{name} {problem}. The rest is kept")
             rows = [row for row in journal if row["step"] <= completed]
             write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
-            if name == "eval.jsonl" and rows:
+            if name == EVALUATIONS and rows:
                 self.last_evaluation = rows[-1]["step"]
                 self.evaluations = list(rows)
-            elif name == "metrics.jsonl" and rows:
+            elif name == METRICS and rows:
                 self.last_step = rows[-1]["step"]
-            if name == "metrics.jsonl" and (missing := set(range(1, completed + 1)) - {row["step"] for row in rows}):
-                self.damage.append(f"{name} lacks the rows of some steps: {listed(missing)}")
-        for number, place in [*step_folders(folder / "samples"), *step_folders(folder / "groups")]:
+        for number, place in [*step_folders(folder / SAMPLES), *step_folders(folder / GROUPS)]:
             if number > completed:
                 shutil.rmtree(place)
 
@@ -78,12 +76,12 @@ class Journal:
         """Append a step's metrics, and what guards noticed in it."""
         for line in report.warnings:
             self.warning(report.step, line)
-        self._append("metrics.jsonl", journal_row(report))
+        self._append(METRICS, journal_row(report))
         self.last_step = report.step
 
     def warning(self, step: int, message: str) -> None:
         """Append a warning: step 0 stands for what was noticed before the first step."""
-        self._append("warnings.jsonl", {"step": step, "message": message})
+        self._append(WARNINGS, {"step": step, "message": message})
 
     def end(self, state: str, planned: int, message: str = "") -> None:
         """Note how the run ended: "finished", "stopped" or "failed", its steps as planned, and why it ended early."""
@@ -91,17 +89,17 @@ class Journal:
 
     def evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Append an evaluation's means, and keep all its scores and some of its samples."""
-        place = self.folder / "samples" / step_name(step)
+        place = self.folder / SAMPLES / step_name(step)
         with writing(place):
             place.mkdir(parents=True, exist_ok=True)
-        write_text(place / "scores.json", json.dumps(_all_scores(evaluation)))
+        write_text(place / SCORES, json.dumps(_all_scores(evaluation)))
         save_samples(place, evaluation)
         row = {"step": step, **finite(evaluation.summary())}
         if step < self.last_evaluation:  # the evaluation before training, which was missing
             self.evaluations = sorted([*self.evaluations, row], key=lambda row: row["step"])
-            write_text(self.folder / "eval.jsonl", "".join(json.dumps(row) + "\n" for row in self.evaluations))
+            write_text(self.folder / EVALUATIONS, "".join(json.dumps(row) + "\n" for row in self.evaluations))
             return
-        self._append("eval.jsonl", row)
+        self._append(EVALUATIONS, row)
         self.evaluations.append(row)
         self.last_evaluation = step
 
@@ -113,7 +111,7 @@ class Journal:
         """
         numbers = (f"-{n}" if n > 1 else "" for n in itertools.count(1))
         tail = next(n for n in numbers if not (self.folder / f"eval.earlier{n}.jsonl").exists())
-        moves = {"samples": f"samples.earlier{tail}", "eval.jsonl": f"eval.earlier{tail}.jsonl"}
+        moves = {"samples": f"samples.earlier{tail}", EVALUATIONS: f"eval.earlier{tail}.jsonl"}
         with writing(self.folder):
             for old, new in moves.items():
                 if (self.folder / old).exists():
@@ -150,7 +148,7 @@ class Journal:
         means = {group: float(totals[ids == group].nanmean()) for group in ids.unique().tolist()}
         ranked = sorted((g for g, mean in means.items() if not math.isnan(mean)), key=means.__getitem__)
         advantages = report.row_advantages()
-        folder = self.folder / "groups" / step_name(report.step)
+        folder = self.folder / GROUPS / step_name(report.step)
         rows = [
             {
                 "place": place,
@@ -198,7 +196,7 @@ def journal_row(report: StepReport) -> dict[str, Any]:
 
 def has_start(folder: Path) -> bool:
     """Whether a run's journal holds the evaluation before training."""
-    return any(row["step"] == 0 for row in read_journal(folder / "eval.jsonl")[0])
+    return any(row["step"] == 0 for row in read_rows(folder / EVALUATIONS)[0])
 
 
 def shown_indices(evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> list[int]:
@@ -269,7 +267,7 @@ def _as_png(picture: Image.Image) -> Image.Image:
 
 
 def _write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    write_text(folder / "samples.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_text(folder / ROWS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def finite(row: Mapping[str, float]) -> dict[str, float | None]:

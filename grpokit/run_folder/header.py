@@ -1,9 +1,7 @@
-"""A run folder: who may write there, and its header.
+"""Begins a run folder: whether a run may begin or go on there, and the header that says what was started.
 
-A lock beside the folder lets one process at a time train in it. The header says what was started: `versions.json`
-(packages and own code that took part), `data.json` (digests of the prompts) and `config.yaml` (resolved). `config.yaml`
-comes last, so that a folder which has it is a run. A folder with a part of the header is a set-up that was killed, and
-may be used again.
+The header is `versions.json` (packages and own code that took part), `data.json` (digests of the prompts) and
+`config.yaml` (resolved).
 """
 
 from __future__ import annotations
@@ -13,66 +11,25 @@ import json
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 import grpokit
 from grpokit import registry
 from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.data.digests import digest
-from grpokit.errors import RunError, UsageError
-from grpokit.files import delete, lock_of, replacing
-from grpokit.report import MACHINE
+from grpokit.errors import UsageError
+from grpokit.files import delete, write_text, writing
+from grpokit.run_folder.names import CHECKPOINTS, CONFIG, DATA, MACHINE, VERSIONS
 from grpokit.training.checkpoint import latest
 
-VERSIONS, DATA, CONFIG = "versions.json", "data.json", "config.yaml"
 _UNFINISHED = ".unfinished"  # in the folder of a run that is being begun
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in a folder; a killed process releases it too.
-
-    Raises:
-        UsageError: another process trains there, or the folder cannot be made.
-    """
-    path = lock_of(folder)
-    new_parents = [place for place in path.parents if not place.exists()]
-    lock: BaseFileLock = FileLock(path, timeout=0.2)  # `is_running` may look at it just now
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    except OSError as error:
-        raise UsageError(f"The run folder {folder} cannot be made: {error}.") from error
-    try:
-        try:
-            lock.acquire()
-        except Timeout as error:
-            owner = " ".join(path.read_text(encoding="utf-8", errors="replace").split())
-            raise UsageError(
-                f"Another process{f' ({owner})' if owner else ''} is training in {folder}. Wait until it ends, or "
-                "choose another folder with run.dir=..."
-            ) from error
-        except OSError:
-            pass  # a file system without locks
-        try:
-            if not isinstance(lock, SoftFileLock):  # which keeps notes of its own in the file
-                path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-            lock.release()
-    finally:
-        with suppress(OSError):  # a parent that holds the run stays
-            for parent in new_parents:
-                parent.rmdir()
 
 
 def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
@@ -101,7 +58,7 @@ def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
             "or choose another folder with run.dir=...",
             page="guards#checkpoints",
         )
-    return resume and latest(folder / "checkpoints") is not None
+    return resume and latest(folder / CHECKPOINTS) is not None
 
 
 @contextmanager
@@ -137,29 +94,6 @@ def _empty(folder: Path, mark: Path) -> None:
     for place in folder.iterdir():
         if place != mark:
             delete(place)
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """A full disk or a folder without permission is an error of the run, which can be resumed.
-
-    Raises:
-        RunError: names what could not be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error}.") from error
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file or nothing; half a surrogate pair, which UTF-8 cannot hold, as its JSON escape.
-
-    Raises:
-        RunError: it cannot be written.
-    """
-    with writing(path), replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def versions(config: RunConfig) -> dict[str, Any]:

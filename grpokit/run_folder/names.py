@@ -1,0 +1,32 @@
+"""The files and folders of a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from grpokit.errors import UsageError
+
+# What the run was started with; the config is written last.
+VERSIONS, DATA, CONFIG = "versions.json", "data.json", "config.yaml"
+MACHINE, TRACKERS = "machine.json", "trackers.json"
+
+# What grows with the run: a row for each step, evaluation, warning, and study of what moves the rewards.
+METRICS, EVALUATIONS, WARNINGS, ATTRIBUTION = "metrics.jsonl", "eval.jsonl", "warnings.jsonl", "attribution.jsonl"
+END = "end.json"
+
+# Folders with a folder for each step: held-out samples, the best and worst groups, everything that was drawn, weights.
+SAMPLES, GROUPS, ROLLOUTS, CHECKPOINTS = "samples", "groups", "rollouts", "checkpoints"
+ROWS, SCORES = "samples.jsonl", "scores.json"  # in the first two
+
+REPORT, REPORT_PICTURE = "report.html", "report.png"
+
+
+def check_run_folder(folder: Path) -> None:
+    """Refuse what is no run folder, also where no folder can have its name.
+
+    Raises:
+        UsageError: it has no config.
+    """
+    if not os.path.isfile(folder / CONFIG):  # unlike Path's, it is False for a name that no file can have
+        raise UsageError(f"{folder} is not a run folder: it has no {CONFIG}.")
