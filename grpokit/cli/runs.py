@@ -1,4 +1,4 @@
-"""The commands that make and read runs: train, sample, evaluate, export, rescore, redraw."""
+"""The commands that make and read runs: train, sample, evaluate, export, redraw."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ from grpokit.cli.options import (
     Overrides,
     Prompts,
     PromptsFile,
-    Reward,
     RunOrSource,
     Source,
     read_prompts,
     whole_number,
 )
-from grpokit.config.overrides import parse_parameters
 from grpokit.errors import RunError, UsageError, counted, shown
 
 if TYPE_CHECKING:
@@ -288,35 +286,6 @@ def export(
 
     write(config, place, to, merge=merge)
     print(f"exported: {to}")
-
-
-@app.command()
-def rescore(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder with recorded rollouts.")],
-    reward: Reward,
-    parameters: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="The reward's parameters, as in maximum=3.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="A Parquet file for the new scores.")] = None,
-) -> None:
-    """Score recorded rollouts with another reward.
-
-    It shows how the rankings would change.
-    """
-    from rich.table import Table
-    from rich.text import Text
-
-    from grpokit.runs import rescore as rescoring
-
-    rescored = rescoring.rescore(run, reward, parse_parameters(parameters or []), out=out)
-    table = Table("reward", box=None, pad_edge=False)
-    for title in rescoring.HEADINGS:
-        table.add_column(title, justify="right")
-    for name, *cells in rescoring.table(rescored):
-        table.add_row(Text(name), *cells)
-    console().print(table)
-    for line in rescoring.lines(rescored):
-        print(line)
 
 
 @app.command()

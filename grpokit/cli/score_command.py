@@ -19,6 +19,7 @@ from grpokit.cli.options import Rewards, whole_number
 from grpokit.config.overrides import parse_parameters
 from grpokit.errors import DataError, GrpokitError, UsageError, counted, reworded
 from grpokit.files import replacing
+from grpokit.run_folder.names import CONFIG, ROLLOUTS
 
 if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
@@ -34,7 +35,10 @@ _PATIENCE = 10.0  # seconds without a sign of life
 @app.command()
 def score(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A picture, a folder of pictures, or a file of records.")
+        Path,
+        typer.Argument(
+            metavar="PATH", help="A picture, a folder of pictures, a file of records, or a run with recorded rollouts."
+        ),
     ],
     words: Annotated[
         list[str] | None,
@@ -63,14 +67,18 @@ def score(
     ] = None,
     batch_size: Annotated[int, whole_number("--batch-size", help="Samples in memory at a time.")] = 32,
 ) -> None:
-    """Score pictures or texts in files, without training.
+    """Score pictures or texts in files, or the rollouts that a run has recorded, without training.
 
-    Give --reward once or several times, or --config. With --prompts, a picture's name is the line of its prompt.
+    Give --reward once or several times, or --config. With --prompts, a picture's name is the line of its prompt. Of a
+    run it shows how the rankings would change with another reward.
     """
     if out is not None and os.path.lexists(out) and not (overwrite and out.is_file()):
         kind = "is a folder; expected a file" if out.is_dir() else "exists already"
         more = "." if out.is_dir() else ", or add --overwrite."
         raise UsageError(f"{out} {kind}. Choose another with --out{more}")
+    if (path / CONFIG).is_file() and any((path / ROLLOUTS).glob("step_*")):
+        _score_run(path, reward or [], words or [], out)
+        return
     settings = _settings(reward or [], config, words or [])
     from grpokit.evaluation import sample_files, score_files
     from grpokit.images import MAX_PIXELS
@@ -125,6 +133,27 @@ def score(
         print(f"scores: {out}", file=sys.stderr if as_json else sys.stdout)
     needs = _needs(entries, prompts, settings, pairs)
     _say_what_is_missing(tally, len(entries), _summaries(terms, uses), weighted=weighted, needs=needs)
+
+
+def _score_run(run: Path, names: Sequence[str], words: Sequence[str], out: Path | None) -> None:
+    """Score a run's recorded rollouts with another reward, and compare the rankings."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from grpokit.runs.rescore import HEADINGS, lines, rescore, table
+
+    if len(names) != 1:
+        raise UsageError("Recorded rollouts are scored with one reward at a time. Give one --reward NAME.")
+    with _written(out) as write:
+        result = rescore(run, names[0], _parameters(names, words)[names[0]], write=lambda row: write(json.dumps(row)))
+    rows = Table("reward", box=None, pad_edge=False)
+    for title in HEADINGS:
+        rows.add_column(title, justify="right")
+    for name, *cells in table(result, names[0].rpartition(":")[2]):
+        rows.add_row(Text(name), *cells)
+    console().print(rows)
+    for line in lines(result):
+        print(line)
 
 
 def _say_what_is_passed_over(path: Path) -> None:

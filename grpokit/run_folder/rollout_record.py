@@ -28,6 +28,7 @@ from torch import Tensor
 from grpokit.errors import RunError, UsageError, typed_line
 from grpokit.files import replacing, step_folders, step_name
 from grpokit.processes.joining import join
+from grpokit.run_folder.names import ROLLOUTS
 from grpokit.tracking.step_report import StepReport
 
 FORMAT = 1
@@ -86,20 +87,20 @@ def require() -> None:
 
 def folder_of(run: Path, step: int) -> Path:
     """Where the record of a step stands."""
-    return run / "rollouts" / step_name(step)
+    return run / ROLLOUTS / step_name(step)
 
 
 def steps(run: Path) -> list[int]:
     """The recorded steps of a run, ascending."""
-    return [step for step, _ in step_folders(run / "rollouts")]  # a folder is whole, or damaged since
+    return [step for step, _ in step_folders(run / ROLLOUTS)]  # a folder is whole, or damaged since
 
 
 def cut(run: Path, completed: int) -> None:
     """Delete what lies beyond `completed` steps, and what an interrupted write has left."""
-    for step, place in step_folders(run / "rollouts"):
+    for step, place in step_folders(run / ROLLOUTS):
         if step > completed:
             shutil.rmtree(place)
-    for place in (run / "rollouts").glob(".step_*"):
+    for place in (run / ROLLOUTS).glob(".step_*"):
         shutil.rmtree(place)
 
 

@@ -246,7 +246,10 @@ def test_damaged_attributions_are_left_out_and_named(shares: dict[str, Any], ste
 
 def test_a_reward_of_a_later_phase_is_missing_in_the_first_third() -> None:
     train("rounds=1")
-    cells = {name: row for name, *row in rescore_table(rescore(Path("out"), "tests.two_halves:second_is_high"))}
+    cells = {
+        name: row
+        for name, *row in rescore_table(rescore(Path("out"), "tests.two_halves:second_is_high"), "second_is_high")
+    }
     assert cells["second_is_high"][3] == "-"
     assert cells["second_is_high"][4] != "-"
 
