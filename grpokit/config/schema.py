@@ -68,7 +68,7 @@ class RunSettings(Strict):
     stop: StopConfig | None = Field(
         default=None, description="ends the run early, as in {reward: ocr, patience: 5}; null: it takes all its steps"
     )
-    record: bool = Field(default=False, description="keep every rollout in rollouts/, for rescore and redraw")
+    record: bool = Field(default=False, description="keep every rollout in rollouts/, for score and redraw")
     eval_every: Whole = Field(default=0, description="evaluate every n steps; 0: only before and after")
     eval_samples: Count = Field(default=1, description="samples per held-out prompt")
     eval_batch_size: Count | None = Field(

@@ -1,8 +1,8 @@
 """The rollout record: all samples of a step with their decisions and scores, in files that other tools can read.
 
 `rollouts/step_000001/` holds `samples.parquet` (one row per sample), the pictures beside it, and `trace.safetensors`
-(decisions, log-probs, advantages, in their own precision). A folder is complete or not there. `rescore` and `redraw`
-read it; pyarrow is imported only where a record is written or read.
+(decisions, log-probs, advantages, in their own precision). A folder is complete or not there. `grpokit score` and
+`grpokit redraw` read it; pyarrow is imported only where a record is written or read.
 """
 
 from __future__ import annotations

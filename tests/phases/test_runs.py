@@ -241,15 +241,13 @@ def test_damaged_attributions_are_left_out_and_named(shares: dict[str, Any], ste
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3, "ro')  # the last one is torn
     page = report.write(Path("out")).read_text()
     assert "What moves the rewards" in page
-    assert "attribution.jsonl has damaged lines, which are left out here: 2." in page
+    assert "attribution.jsonl has damaged lines: 2. The rest is shown." in page
 
 
 def test_a_reward_of_a_later_phase_is_missing_in_the_first_third() -> None:
     train("rounds=1")
-    cells = {
-        name: row
-        for name, *row in rescore_table(rescore(Path("out"), "tests.two_halves:second_is_high"), "second_is_high")
-    }
+    found = rescore(Path("out"), "tests.two_halves:second_is_high")
+    cells = {name: row for name, *row in rescore_table(found, "second_is_high")}
     assert cells["second_is_high"][3] == "-"
     assert cells["second_is_high"][4] != "-"
 
