@@ -21,8 +21,8 @@ from typing import Any
 from PIL import Image
 
 from grpokit import Prompt, Sample, registry
-from grpokit.remote.client import RemoteReward
 from grpokit.rewards.worker_pool import PooledReward
+from grpokit_http.reward import RemoteReward
 
 SIDE, PICTURES, GROUP = 512, 64, 8
 

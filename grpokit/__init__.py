@@ -27,6 +27,7 @@ _HOME = {
     "registry.specs": [
         "AdvantageSpec",
         "Asset",
+        "CommandSpec",
         "ObjectiveSpec",
         "PlacementSpec",
         "PolicySpec",
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from grpokit.registry.hookspecs import hookimpl as hookimpl
     from grpokit.registry.specs import AdvantageSpec as AdvantageSpec
     from grpokit.registry.specs import Asset as Asset
+    from grpokit.registry.specs import CommandSpec as CommandSpec
     from grpokit.registry.specs import ObjectiveSpec as ObjectiveSpec
     from grpokit.registry.specs import PlacementSpec as PlacementSpec
     from grpokit.registry.specs import PolicySpec as PolicySpec

@@ -66,7 +66,6 @@ MAY_IMPORT = {
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",
     "builtin": "errors knobs types images objectives registry rewards",  # what a third party may import, and no more
-    "remote": "errors types images rewards",
     "training": "errors files knobs types sampling policy processes advantages divergence objectives data rewards "
     "tracking group_statistics",
     "guards": "errors files knobs group_statistics data processes rewards training",
@@ -75,14 +74,14 @@ MAY_IMPORT = {
     "phases": "errors files sampling policy processes tracking training trainer",
     "evaluation": "errors types images sampling policy processes reward_totals data registry rewards training",
     "run_folder": "errors files types images processes registry config data tracking training evaluation",
-    "report": "errors files images config remote run_folder evaluation",
+    "report": "errors files images config run_folder evaluation",
     "runs": "errors files knobs types images sampling policy processes advantages objectives data registry config "
-    "rewards remote tracking training guards trainer phases evaluation run_folder report",
+    "rewards tracking training guards trainer phases evaluation run_folder report",
     "notebook": "errors types images trainer tracking phases evaluation runs",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards tracking training "
     "evaluation runs",
     "doctor": "errors types sampling policy reference registry trainer",
-    "cli": "errors files knobs types images processes data registry config scaffold rewards remote tracking training "
+    "cli": "errors files knobs types images processes data registry config scaffold rewards tracking training "
     "trainer phases evaluation run_folder report runs plan testing doctor",
     "__init__": "errors _lazy knobs types policy reference objectives registry rewards tracking training guards "
     "trainer phases evaluation runs",  # for type checkers: its names are imported on first use

@@ -128,10 +128,12 @@ def _cell(text: str) -> str:
 def cli_page() -> str:
     """The commands of grpokit, as its own help texts describe them."""
     program = typer.main.get_command(cli.app)
+    context = typer.Context(program, info_name="grpokit")
+    for name in program.list_commands(context):  # type: ignore[attr-defined]
+        _, program.commands[name], _ = program.resolve_command(context, [name])  # type: ignore[attr-defined]
     for command in program.commands.values():  # type: ignore[attr-defined]
         command.epilog = ""  # a list of what is installed, which the gallery has
         command.short_help = command.help.partition("\n")[0]
-    context = typer.Context(program, info_name="grpokit")
     body = get_docs_for_click(obj=program, ctx=context, name="grpokit", title="Command line")
     return GENERATED + body.replace("{", "").replace("}", "").rstrip() + "\n"
 

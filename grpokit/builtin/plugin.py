@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpokit import AdvantageSpec, ObjectiveSpec, PlacementSpec, RewardSpec, hookimpl
+from grpokit import AdvantageSpec, ObjectiveSpec, RewardSpec, hookimpl
 
 _TEXT = frozenset({"text"})
 _EXAMPLES = {
@@ -94,14 +94,3 @@ def grpokit_objectives() -> Iterator[ObjectiveSpec]:
         ("vespo", "builtin.objectives:VESPO", "a smooth, detached weight of the whole sequence"),
     ):
         yield ObjectiveSpec(name=name, factory=f"grpokit.{home}", summary=summary)
-
-
-@hookimpl
-def grpokit_placements() -> Iterator[PlacementSpec]:
-    """Places of rewards."""
-    yield PlacementSpec(
-        name="http",
-        factory="grpokit.remote.client:place",
-        summary="a service of grpokit serve-reward, or several that share the work",
-        shorthand="urls",
-    )

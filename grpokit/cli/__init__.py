@@ -16,7 +16,6 @@ from grpokit.cli import (
     report_commands,
     runs,
     score_command,
-    serve_command,
     sweep_command,
 )
 from grpokit.cli.app import app, main
@@ -33,6 +32,5 @@ __all__ = [
     "report_commands",
     "runs",
     "score_command",
-    "serve_command",
     "sweep_command",
 ]

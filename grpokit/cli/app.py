@@ -8,12 +8,16 @@ import re
 import sys
 import time
 import warnings
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+import typer.core
+import typer.main
 
+from grpokit import registry
 from grpokit.cli import display
-from grpokit.errors import GrpokitError, UsageError, address
+from grpokit.errors import GrpokitError, PluginError, UsageError, address
+from grpokit.registry.importing import import_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,13 +25,49 @@ if TYPE_CHECKING:
 _OF_HOME = re.compile(r"^((?:-*[\w.-]+=)?)~(?=/|$)")  # a shell expands ~ only where a word begins with it
 FAILED, INTERRUPTED = 1, 130  # exit codes, beside those of errors, which have their own
 
+_SETTINGS: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+
+class Commands(typer.core.TyperGroup):
+    """The core's commands, and those of plugins, of which only the one that is called is imported."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, those of plugins last."""
+        return list(dict.fromkeys([*self.commands, *(spec.name for _, spec in registry.installed("command"))]))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command; of a plugin's what the list of commands shows."""
+        specs = [] if cmd_name in self.commands else registry.named("command", cmd_name)
+        return typer.core.TyperCommand(cmd_name, help=specs[0][1].summary) if specs else self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called, and what follows it.
+
+        Raises:
+            PluginError: it comes with a plugin that is not installed or cannot be imported.
+        """
+        if args[0] in self.commands:
+            return super().resolve_command(ctx, args)
+        if registry.named("command", args[0]):
+            _, spec = registry.find("command", args[0])
+            program = typer.Typer(**_SETTINGS)
+            program.command()(import_name(spec.factory, f"command '{spec.name}'", spec.install))
+            return args[0], typer.main.get_command(program), args[1:]
+        if remedy := registry.remedy("command", args[0]):
+            raise PluginError(f"The plugin of this command is not installed.{remedy}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Post-train image generators, and any other stochastic generator, with GRPO.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **_SETTINGS,
 )
 
 

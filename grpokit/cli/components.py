@@ -122,7 +122,7 @@ def _list_plugins() -> None:
 
 
 _COLUMNS = ("kind", "name", "package", "version", "state", "summary")
-_KINDS = ("policy", "reward", "preset", "advantage", "objective", "placement")
+_KINDS = ("policy", "reward", "preset", "advantage", "objective", "placement", "command")
 _STYLES = {"ambiguous": "yellow", "broken": "red"}
 
 

@@ -36,12 +36,6 @@ def report(
 def watch(
     folders: Runs,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8008,
-    host: Annotated[
-        str, typer.Option("--host", help="The address to listen on. Any but this computer's own needs a token.")
-    ] = "127.0.0.1",
-    token: Annotated[
-        str, typer.Option("--token", help="What a browser must know; made and printed where it is needed.")
-    ] = "",
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
 ) -> None:
     """Follow runs on a local page while they train.
@@ -53,10 +47,8 @@ def watch(
 
     from grpokit.report.watch import serving
 
-    with serving(folders, host=host, port=port, token=token) as server:
+    with serving(folders, port=port) as server:
         print(f"watching {counted(len(folders), 'run')} at {server.address}  (Ctrl-C ends it)", flush=True)
-        if server.outside:
-            print(f"other computers find it at {server.outside}", flush=True)
         for folder in folders:
             if not (folder / "config.yaml").is_file():
                 print(f"{folder} is no run folder yet; the page waits for it", flush=True)

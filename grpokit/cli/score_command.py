@@ -19,7 +19,6 @@ from grpokit.cli.options import Rewards, whole_number
 from grpokit.config.overrides import parse_parameters
 from grpokit.errors import DataError, GrpokitError, UsageError, counted, reworded
 from grpokit.files import replacing
-from grpokit.run_folder.names import CONFIG, ROLLOUTS
 
 if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
@@ -76,6 +75,8 @@ def score(
         kind = "is a folder; expected a file" if out.is_dir() else "exists already"
         more = "." if out.is_dir() else ", or add --overwrite."
         raise UsageError(f"{out} {kind}. Choose another with --out{more}")
+    from grpokit.run_folder.names import CONFIG, ROLLOUTS
+
     if (path / CONFIG).is_file() and any((path / ROLLOUTS).glob("step_*")):
         _score_run(path, reward or [], words or [], out)
         return

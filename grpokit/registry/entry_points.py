@@ -25,6 +25,7 @@ from grpokit.registry.specs import (
     KINDS,
     AdvantageSpec,
     Asset,
+    CommandSpec,
     ObjectiveSpec,
     PlacementSpec,
     PolicySpec,
@@ -40,6 +41,7 @@ _SPEC_HOOKS: dict[str, type[Spec]] = {
     "grpokit_advantages": AdvantageSpec,
     "grpokit_objectives": ObjectiveSpec,
     "grpokit_placements": PlacementSpec,
+    "grpokit_commands": CommandSpec,
 }
 
 _HOOKS = [name for name in vars(hookspecs) if name.startswith("grpokit_")]

@@ -13,7 +13,15 @@ from typing import Any
 
 import pluggy
 
-from grpokit.registry.specs import AdvantageSpec, ObjectiveSpec, PlacementSpec, PolicySpec, PresetSpec, RewardSpec
+from grpokit.registry.specs import (
+    AdvantageSpec,
+    CommandSpec,
+    ObjectiveSpec,
+    PlacementSpec,
+    PolicySpec,
+    PresetSpec,
+    RewardSpec,
+)
 
 PROJECT = "grpokit"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -100,6 +108,24 @@ def grpokit_placements() -> Iterable[PlacementSpec]:  # type: ignore[empty-body]
         ```python
         def place(use, params, timeout, *, address):
             return QueuedReward(address, use, params, timeout)  # with start, submit and close
+        ```
+    """
+
+
+@hookspec
+def grpokit_commands() -> Iterable[CommandSpec]:  # type: ignore[empty-body]
+    """Yield commands of `grpokit`.
+
+    Example:
+        ```python
+        @hookimpl
+        def grpokit_commands():
+            yield CommandSpec(name="hello", factory="mypackage.hello:hello", summary="Greet somebody.")
+        ```
+        with, in `mypackage/hello.py`, for `grpokit hello Ada --times 2`,
+        ```python
+        def hello(name: str, times: int = 1) -> None:
+            print(f"Hello {name}. " * times)
         ```
     """
 

@@ -151,6 +151,13 @@ class PlacementSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CommandSpec(Spec):
+    """A command, `grpokit NAME`: a function that Typer can run. `grpokit --help` shows the summary alone."""
+
+    kind: ClassVar[str] = "command"
+
+
+@dataclass(frozen=True, kw_only=True)
 class PresetSpec(Spec):
     """A ready config: `factory` is "package:path/inside/package.yaml".
 

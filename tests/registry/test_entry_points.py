@@ -252,6 +252,22 @@ def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
         registry.create("reward", "toy-lm")  # a policy
 
 
+def test_a_command_of_a_plugin_is_imported_when_it_is_called(installed: Path) -> None:
+    done = command("--help", path=installed)
+    assert re.search(r"^  greet +Greet somebody\.$", done.stdout, re.MULTILINE)
+    assert "imported" not in done.stdout
+    assert command("greet", "Ada", "--times", "2", path=installed).stdout == "imported\nHello Ada. Hello Ada.\n"
+    assert "several times if asked" in command("greet", "-h", path=installed).stdout
+    assert "No such command 'gret'" in command("gret", path=installed).stderr
+
+
+def test_a_command_that_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    monkeypatch.setattr(entry_points, "plugins", lambda: ())
+    done = call("serve-reward", "length", "--port", "0")
+    assert done.code == 2
+    assert done.err.endswith("'serve-reward' comes with: pip install 'grpokit[http]'\n")
+
+
 @pytest.mark.usefixtures("fixtures")
 def test_a_name_is_of_one_kind() -> None:
     with pytest.raises(PluginError, match=r"There is no policy called 'vowels'.*Known: .*half-a-policy"):

@@ -146,23 +146,6 @@ def test_nothing_else_is_served(tmp_path: Path, serve: Callable[..., Ask], path:
     assert serve(folder)(path)[0] == 404
 
 
-def test_another_host_needs_the_token(tmp_path: Path, serve: Callable[..., Ask]) -> None:
-    ask = serve(make_run(tmp_path / "run"), host="0.0.0.0")
-    token = ask.server.token  # type: ignore[attr-defined]
-    assert len(token) >= 32
-    assert ask.server.address.startswith("http://127.0.0.1:")  # type: ignore[attr-defined]
-    assert ask.server.outside.startswith(f"http://{socket.gethostname()}:")  # type: ignore[attr-defined]
-    for path in ("/", "/view.json", "/picture/0/samples/step_000000/0000.png", "/?token=wrong", "/?token=%ff"):
-        status, _, words = ask(path)
-        assert (status, words) == (403, b"Open the address that grpokit watch has printed, with its token.\n")
-    status, headers, _ = ask(f"/?token={token}")
-    assert (status, headers["Location"]) == (302, "/")
-    cookie = headers["Set-Cookie"].partition(";")[0]
-    assert "HttpOnly" in headers["Set-Cookie"]
-    assert ask("/", Cookie=cookie)[0] == ask("/view.json", Cookie=cookie)[0] == 200
-    assert ask("/", Cookie=f"{cookie}x")[0] == 403
-
-
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -227,15 +210,10 @@ def test_mistakes_are_one_message(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with (
-            pytest.raises(UsageError, match=rf"Port {port} of 127\.0\.0\.1 is in use.*--port 0"),
+            pytest.raises(UsageError, match=rf"port {port}: .*in use.*--port 0"),
             serving([folder], port=port),
         ):
             pass
-    with (
-        pytest.raises(UsageError, match=r"Cannot listen on 203\.0\.113\.7, port 0: "),
-        serving([folder], host="203.0.113.7"),
-    ):
-        pass
     with (
         pytest.raises(UsageError, match=r"config\.yaml is a file; expected a run folder"),
         serving([folder / "config.yaml"]),

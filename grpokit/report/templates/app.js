@@ -113,8 +113,8 @@ async function follow() {
         state.view = view;
         document.title = `${view.runs.map(run => run.name).join(" and ")} · grpokit`;
         start();
-      } else if (![304, 403].includes(answer.status)) throw new Error(answer.statusText);
-      say(answer.status === 403 ? "grpokit watch has another address now. Open the one that it has printed." : "");
+      } else if (answer.status !== 304) throw new Error(answer.statusText);
+      say("");
     }
   } catch {
     say("grpokit watch does not answer. The page shows what it got last, and tries again.");

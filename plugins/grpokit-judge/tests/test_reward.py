@@ -273,7 +273,7 @@ def test_the_key_comes_from_the_environment_and_is_nowhere_else(judge, monkeypat
         eye([sample()])
     assert KEY[:5] not in str(e.value)
     monkeypatch.setenv("JUDGE_KEY", "one\ntwo")
-    with pytest.raises(UsageError, match="has characters that no key has") as bad:
+    with pytest.raises(UsageError, match="has characters that cannot be sent") as bad:
         eye([sample()])
     assert "two" not in str(bad.value)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import Any
 
 from grpokit import RewardError, UsageError
 from grpokit.errors import one_line, shown
-from grpokit.remote.web import AnswerError, ask, error_in, public
+from grpokit_http.client import AnswerError, ask, error_in, public, secret
 
 LONGEST_WAIT = 60.0
 """Seconds before a new try, at most, also where the server asks for more."""
@@ -137,12 +136,10 @@ def key_in(variable: str | None) -> str:
             "vlm-judge: api_key_env is not the name of an environment variable: letters, digits and _. It is stored "
             "with the run, so if it is the key, put that into a variable and give its name."
         )
-    key = os.environ.get(variable, "").strip()
-    if not key or not key.isascii() or not key.isprintable():  # the message of http.client would quote it
-        lack = "has characters that no key has" if key else "is not set"
+    if not (key := secret(variable)):
         raise UsageError(
-            f"vlm-judge: the environment variable {shown(variable)} (the parameter api_key_env) {lack}. Put the key "
-            "there, and its name here; a server without keys needs neither."
+            f"vlm-judge: the environment variable {shown(variable)} (the parameter api_key_env) is not set. Put the "
+            "key there, and its name here; a server without keys needs neither."
         )
     return key
 

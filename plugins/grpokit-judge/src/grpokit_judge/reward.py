@@ -11,7 +11,7 @@ from typing import Any
 
 from grpokit import RewardError, Sample, UsageError
 from grpokit.errors import counted, shown
-from grpokit.remote.web import checked_address
+from grpokit_http.client import checked_address
 from grpokit_judge.calls import Caller, Pace, StoppedError, key_in
 from grpokit_judge.questions import TEMPLATE, check_template, question
 from grpokit_judge.ratings import reader, scaled

@@ -1,6 +1,15 @@
-"""Two rewards, a function and a class, an advantage, an objective, a preset and all run events."""
+"""Two rewards, a function and a class, an advantage, an objective, a preset, a command and all run events."""
 
-from grpokit import AdvantageSpec, ObjectiveSpec, Observer, PolicySpec, PresetSpec, RewardSpec, hookimpl
+from grpokit import (
+    AdvantageSpec,
+    CommandSpec,
+    ObjectiveSpec,
+    Observer,
+    PolicySpec,
+    PresetSpec,
+    RewardSpec,
+    hookimpl,
+)
 
 EVENTS = []
 SEEN = []
@@ -31,6 +40,11 @@ def grpokit_rewards():
     )
     yield RewardSpec(name="letters", factory="fixture_good.parts:Letters", summary="wants [image] or [/text]")
     yield RewardSpec(name="no-such-function", factory="fixture_good.parts:vowel")
+
+
+@hookimpl
+def grpokit_commands():
+    yield CommandSpec(name="greet", factory="fixture_good.greet:greet", summary="Greet somebody.")
 
 
 @hookimpl

@@ -24,7 +24,7 @@ from annotated_types import Ge
 from grpokit import RunError, UsageError, knobs
 from grpokit.errors import counted, one_line, shown
 from grpokit.knobs import Count, Positive
-from grpokit.remote.web import AnswerError, ask, checked_address, public, secret
+from grpokit_http.client import AnswerError, ask, checked_address, public, secret
 from grpokit_lm.engines.protocol import Adapter, Answer, Row
 
 _MOST_ANSWER = 256 * 2**20  # bytes; the likeliest tokens of a long text take some
@@ -205,7 +205,7 @@ class Server:
                     reason += f", which points to {error.location}"
                 if error.status not in _BUSY:
                     raise RunError(f"The engine refused {path}: {reason}.{_hint(path, reason)}") from None
-            except (OSError, ValueError) as error:
+            except OSError as error:
                 reason = one_line(error)
             if tries < self.settings.retries:
                 time.sleep(min(10.0, 0.2 * 4**tries))

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from grpokit.cli.app import app
 from grpokit.errors import UsageError, one_line
-from grpokit.files import read_text
 
 
-@app.command("serve-reward")
 def serve_reward(
     name: Annotated[str, typer.Argument(help="A reward: a plugin's name for it, or package.module:function.")],
     parameters: Annotated[
@@ -38,13 +33,16 @@ def serve_reward(
     Such a run has `placement: {http: URL}` at the reward. Ctrl-C or SIGTERM finishes what is being scored, and ends it;
     a second one ends it at once.
     """
+    from grpokit import PooledReward
     from grpokit.config.overrides import parse_parameters
-    from grpokit.remote.client import TOKEN
-    from grpokit.remote.service import RewardService
-    from grpokit.remote.web import is_loopback, secret
-    from grpokit.rewards.worker_pool import PooledReward
+    from grpokit.files import read_text
+    from grpokit_http.client import secret
+    from grpokit_http.reward import TOKEN
+    from grpokit_http.service import RewardService, is_loopback
 
-    token = secret(TOKEN) if token_file is None else _read(token_file)
+    token = read_text(token_file, kind="token file", error=UsageError).strip() if token_file else secret(TOKEN)
+    if token_file and not token:
+        raise UsageError(f"{token_file} is empty; expected a token.")
     if not token and not is_loopback(host):
         raise UsageError(
             f"Without a token anybody who reaches {host} could use the reward. Put one into {TOKEN}, or into a file "
@@ -57,26 +55,6 @@ def serve_reward(
         raise UsageError(
             f"Cannot listen on {host}, port {port}: {one_line(error)}. Give another with --port."
         ) from error
-    stop = threading.Event()
-
-    def end(*_: object) -> None:
-        stop.set()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
     print(f"serving {name} at {service.address}  (Ctrl-C ends it)", flush=True)
-    threading.Thread(target=service.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
-    stop.wait()
-    print("stopping: what is being scored is finished first", flush=True)
-    service.shutdown()
-    service.server_close()
+    service.run()
     print(f"scored {service.scored:,} samples")
-
-
-def _read(file: Path) -> str:
-    token = read_text(file, kind="token file", error=UsageError).strip()
-    if not token:
-        raise UsageError(f"{file} is empty; expected a token.")
-    return token

@@ -1,1 +1,0 @@
-"""Rewards behind HTTP: what goes over the wire, the service, and the run's end of it."""

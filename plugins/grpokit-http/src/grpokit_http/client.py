@@ -1,0 +1,154 @@
+"""One request to a server that nobody need trust: bounded, without redirects, its words fit for a message.
+
+The placement `http`, the reward `vlm-judge` and the engines of grpokit-lm ask with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import ssl
+import time
+import urllib.parse
+from typing import Any
+
+import httpx
+
+from grpokit.errors import UsageError, one_line, plain, shown
+
+MOST_ANSWER = 64 * 2**20
+"""Bytes of an answer."""
+
+_MOST_WORDS = 10_000  # bytes of a refusal
+
+
+class AnswerError(OSError):
+    """An answer with another state than 200; its text is the server's, fit for a message.
+
+    Attributes:
+        status: its number.
+        location: where a redirect points to.
+        retry_after: the header of that name.
+    """
+
+    def __init__(self, reply: httpx.Response, words: str, key: str) -> None:
+        start = f"HTTP {reply.status_code} {reply.reason_phrase}"
+        super().__init__(public(f"{start}: {words}" if words else start, key).rstrip(". "))
+        self.status = reply.status_code
+        self.location = public(reply.headers.get("Location", "another address"), key)
+        self.retry_after = reply.headers.get("Retry-After")
+
+
+def ask(url: str, body: bytes | None = None, *, key: str = "", timeout: float, most: int = MOST_ANSWER) -> Any:
+    """The JSON of a server's answer; its text where it is none.
+
+    The request goes through the proxy of the environment, if there is one. Redirects are not followed.
+
+    Args:
+        url: the address.
+        body: JSON to send; None: a GET.
+        key: a secret that goes with it as a bearer token, and into no message.
+        timeout: seconds that the answer may take until its last byte has come.
+        most: bytes of it.
+
+    Raises:
+        AnswerError: it has another state than 200, such as a redirect.
+        TimeoutError: it did not come in time.
+        OSError: there is none, or it is too large.
+    """
+    method = "GET" if body is None else "POST"
+    headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    content, end = bytearray(), time.monotonic() + timeout
+    try:
+        with (
+            httpx.Client(verify=_certificates(), timeout=timeout) as client,
+            client.stream(method, url, content=body, headers=headers) as reply,
+        ):
+            good = reply.status_code == 200
+            for part in reply.iter_raw():
+                content += part
+                if time.monotonic() > end:
+                    raise TimeoutError("timed out")
+                if len(content) > (most if good else _MOST_WORDS):
+                    break
+    except httpx.TimeoutException:
+        raise TimeoutError("timed out") from None
+    except httpx.TransportError as error:
+        raise OSError(public(one_line(error), key)) from None
+    if not good:
+        raise AnswerError(reply, error_in(_read(content[:_MOST_WORDS])), key)
+    if len(content) > most:
+        raise OSError(f"an answer of more than {most / 2**20:g} MB")
+    return _read(content)
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    return ssl.create_default_context()  # reading them takes longer than a request
+
+
+def _read(content: bytearray) -> Any:
+    text = content.decode(errors="replace")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def public(text: Any, key: str = "", *, most: int = 300) -> str:
+    """What a server says, for a message: on one line, not too long, and without the secret that it may have echoed."""
+    return plain(str(text).replace(key, "***") if key else str(text), most=most)
+
+
+def error_in(answer: Any) -> str:
+    """The words of an answer that is an error."""
+    error = answer.get("error", answer) if isinstance(answer, dict) else answer
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message or answer)
+
+
+def checked_address(given: Any, *, key: str, example: str, instead: str) -> str:
+    """An address that can be asked, without a slash at its end.
+
+    Args:
+        given: the address, such as "http://gpu-2:8000".
+        key: what messages call it.
+        example: of one.
+        instead: where a secret belongs, such as "Name an environment variable that holds it as api_key_env."
+
+    Raises:
+        UsageError: it is none, or has a secret in it. The message does not quote a secret.
+    """
+    text = given if isinstance(given, str) else ""
+    if "@" in text.rpartition("://")[2].partition("/")[0] or "?" in text or "#" in text:
+        raise UsageError(
+            f"{key} has a user, a password, a query or a fragment in it. It is stored with the run, so a key or a "
+            f"password does not belong there. {instead}"
+        )
+    try:
+        parts = urllib.parse.urlsplit(text)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0  # or raises
+        (parts.hostname or "").encode("idna")
+    except ValueError:
+        fits = False
+    if not fits or not text.isascii() or not text.isprintable() or " " in text:
+        raise UsageError(f"{key} must be an address such as {example}, got {shown(given)}.")
+    return text.rstrip("/")
+
+
+def secret(variable: str) -> str:
+    """A key or a token from an environment variable, without white space around it; empty where it is not set.
+
+    Raises:
+        UsageError: no header can carry it; the message does not quote it.
+    """
+    text = os.environ.get(variable, "").strip()
+    if not text.isascii() or not text.isprintable():
+        raise UsageError(
+            f"The environment variable {variable} has characters that cannot be sent. Expected a key or a token of "
+            "printable ASCII characters."
+        )
+    return text

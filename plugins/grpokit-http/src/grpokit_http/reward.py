@@ -1,0 +1,158 @@
+"""The run's end of a reward that a service scores, on this machine or another: `placement: {http: URL}`."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from grpokit import Pending, Portion, RewardTerm, Sample
+from grpokit.errors import UsageError, one_line, shown
+from grpokit.rewards.answers import portion
+from grpokit.rewards.asking import ENDING, Asking
+from grpokit.rewards.scoring import score
+from grpokit.rewards.submission import LATE, by_group
+from grpokit_http.client import AnswerError, ask, checked_address, public, secret
+from grpokit_http.wire import PROTOCOL, to_json
+
+TOKEN = "GRPOKIT_REWARD_TOKEN"
+"""The environment variable with the token, at both ends."""
+
+_log = logging.getLogger(__name__)
+_AT_ONCE = 4  # requests to one service
+_PATIENCE = 60.0  # seconds for which one portion is offered again, as while a service starts anew
+_LONGEST_PAUSE = 1.0
+
+
+def place(use: str, params: Mapping[str, Any], timeout: float, *, urls: str | Sequence[str]) -> RemoteReward:
+    """What `placement: {http: URL}` builds."""
+    return RemoteReward([urls] if isinstance(urls, str) else urls, use=use, params=params, timeout=timeout)
+
+
+class RemoteReward:
+    """A reward that `grpokit serve-reward` runs.
+
+    One request has the samples of one group. The groups are spread over the services, and one that does not answer is
+    replaced by the next.
+
+    Args:
+        urls: of services of the same reward, such as "http://gpu-2:8009".
+        use: the name of the reward that they must serve; empty: any, with any parameters.
+        params: its parameters, which must be theirs.
+        timeout: seconds that a service may take for one request.
+
+    Raises:
+        UsageError: an address is none.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], *, use: str = "", params: Mapping[str, Any] | None = None, timeout: float = 600.0
+    ) -> None:
+        if not isinstance(urls, Sequence) or not urls:
+            raise UsageError(
+                f"http is {shown(urls)}; expected an address such as http://gpu-2:8009, or a list of them."
+            )
+        instead = f"The token is read from {TOKEN}."
+        self.urls = [checked_address(url, key="http", example="http://gpu-2:8009", instead=instead) for url in urls]
+        self.use, self.params, self.timeout = use, dict(params or {}), timeout
+        self._asking: Asking | None = None
+        self._stop = threading.Event()
+        self._silent: set[str] = set()  # services that did not answer the last time
+
+    def start(self) -> None:
+        """Ask the services what they are, and open for samples.
+
+        Raises:
+            UsageError: one does not answer, refuses the token, or serves another reward.
+        """
+        if self._asking is not None:
+            return
+        for url in self.urls:
+            self._check(url)
+        self._stop.clear()
+        shifted = [self.urls[i:] + self.urls[:i] for i in range(len(self.urls))]  # each service is somebody's first
+        self._asking = Asking([partial(self._portion, urls) for urls in shifted * _AT_ONCE])
+
+    def _check(self, url: str) -> None:
+        try:
+            health = ask(f"{url}/health", key=secret(TOKEN), timeout=min(self.timeout, 30.0))
+            there = health["protocol"], _described(health["reward"], health["params"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"The reward service {url} {_how(error)}. Start it with `grpokit serve-reward {self.use or 'NAME'}`, "
+                f"and give both ends the same token ({TOKEN})."
+            ) from error
+        here = PROTOCOL, _described(self.use, self.params) if self.use else there[1]
+        if there != here:
+            raise UsageError(
+                f"The reward service {url} serves {public(there[1], secret(TOKEN))} in protocol {there[0]}, and the "
+                f"run asks for {here[1]} in protocol {here[0]}. Start it with what the run asks for, and with the same "
+                "version of grpokit-http."
+            )
+
+    def submit(self, samples: Sequence[Sample]) -> Pending:
+        """Hand out samples and return at once."""
+        self.start()
+        assert self._asking is not None
+        return self._asking.submit(by_group(samples), samples)
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        """Score samples.
+
+        Raises:
+            RewardError: no service answered, or the reward failed on a row, which is named.
+        """
+        column = score([RewardTerm(name=self.use or "reward", reward=self)], samples).matrix[:, 0].tolist()
+        return [float(x) for x in column]
+
+    def close(self) -> None:
+        """Send nothing more; a later call opens again."""
+        self._stop.set()
+        if self._asking is not None:
+            self._asking.close()
+        self._asking = None
+
+    def _portion(self, urls: Sequence[str], rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
+        """Ask the services in turn until one answers, or none has for long; one that is too slow is not asked again."""
+        body, pause, end = to_json(samples), 0.1, math.inf
+        while True:
+            too_late = False
+            for url in urls:
+                try:
+                    found = _read(ask(f"{url}/score", body, key=secret(TOKEN), timeout=self.timeout), rows)
+                    self._silent.discard(url)
+                    return found
+                except TimeoutError:
+                    how, too_late = f"gave no answer within {self.timeout:g} s {LATE}", True
+                except (OSError, ValueError, KeyError, TypeError) as error:
+                    how = _how(error)
+                    if isinstance(error, AnswerError) and error.status < 500 and error.status != 408:
+                        raise UsageError(f"the service {url} {how}.") from error
+                if url not in self._silent:
+                    self._silent.add(url)
+                    _log.warning("The reward service %s %s. It is asked again, and so are others.", url, how)
+            end = min(end, time.monotonic() + _PATIENCE)
+            if too_late or time.monotonic() >= end or self._stop.wait(pause) or ENDING.is_set():
+                return Portion(rows=rows, failure=f"could not be asked: {', '.join(urls)} {how}")
+            pause = min(_LONGEST_PAUSE, 2 * pause)
+
+
+def _read(answer: Mapping[str, Any], rows: Sequence[int]) -> Portion:
+    """What a service says of the rows of one group."""
+    ((kind, *content),) = answer["portions"]
+    if kind != "values":
+        content = [public(words, secret(TOKEN), most=2000) for words in content]
+    return portion(rows, [kind, *content])
+
+
+def _described(use: str, params: Mapping[str, Any]) -> str:
+    """A reward and its parameters as somebody types them."""
+    return " ".join([str(use), *(f"{name}={value}" for name, value in sorted(params.items()))])
+
+
+def _how(error: Exception) -> str:
+    return f"{'refused the request' if isinstance(error, AnswerError) else 'did not answer'} ({one_line(error)})"

@@ -1,0 +1,182 @@
+"""Samples as JSON, for a reward on another machine. There is no pickle, so neither end can make the other run anything.
+
+Pictures travel as PNG, tensors and arrays as safetensors, in base64. What JSON lacks is an object with one key that
+begins with "$". Samples of one prompt share it, and its pictures travel once.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+import torch
+from PIL import Image
+
+from grpokit.errors import UsageError, a_type, one_line, typed_line
+from grpokit.images import MAX_PIXELS
+from grpokit.types import Prompt, Sample
+
+PROTOCOL = 1
+"""Rises when one end would misunderstand the other."""
+
+# What a request may hold, so that a small one cannot fill the memory.
+SAMPLES = 4096
+PIXELS = 256_000_000  # of all its pictures together
+LISTS = 1_000_000  # and objects: each takes 60 bytes or more, and 3 of a request
+
+_OF_PROMPT = ("text", "images", "target", "meta")
+_OF_SAMPLE = ("output", "group", "info")
+_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")  # that PNG keeps
+
+
+class WireError(ValueError):
+    """A request is not what it should be; the message is a sentence."""
+
+
+def to_json(samples: Sequence[Sample]) -> bytes:
+    """Samples as the body of a request.
+
+    Raises:
+        UsageError: something that cannot be sent; the message names it.
+    """
+    prompts: dict[int, int] = {}
+    bodies: list[dict[str, Any]] = []
+    rows, place = [], ""
+    try:
+        for row, sample in enumerate(samples):
+            prompt, fields = sample.prompt, {}
+            if id(prompt) not in prompts:
+                prompts[id(prompt)] = len(bodies)
+                for name in _OF_PROMPT:
+                    place = f"`prompt.{name}` of sample {row}"
+                    fields[name] = _packed(getattr(prompt, name))
+                bodies.append(fields)
+            fields = {"prompt": prompts[id(prompt)]}
+            for name in _OF_SAMPLE:
+                place = f"`{name}` of sample {row}"
+                fields[name] = _packed(getattr(sample, name))
+            rows.append(fields)
+        place = "A number"
+        return json.dumps({"protocol": PROTOCOL, "prompts": bodies, "samples": rows}).encode()
+    except Exception as error:  # Pillow, safetensors and torch raise whatever they like
+        raise UsageError(
+            f"{place} cannot be sent to another machine: {typed_line(error)}. Remove `placement`, so that the reward "
+            "runs in the run's own process."
+        ) from error
+
+
+def _packed(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    match value:
+        case np.generic():
+            return _packed(value.item())
+        case None | bool() | int() | float() | str():
+            return value
+        case list():
+            return [_packed(part) for part in value]
+        case tuple():
+            return {"$tuple": [_packed(part) for part in value]}
+        case Mapping():
+            return {"$dict": [[_packed(key), _packed(part)] for key, part in value.items()]}
+        case bytes():
+            return {"$bytes": _text(value)}
+        case Image.Image() if value.mode in _MODES:
+            file = io.BytesIO()
+            value.save(file, "PNG", compress_level=1, icc_profile=None)  # of the rest only its transparency is kept
+            return {"$png": _text(file.getvalue())}
+        case Image.Image():
+            raise TypeError(f"a picture with the mode {value.mode!r}; expected {', '.join(_MODES)}")
+        case torch.Tensor():
+            here = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+            return {"$tensor": _text(safetensors.torch.save({"x": here}))}
+        case np.ndarray() if not isinstance(value, np.ma.MaskedArray):
+            return {"$array": _text(safetensors.numpy.save({"x": np.asarray(value, order="C")}))}
+    raise TypeError(f"{a_type(value)}; expected text, numbers, pictures, arrays, tensors, lists or dicts of them")
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def from_json(body: bytes | bytearray) -> list[Sample]:
+    """The samples of a request's body.
+
+    Raises:
+        WireError: it is none, or it holds too much.
+    """
+    try:
+        if body.count(b"[") + body.count(b"{") > LISTS:
+            raise WireError(f"Expected at most {LISTS:,} lists and objects.")
+        request = json.loads(body, object_hook=_Reader())
+        if request["protocol"] != PROTOCOL:
+            raise WireError(
+                f"This service speaks protocol {PROTOCOL}, and the request protocol {request['protocol']!r}. Install "
+                "the same version of grpokit-http at both ends."
+            )
+        for name in ("prompts", "samples"):
+            if not isinstance(request[name], list) or len(request[name]) > SAMPLES:
+                raise WireError(f"Expected a list of at most {SAMPLES} {name}.")
+        prompts = [_prompt(**fields) for fields in request["prompts"]]
+        return [_sample(prompts, **fields) for fields in request["samples"]]
+    except WireError:
+        raise
+    except RecursionError:
+        raise WireError("The request is nested too deeply.") from None
+    except Exception as error:  # Pillow, safetensors and json raise whatever they like for bytes that are not theirs
+        raise WireError(f"The request cannot be read: {one_line(error)}.") from error
+
+
+def _prompt(*, text: Any, images: Any, target: Any, meta: Any) -> Prompt:
+    pictures = isinstance(images, tuple) and all(isinstance(each, Image.Image) for each in images)
+    if not (isinstance(text, str) and pictures and isinstance(meta, dict)):
+        raise WireError("Expected a prompt whose text is a string, whose images are pictures, and whose meta a dict.")
+    return Prompt(text, images=images, target=target, meta=meta)
+
+
+def _sample(prompts: Sequence[Prompt], *, prompt: Any, output: Any, group: Any, info: Any) -> Sample:
+    if type(prompt) is not int or type(group) is not int or not isinstance(info, dict) or prompt < 0:
+        raise WireError("Expected a sample whose prompt and group are whole numbers and whose info is a dict.")
+    return Sample(prompt=prompts[prompt], output=output, group=group, info=info)
+
+
+class _Reader:
+    """Makes values of the objects that came; counts pixels before it unpacks any."""
+
+    def __init__(self) -> None:
+        self.pixels = 0
+
+    def __call__(self, packed: dict[str, Any]) -> Any:
+        if not any(key.startswith("$") for key in packed):
+            return packed
+        ((kind, content),) = packed.items()
+        match kind, content:
+            case "$tuple", list():
+                return tuple(content)
+            case "$dict", list():
+                return dict(content)
+            case "$bytes", str():
+                return base64.b64decode(content, validate=True)
+            case "$tensor", str():
+                return safetensors.torch.load(base64.b64decode(content, validate=True))["x"]
+            case "$array", str():
+                return safetensors.numpy.load(base64.b64decode(content, validate=True))["x"]
+            case "$png", str():
+                return self._picture(base64.b64decode(content, validate=True))
+        raise WireError(f"Expected no {kind[:80]} of {a_type(content)}.")
+
+    def _picture(self, data: bytes) -> Image.Image:
+        picture = Image.open(io.BytesIO(data), formats=["PNG"])
+        pixels = picture.width * picture.height
+        self.pixels += pixels
+        if self.pixels > PIXELS or pixels > MAX_PIXELS:
+            raise WireError("The pictures of the request have more pixels than it may hold. Send fewer.")
+        picture.load()
+        bare = picture.copy()  # a plain picture, as it was sent: without its file, its format and its text
+        bare.info = {name: value for name, value in picture.info.items() if name == "transparency"}
+        return bare
