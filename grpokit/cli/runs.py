@@ -169,9 +169,7 @@ def sample(
         print(f"{counted(len(samples), 'sample')} in {folder}")
         _print_texts(samples)
     with _writing_to(out):
-        warnings = contact_sheet(sheet, out / SHEET)
-    for line in warnings:
-        print(f"warning: {line}", file=sys.stderr)
+        contact_sheet(sheet, out / SHEET)
     if (out / SHEET).is_file():
         print(f"contact sheet: {out / SHEET}")
 

@@ -1,4 +1,4 @@
-"""The contact sheet: where each picture stands, captions of any length and script, and what it cannot show."""
+"""The contact sheet: where each picture stands, and captions of any length and script."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from grpokit import Prompt, Sample
-from grpokit.runs import contact_sheet as sheets
 from grpokit.runs.contact_sheet import contact_sheet
 
 
@@ -28,9 +27,8 @@ def colours(row: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
 
 def test_rows_are_prompts_and_titles_stand_side_by_side(tmp_path: Path) -> None:
     path = tmp_path / "sheet.png"
-    assert contact_sheet({"before": samples(["a", "b"], "red"), "after": samples(["a", "b"], "blue")}, path) == []
+    contact_sheet({"before": samples(["a", "b"], "red"), "after": samples(["a", "b"], "blue")}, path)
     with Image.open(path) as sheet:
-        assert sheet.width == 4 * (192 + 8) + 8 + 2 * 16
         rows = [
             colours([sheet.getpixel((x, y)) for x in range(sheet.width)])  # type: ignore[misc]
             for y in range(sheet.height)
@@ -40,23 +38,18 @@ def test_rows_are_prompts_and_titles_stand_side_by_side(tmp_path: Path) -> None:
     assert sum(now and not before for before, now in zip([False, *pictures], pictures, strict=False)) == 2
 
 
-@pytest.mark.parametrize("text", ["x" * 5000, "words " * 500, "кот на стене", "الجدار", "", "a\nb\x00c"])
+@pytest.mark.parametrize("text", ["x" * 5000, "words " * 500, "кот на стене", "猫", "", "a\nb\x00c"])
 def test_captions_of_any_length_and_script(tmp_path: Path, text: str) -> None:
     path = tmp_path / "sheet.png"
-    assert not [line for line in contact_sheet({"": samples([text], "red", size=(900, 300))}, path) if "room" in line]
+    contact_sheet({"": samples([text], "red", size=(900, 300))}, path)
     with Image.open(path) as sheet:
-        assert sheet.height <= 64 + 16 + 16 + 4 * 22 + 8 + 2
+        assert sheet.height <= 192 + 3 * 20 + 3 * 8
 
 
-def test_letters_that_no_font_has_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sheets, "_installed", list)
-    (warning,) = contact_sheet({"": samples(["a 猫"], "red")}, tmp_path / "sheet.png")
-    assert warning.startswith("no installed font has all the letters of some captions in sheet.png: 猫. Install one")
-
-
-def test_texts_have_no_sheet_and_too_many_prompts_are_counted(tmp_path: Path) -> None:
+def test_texts_have_no_sheet_and_many_prompts_have_one_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "sheet.png"
-    (warning,) = contact_sheet({"": samples([str(n) for n in range(200)], "red", count=1, size=(8, 8))}, path)
-    assert "has room for 66 of 200 prompts" in warning
-    assert contact_sheet({"": [Sample(prompt=Prompt(text="a"), output="b", group=0)]}, path) == []
+    contact_sheet({"": samples([str(n) for n in range(200)], "red", count=1, size=(8, 8))}, path)
+    with Image.open(path) as sheet:
+        assert sheet.height < 65 * (192 + 8 + 20 + 8)
+    contact_sheet({"": [Sample(prompt=Prompt(text="a"), output="b", group=0)]}, path)
     assert not path.exists()
