@@ -255,7 +255,7 @@ def test_nothing_foreign_is_unpickled_or_evaluated(file: Path) -> None:
             names = {a.name for a in node.names} | {getattr(node, "module", None) or ""}
             if names == {"pickle", "UnpicklingError"}:  # what torch.load raises
                 continue
-            if file.name == "worker_supervisor.py" and names == {"pickle", ""}:  # to own processes
+            if file.name == "worker_pool.py" and names == {"pickle", ""}:  # to own processes
                 continue
             assert not {n.partition(".")[0] for n in names} & FORBIDDEN_MODULES, f"line {node.lineno}"
         if isinstance(node, ast.Call):

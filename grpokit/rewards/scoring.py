@@ -18,7 +18,7 @@ from torch import Tensor
 
 from grpokit.errors import RewardError, counted
 from grpokit.reward_totals import totals
-from grpokit.rewards.failures import Column, Others, collected, measured, submitted, too_many
+from grpokit.rewards.failures import Column, collected, measured, submitted, too_many
 from grpokit.rewards.submission import Pending, Submits
 from grpokit.rewards.terms import RewardTerm
 from grpokit.types import Sample
@@ -52,15 +52,14 @@ class Scores:
     def trained(self) -> Scores:
         """Without the monitors: what advantages are made of."""
         columns = self.weights.nonzero()[:, 0].tolist()
-        return Scores(
+        return replace(
+            self,
             matrix=self.matrix[:, columns],
             weights=self.weights[columns],
-            groups=self.groups,
             names=[self.names[i] for i in columns],
             seconds=[self.seconds[i] for i in columns],
             lost=self.lost[:, columns],
             asked=[self.asked[i] for i in columns],
-            notes=self.notes,
         )
 
     def select(self, rows: Tensor) -> Scores:
@@ -80,9 +79,20 @@ class Scores:
 
 
 class Scoring:
-    """Rewards at work on some samples, as `begin` gives it."""
+    """Rewards at work on some samples; those that score elsewhere begin at once.
 
-    def __init__(self, terms: Sequence[RewardTerm], samples: Sequence[Sample], step: int | None) -> None:
+    Each reward gets copies of its own, so `samples` stay as they are.
+
+    Args:
+        terms: the rewards.
+        samples: B samples.
+        step: the training step, from 1, in which some monitors may not be due; None calls all rewards.
+
+    Raises:
+        RewardError: the `submit` of a reward gave no `Pending`.
+    """
+
+    def __init__(self, terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int | None = None) -> None:
         self.terms = terms
         self.asked = [term.due(step) and len(samples) > 0 for term in terms]
         self._samples = samples
@@ -109,15 +119,16 @@ class Scoring:
         """
         terms, samples = self.terms, self._samples
         columns = [Column(values=[math.nan] * len(samples)) for _ in terms]
-        others = [Others(rows=elsewhere)] * len(terms)
+        rows, before = len(samples) + elsewhere, [0] * len(terms)
         if beside is not None:
-            others = [Others(rows=elsewhere + len(beside.groups), lost=lost) for lost in beside.failed]
+            rows, before = rows + len(beside.groups), beside.failed
+        most_lost = [term.skip_limit * rows - lost for term, lost in zip(terms, before, strict=True)]
         try:
             for i, term in enumerate(terms):
                 if self.asked[i] and i not in self._pending:
-                    columns[i] = measured(term, samples, others[i])
+                    columns[i] = measured(term, samples, most_lost[i])
             for i, pending in self._pending.items():
-                columns[i] = collected(terms[i], pending, samples, others[i])
+                columns[i] = collected(terms[i], pending, samples, most_lost[i])
         finally:
             self.cancel()
         lost = torch.zeros(len(samples), len(terms), dtype=torch.bool)
@@ -143,23 +154,6 @@ class Scoring:
         self._samples, self._pending = (), {}
 
 
-def begin(terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int | None = None) -> Scoring:
-    """Hand samples out to the rewards that score elsewhere, and return at once.
-
-    Each reward gets copies of its own, so `samples` stay as they are.
-
-    Args:
-        terms: the rewards.
-        samples: B samples.
-        step: the training step, from 1, in which some monitors may not be due; None calls all rewards.
-
-    Raises:
-        RewardError: the `submit` of a reward gave no `Pending`.
-        UsageError: a reward cannot work with its parameters or a sample.
-    """
-    return Scoring(terms, samples, step)
-
-
 def score(
     terms: Sequence[RewardTerm],
     samples: Sequence[Sample],
@@ -168,8 +162,8 @@ def score(
     beside: Scores | None = None,
     elsewhere: int = 0,
 ) -> Scores:
-    """Run the rewards on all samples: `begin` and `Scoring.result` in one, with the arguments and errors of both."""
-    return begin(terms, samples, step=step).result(beside=beside, elsewhere=elsewhere)
+    """Run the rewards on all samples: `Scoring` and its `result` in one, with the arguments and errors of both."""
+    return Scoring(terms, samples, step=step).result(beside=beside, elsewhere=elsewhere)
 
 
 def joined(terms: Sequence[RewardTerm], parts: Sequence[Scores], beside: Scores | None = None) -> Scores:

@@ -7,13 +7,15 @@ their scores or how they failed.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from grpokit.errors import GrpokitError, shown
+from grpokit import errors
+from grpokit.errors import GrpokitError, reworded
 from grpokit.types import Sample
 
 
@@ -28,12 +30,29 @@ class Portion:
             it did not. The reward's `on_error` decides what that means.
         error: what stops the run whatever `on_error` says: a wrong parameter, target or sample, or an invalid
             answer.
+        cause: the exception behind a failure, where it was raised in this process.
     """
 
     rows: Sequence[int]
     values: Any = None
     failure: str = ""
     error: GrpokitError | None = None
+    cause: BaseException | None = None
+
+
+def to_json(portion: Portion) -> bytes:
+    """A portion without its rows, for whoever asked; nothing that a reward makes is unpickled there."""
+    error = portion.error and [type(reworded(portion.error, "")).__name__, str(portion.error), portion.error.page]
+    return json.dumps([portion.values, portion.failure, error]).encode()
+
+
+def from_json(rows: Sequence[int], data: bytes) -> Portion:
+    """What `to_json` wrote of the call with some rows."""
+    values, failure, error = json.loads(data)
+    if error is not None:
+        kind, text, page = error
+        error = getattr(errors, kind)(text, page=page)
+    return Portion(rows=rows, values=values, failure=failure, error=error)
 
 
 LATE = "(reward_timeout)"
@@ -96,39 +115,9 @@ class Placed(Submits, Protocol):
         """
 
 
-REORDERED = (
-    "changed the order or the number of the samples in its list, so its scores may belong to other rows; "
-    "expected one score per sample, in the order of the list. Sort a copy: `sorted(samples, key=...)`"
-)
-
-
-def reordered(samples: Sequence[Sample], order: Sequence[Sample]) -> bool:
-    """Whether a list of samples is no longer in the order in which a reward got it."""
-    return len(samples) != len(order) or any(a is not b for a, b in zip(samples, order, strict=True))
-
-
 def by_group(samples: Sequence[Sample]) -> list[list[int]]:
     """The rows of each group, the groups in the order of their first row."""
     groups: dict[int, list[int]] = {}
     for row, sample in enumerate(samples):
         groups.setdefault(sample.group, []).append(row)
     return list(groups.values())
-
-
-def in_words(rows: Sequence[int], samples: Sequence[Sample]) -> str:
-    """Rows for a message.
-
-    >>> from grpokit import Prompt
-    >>> in_words([3, 4], [Sample(prompt=Prompt(text="a cat"), output="", group=0)] * 5)
-    "rows 3-4 (prompt 'a cat')"
-    """
-    span = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]}-{rows[-1]}"
-    return f"{span} (prompt {samples[rows[0]].prompt.text!r})"
-
-
-def meta_keys(error: BaseException, samples: Sequence[Sample]) -> str:
-    """After a KeyError, the keys of the first prompt whose meta has not that one; else empty."""
-    if not isinstance(error, KeyError) or not error.args or not isinstance(error.args[0], str):
-        return ""
-    prompts = (sample.prompt for sample in samples if error.args[0] not in sample.prompt.meta)
-    return next((f", and the meta of {shown(p.text)} has {shown(dict(p.meta))}" for p in prompts), "")

@@ -1,6 +1,6 @@
 """What a worker process does: it builds a reward by its name, and scores what comes through its pipe.
 
-The run's end of the pipe is in `worker_supervisor`. Samples come as `pickle`, from the run that started this process.
+The run's end of the pipe is in `worker_pool`. Samples come as `pickle`, from the run that started this process.
 Answers go back as JSON, so that nothing which a reward makes is unpickled in the run.
 """
 
@@ -14,15 +14,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from multiprocessing import resource_tracker
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from grpokit.errors import typed_line
-from grpokit.rewards.answers import Message, answer, as_json, build
-
-PIPE_CLOSED = 113
-"""The exit code of a process whose reward has closed the pipe."""
+from grpokit.errors import UsageError, typed_line
+from grpokit.rewards.calling import build, call
+from grpokit.rewards.submission import Portion, to_json
 
 
 def serve(pipe: Connection, output: Connection, use: str, params: Mapping[str, Any]) -> None:
@@ -39,18 +37,27 @@ def serve(pipe: Connection, output: Connection, use: str, params: Mapping[str, A
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.setsid()  # so that what the reward starts can be ended with it
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    _leave_resource_tracker()
     _print_into(output)
     if "OMP_NUM_THREADS" not in os.environ:  # the processes share the cores
         os.environ["OMP_NUM_THREADS"] = "1"
         if "torch" in sys.modules:  # the user's script imports it, so it has looked there already
             sys.modules["torch"].set_num_threads(1)
+    reward, built = build(use, params)
+    with suppress(EOFError, ConnectionError):  # the run has ended
+        pipe.send_bytes(to_json(built))
+        while built.error is None:
+            pipe.send_bytes(to_json(_answer(reward, pipe)))
+
+
+def _answer(reward: Any, pipe: Connection) -> Portion:
     try:
-        _answer_all(pipe, use, params)
-    except (EOFError, ConnectionError):  # the run has ended
-        pass
-    except OSError:
-        os._exit(PIPE_CLOSED)
+        rows, samples = pipe.recv()
+    except (EOFError, OSError):
+        raise
+    except Exception as error:  # a sample's class may not be importable here
+        wrong = f"samples cannot be read in its worker process ({typed_line(error)}). Remove `workers`"
+        return Portion(rows=[], error=UsageError(wrong))
+    return call(reward, rows, samples)
 
 
 def _leave_with_parent() -> None:
@@ -61,17 +68,6 @@ def _leave_with_parent() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _leave_resource_tracker() -> None:
-    """Let go of the pipe to the run's resource tracker, which prints a traceback for bytes that it does not understand.
-
-    A reward that writes into all file descriptors would reach it. Where the reward needs a tracker, Python starts one.
-    """
-    pipe = resource_tracker.getfd()
-    if pipe is not None:
-        os.close(pipe)
-    resource_tracker._resource_tracker._fd = None  # type: ignore[attr-defined]  # as `spawn` sets it
-
-
 def _print_into(output: Connection) -> None:
     """Lead stdout and stderr, also those of compiled code and of other programs, to the run."""
     for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
@@ -79,30 +75,3 @@ def _print_into(output: Connection) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)  # a process that is killed cannot write what it holds back
     output.close()
-
-
-def _answer_all(pipe: Connection, use: str, params: Mapping[str, Any]) -> None:
-    reward, first = build(use, params)
-    _send(pipe, 0, *first)
-    if reward is None:
-        return
-    number, process = 0, os.getpid()
-    while True:
-        number += 1
-        try:
-            samples = pipe.recv()
-        except (EOFError, OSError):
-            raise
-        except BaseException as error:  # a sample's class may not be importable here
-            unread = f"samples cannot be read in its worker process ({typed_line(error)}). Remove `workers`"
-            samples = None
-        _send(pipe, number, "taken")
-        message: Message = ("error", "UsageError", unread) if samples is None else answer(reward, samples)
-        if os.getpid() != process:  # the reward forked, and its child came back, too
-            os._exit(0)
-        _send(pipe, number, *message)
-
-
-def _send(pipe: Connection, number: int, kind: str, *content: Any) -> None:
-    """Send a message; `number` counts the calls, so that a reward's own bytes are not taken for an answer."""
-    pipe.send_bytes(as_json([number, kind, *content]))

@@ -32,7 +32,7 @@ from grpokit.phases.phase import Phase
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.policy import Policy
 from grpokit.registry.specs import PolicySpec, RewardSpec, Spec
-from grpokit.rewards.isolation import process_state_kept
+from grpokit.rewards.isolation import torch_state_kept
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward
@@ -221,7 +221,7 @@ def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
 def _state_kept(reward: str) -> Iterator[None]:
     """What a reward changes of the process's state while it is imported and built is set back, as after its calls."""
     changes: list[str] = []
-    with process_state_kept(changes):
+    with torch_state_kept(changes):
         yield
     if changes:
         warnings.warn(

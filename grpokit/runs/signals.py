@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from grpokit.rewards.asking import ENDING
+from grpokit.rewards.elsewhere import ENDING
 
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 

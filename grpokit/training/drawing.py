@@ -19,7 +19,7 @@ from torch import Tensor
 from grpokit.knobs import TrainerSettings
 from grpokit.processes.fsdp2 import gathered
 from grpokit.processes.team import Team
-from grpokit.rewards.scoring import Scores, begin, joined
+from grpokit.rewards.scoring import Scores, Scoring, joined
 from grpokit.rewards.terms import RewardTerm
 from grpokit.sampling import derive_seeds, further_indices, prompt_indices
 from grpokit.training.all_rows import AllRows, gather_rows
@@ -111,7 +111,7 @@ class Drawing:
             check_age(rollout.version, version, self.settings.max_age)
         samples = rollout.samples if rollout else []
         with notes.time("reward"):
-            scoring = begin(self.terms, samples, step=completed + 1)
+            scoring = Scoring(self.terms, samples, step=completed + 1)
         in_flight.callback(scoring.cancel)
 
         @cache

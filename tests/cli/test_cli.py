@@ -512,8 +512,8 @@ def test_a_reward_that_raises(call: Call, tmp_path: Path) -> None:
     assert done.code == 1
     first, second, page = done.err.splitlines()
     assert page.startswith("see ")
-    assert first.startswith("error: Reward 'score' raised OSError on 8 samples: the server is gone (rewards_of_")
-    assert first.endswith("in score). Correct it, or set `on_error: skip` in its config to count its rows as unscored.")
+    assert first.startswith("error: Reward 'score' raised OSError: the server is gone (rewards_of_")
+    assert first.endswith(". Correct it, or set `on_error: skip` in its config to count its rows as unscored.")
     saved = "The state after step 3 is saved in out/checkpoints/step_000003; "
     assert second == saved + "correct the cause, then go on with --resume."
     assert "Traceback" not in done.out

@@ -43,7 +43,6 @@ from grpokit.builtin.text_rewards import (
     TextFormat,
     contains,
 )
-from grpokit.rewards import answers
 from grpokit.rewards.scoring import score
 from grpokit.rewards.terms import as_terms
 from grpokit.runs import build
@@ -150,13 +149,16 @@ def test_nan_is_unscored(nan: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ([1, math.inf, 0], ["Reward 'mine' gave inf for row 1", "'prompt 1'", "finite number, or NaN"]),
+        ([1, math.inf, 0], ["Reward 'mine': it gave inf for row 1", "'prompt 1'", "finite number"]),
         ([1, 0, -math.inf], ["gave -inf for row 2", "'prompt 2'"]),
         (torch.tensor([math.inf, 0, 0]), ["gave inf for row 0"]),
-        ([1, 2], ["Reward 'mine' returned 2 scores for 3 samples; expected one per sample"]),
+        (
+            [1, 2],
+            ["Reward 'mine': it returned 2 scores for 3 samples", "expected one per sample"],
+        ),
         ([1, 2, 3, 4], ["returned 4 scores for 3 samples"]),
         ([], ["returned 0 scores for 3 samples"]),
-        (0.5, ["Reward 'mine' returned a float; expected one number per sample"]),
+        (0.5, ["Reward 'mine': it returned a float; expected one number per sample"]),
         (None, ["returned a NoneType"]),
         ("abc", ["returned a str"]),
         (b"abc", ["returned a bytes"]),
@@ -165,11 +167,11 @@ def test_nan_is_unscored(nan: Any) -> None:
         ((x for x in (1, 2, 3)), ["returned a generator"]),
         (torch.tensor(1.0), ["returned a float"]),
         (np.float64(1.0), ["returned a float"]),
-        (torch.ones(3, 1), ["gave [1.0] (list) for row 0", "expected a number, or NaN"]),
+        (torch.ones(3, 1), ["(list) for row 0", "expected a number, or NaN"]),
         ([1, "2", 3], ["gave '2' (str) for row 1 (prompt 'prompt 1')", "expected a number, or NaN"]),
-        ([1, None, 3], ["gave None (NoneType) for row 1"]),
+        ([1, None, 3], ["(NoneType) for row 1"]),
         ([1, 2j, 3], ["gave 2j (complex) for row 1"]),
-        ([1, [2], 3], ["gave [2] (list) for row 1"]),
+        ([1, [2], 3], ["(list) for row 1"]),
         ([1, 2, torch.ones(2)], ["gave tensor([1., 1.]) (Tensor) for row 2"]),
         ([np.ones(2), 2, 3], ["(ndarray) for row 0"]),
     ],
@@ -196,8 +198,8 @@ def test_an_exception_stops() -> None:
     with pytest.raises(RewardError) as caught:
         score(as_terms([broken]), samples("a", "b"))
     message = str(caught.value)
-    place = r"\(test_scoring\.py, line \d+, in broken\)\. "
-    assert re.match(rf"Reward 'broken' raised ValueError on 2 samples: the server said no {place}", message)
+    place = r"\(test_scoring\.py, line \d+, in broken\) on rows 0-1 \(prompt 'prompt 0'\)\. "
+    assert re.match(rf"Reward 'broken' raised ValueError: the server said no {place}", message)
     assert "Correct it, or set `on_error: skip` in its config to count its rows as unscored." in message
     assert isinstance(caught.value.__cause__, ValueError)
 
@@ -208,12 +210,9 @@ def test_a_key_that_a_prompts_meta_lacks() -> None:
 
     metas = [{"levl": 1}, {"level": 2, "kind": "a"}]
     given = [Sample(prompt=Prompt(text=f"p{i}", meta=meta), output="", group=i) for i, meta in enumerate(metas)]
-    with pytest.raises(
-        RewardError, match=r"KeyError on 2 samples: 'levl', and the meta of 'p1' has keys \(level, kind\)"
-    ):
+    with pytest.raises(RewardError, match=r"KeyError: 'levl', and the meta of 'p1' has keys \(level, kind\)"):
         score(as_terms([leveled]), given)
-    assert "'levl', and the meta of 'p1' has keys (level, kind)" in answers.answer(leveled, given)[1]
-    with pytest.raises(RewardError, match=r"raised KeyError on 1 sample: 'levl', and the meta of 'p' has no keys \("):
+    with pytest.raises(RewardError, match=r"raised KeyError: 'levl', and the meta of 'p' has no keys \("):
         score(as_terms([leveled]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
 
 
@@ -221,7 +220,7 @@ def test_an_exception_without_words() -> None:
     def silent(given: Sequence[Sample]) -> list[float]:
         raise AssertionError
 
-    place = r"on 1 sample \(test_scoring\.py, line \d+, in silent\)\. Correct it"
+    place = r"\(test_scoring\.py, line \d+, in silent\) on row 0 \(prompt 'p'\)\. Correct it"
     with pytest.raises(RewardError, match=f"raised AssertionError {place}"):
         score(as_terms([silent]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
 
@@ -231,7 +230,7 @@ def test_a_skipped_exception_leaves_rows_unscored() -> None:
     scores = score([lost, RewardTerm(name="one", reward=says([1.0, 3.0]))], samples("a", "b"))
     assert scores.failed == [2, 0]
     assert len(scores.notes) == 1
-    assert re.search(r"'broken' raised ValueError .* it left 2 rows unscored\.$", scores.notes[0])
+    assert re.search(r"'broken' left 2 rows unscored: it raised ValueError", scores.notes[0])
     assert scores.matrix[:, 0].isnan().all()
     assert scores.matrix[:, 1].tolist() == [1, 3]
     assert scores.totals.tolist() == [1, 3]
@@ -260,13 +259,15 @@ def test_one_bad_sample_costs_its_group_alone() -> None:
 def test_skipping_has_a_limit() -> None:
     given = in_groups("a", "bb", "ccc", "poison")
     term = RewardTerm(name="fragile", reward=fragile, on_error="skip", skip_limit=0.4)
-    with pytest.raises(RewardError, match=r"lost 2 of 4 rows; skip_limit allows a share of 0\.4\. Correct the reward"):
+    with pytest.raises(
+        RewardError, match=r"lost 2 of 4 rows or more, where 1 may be lost; skip_limit allows a share of 0\.4\."
+    ):
         score([term], given)
     assert score([replace(term, skip_limit=0.5)], given).failed == [2]
 
 
 def test_a_number_beyond_all_bounds_is_infinite() -> None:
-    with pytest.raises(RewardError, match=r"'mine' gave inf for row 0 \(prompt 'prompt 0'\)"):
+    with pytest.raises(RewardError, match=r"more than 80 digits for row 0 \(prompt 'prompt 0'\)"):
         score([RewardTerm(name="mine", reward=says([10**400]))], samples("a"))
 
 
@@ -307,7 +308,7 @@ def test_a_passing_failure_costs_nothing() -> None:
     assert calls == [4, 2, 2]
     assert scores.matrix[:, 0].tolist() == [1, 1, 1, 1]
     assert scores.failed == [0]
-    assert "it left 0 rows unscored" in scores.notes[0]
+    assert "left 0 rows unscored" in scores.notes[0]
 
 
 def test_ctrl_c_is_no_failure_of_the_reward() -> None:
@@ -323,11 +324,6 @@ class WordlessError(Exception):
         raise RuntimeError
 
 
-class WordlessUsageError(UsageError):
-    def __str__(self) -> str:
-        raise RuntimeError
-
-
 @pytest.mark.parametrize("error", [WordlessError, GeneratorExit, asyncio.CancelledError, SystemExit, BaseException])
 def test_whatever_a_reward_raises_is_its_error(error: type[BaseException]) -> None:
     def raises(given: Sequence[Sample]) -> list[float]:
@@ -336,28 +332,10 @@ def test_whatever_a_reward_raises_is_its_error(error: type[BaseException]) -> No
         return [1.0] * len(given)
 
     given = in_groups("a", "b", "c", "poison")
-    with pytest.raises(RewardError, match=rf"^Reward 'r' raised {error.__name__} on 4 samples.* Correct it, or set"):
+    with pytest.raises(RewardError, match=rf"^Reward 'r' raised {error.__name__}.* on rows 0-3 .* Correct it, or set"):
         score([RewardTerm(name="r", reward=raises)], given)
     scores = score([RewardTerm(name="r", reward=raises, on_error="skip")], given)
     assert scores.matrix[:, 0].nan_to_num(nan=-1).tolist() == [1, 1, -1, -1]
-
-
-def test_a_refusal_without_words_is_told() -> None:
-    def refuses(given: Sequence[Sample]) -> list[float]:
-        raise WordlessUsageError
-
-    with pytest.raises(UsageError, match=r"^Reward 'refuses': WordlessUsageError, whose text cannot be made"):
-        score(as_terms([refuses]), samples("a"))
-
-
-def test_an_answer_whose_own_methods_raise() -> None:
-    class Scores(list[float]):
-        def __iter__(self) -> Any:
-            raise GeneratorExit
-
-    words = r"^Reward 'mine' returned a Scores that cannot be read \(GeneratorExit\); expected one number per sample\.$"
-    with pytest.raises(RewardError, match=words):
-        run(Scores([1.0, 2.0, 3.0]))
 
 
 # --- rewards that score elsewhere ----------------------------------------------------------------------------------
@@ -420,7 +398,9 @@ def test_skip_limit_is_a_share_of_all_rows_of_a_step(elsewhere: bool) -> None:
     scores = score([term], given, beside=before)
     assert (scores.failed, scores.lost[:, 0].tolist()) == ([2], [True, True, False, False])
     assert scores.select(torch.tensor([1, 3])).failed == [1]
-    with pytest.raises(RewardError, match="lost 2 of 4 rows, and with those of the step's other groups 4 of 10"):
+    with pytest.raises(
+        RewardError, match=r"lost 2 of 4 rows or more, where 1 may be lost; skip_limit allows a share of 0\.39"
+    ):
         score([replace(term, skip_limit=0.39)], given, beside=before)
 
 
@@ -441,21 +421,13 @@ def test_a_submit_that_raises_fails_all_rows() -> None:
         ([[0, 1], [1, 2]], r"answered with rows \[1, 2\] where 2 rows of 4"),
         ([[0, 0]], r"answered with rows \[0, 0\] where 4 rows of 4"),
         ([[-1]], r"answered with rows \[-1\]"),
-        ([[]], r"answered with rows \[\]"),
-        ([[[0]]], r"answered with rows \[\[0\]\]"),
-        ([None], r"answered with rows that are nothing \(null\)"),
+        ([[]], "answered with nothing more"),
     ],
 )
 def test_each_row_is_answered_once(rows: Any, words: str) -> None:
     reward = Elsewhere(lambda _: [Portion(rows=part, values=[1.0] * len(part or ())) for part in rows])
-    with pytest.raises(RewardError, match=f"^Reward 'r' {words}"):
+    with pytest.raises(RewardError, match=f"^Reward 'r': it {words}"):
         score([RewardTerm(name="r", reward=reward, on_error="skip")], in_groups(*"abcd"))
-
-
-def test_an_error_of_any_class_in_a_portion_is_the_rewards() -> None:
-    reward = Elsewhere(lambda _: [Portion(rows=[0], error=ValueError("no route"))])  # type: ignore[arg-type]
-    with pytest.raises(RewardError, match=r"^Reward 'r': ValueError: no route\.$"):
-        score([RewardTerm(name="r", reward=reward)], in_groups("a"))
 
 
 # --- terms ---------------------------------------------------------------------------------------------------------
@@ -474,7 +446,7 @@ def test_a_reward_that_sorts_in_place_is_refused() -> None:
         return [float(s.output) for s in given]
 
     batch = samples("3", "1", "2")
-    words = "^Reward 'tidy' changed the order or the number of the samples in its list"
+    words = "^Reward 'tidy': it changed the order or the number of the samples in its list"
     with pytest.raises(RewardError, match=words):
         score([RewardTerm(name="tidy", reward=tidy, on_error="skip")], batch)
     assert [s.output for s in batch] == ["3", "1", "2"]
@@ -482,7 +454,7 @@ def test_a_reward_that_sorts_in_place_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [1e308, -1e101])
 def test_a_number_too_large_to_add_up_is_refused(value: float) -> None:
-    with pytest.raises(RewardError, match=r"gave -?1e\+\d+ for row 0 \(prompt 'p'\); expected at most 1e\+100 in size"):
+    with pytest.raises(RewardError, match=r"gave -?1e\+\d+ for row 0 \(prompt 'p'\); .* at most 1e\+100"):
         score(as_terms([lambda _: [value]]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
 
 

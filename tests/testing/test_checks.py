@@ -184,12 +184,12 @@ def refuses(batch: Any) -> list[float]:
             r"got StopIteration \(tiny_rewards\.py, line \d+, in .*\) on every sample\. Usual cause: an output",
         ),
         (refuses, r"got RewardError: It scores sounds\. Usual cause: samples of a kind that this reward does not"),
-        (lambda s: [1.0], r"got a reward that returned 1 score for 5 samples\. Usual cause: one score for the whole"),
+        (lambda s: [1.0], r"got another answer: it returned 1 score for 5 samples.* Usual cause: one score"),
         (
             lambda s: ["good"] * len(s),
-            r"got a reward that gave 'good' \(str\) for row 0 \(prompt 'banana'\)\. Usual cause",
+            r"got another answer: it gave 'good' \(str\) for row 0 \(prompt 'banana'\)\. Usual cause",
         ),
-        (lambda s: 0.5, r"got a reward that returned a float\. Usual cause"),
+        (lambda s: 0.5, r"got another answer: it returned a float\. Usual cause"),
         (
             lambda s: [1 / (len(x.output) - 1) for x in s],
             r"ZeroDivisionError: .* on row 2, 'a'\. Usual cause: an output",

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpokit.errors import GrpokitError, RewardError, one_line, typed_line
-from grpokit.rewards.scoring import score
-from grpokit.rewards.terms import Reward, RewardTerm
+from grpokit.rewards.terms import Reward
+from grpokit.rewards.validation import checked
 from grpokit.testing.check import NotChecked, error_text, expect
 from grpokit.testing.reward.examples import brief
 from grpokit.types import Sample
@@ -91,10 +91,10 @@ class FirstCall:
             expect(False, expected, f"{error_text(error, place=True)} {self._culprit()}",
                    "an output that the reward does not expect, or a bug; a run would stop in the same way")  # fmt: skip
         try:
-            column = score([RewardTerm(name="checked", reward=lambda _: values)], self.samples).matrix[:, 0].tolist()
+            column = checked(values, range(len(self.samples)), self.samples)
         except RewardError as refused:
-            complaint = one_line(refused).removeprefix("Reward 'checked' ").partition("; expected")[0]
-            expect(False, expected, f"a reward that {complaint}",
+            complaint = one_line(refused).partition("; expected")[0]
+            expect(False, expected, f"another answer: {complaint}",
                    "one score for the whole batch, a value that is not a number, or a division by 0")  # fmt: skip
         expect(
             not all(map(math.isnan, column)),

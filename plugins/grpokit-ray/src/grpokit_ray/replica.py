@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpokit import Sample
-from grpokit.rewards.answers import answer, as_json, build
+from grpokit.rewards.calling import build, call
+from grpokit.rewards.submission import to_json
 
 
 class Replica:
@@ -23,16 +24,16 @@ class Replica:
     """
 
     def __init__(self, use: str, params: Mapping[str, Any]) -> None:
-        self.reward, self.message = build(use, params)
+        self.reward, self.portion = build(use, params)
 
     def built(self) -> bytes:
         """Whether the reward stands, or why not."""
-        return as_json(self.message)
+        return to_json(self.portion)
 
     def process(self) -> int:
         """The number of the actor's process on its machine."""
         return os.getpid()
 
-    def score(self, samples: list[Sample]) -> bytes:
-        """The answer to samples."""
-        return as_json(answer(self.reward, samples))
+    def score(self, rows: list[int], samples: list[Sample]) -> bytes:
+        """The answer to the samples of some rows."""
+        return to_json(call(self.reward, rows, samples))

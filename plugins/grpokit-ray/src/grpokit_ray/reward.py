@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,12 +11,10 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from grpokit import Pending, Portion, RewardTerm, Sample
+from grpokit import Portion, Sample
 from grpokit.errors import PluginError, UsageError, counted, one_line, shown, typed_line
-from grpokit.rewards.answers import check_built, portion
-from grpokit.rewards.asking import Asking
-from grpokit.rewards.scoring import score
-from grpokit.rewards.submission import by_group
+from grpokit.rewards.elsewhere import Ask, RewardElsewhere
+from grpokit.rewards.submission import LATE, from_json
 from grpokit_ray import cluster
 from grpokit_ray.replica import Replica
 
@@ -41,7 +38,7 @@ def place(
     return RayReward(use, params, timeout=timeout, replicas=replicas, gpus=gpus, cpus=cpus, pip=pip, address=address)
 
 
-class RayReward:
+class RayReward(RewardElsewhere):
     """A reward that actors of a Ray cluster run.
 
     One call has the samples of one group, and goes to a replica that is free. A replica that dies is replaced, and its
@@ -73,6 +70,7 @@ class RayReward:
         address: str | None = None,
         timeout: float = 600.0,
     ) -> None:
+        super().__init__(use, params)
         if replicas < 1:
             raise UsageError(f"replicas is {replicas}; expected 1 or more.")
         for name, share in (("gpus", gpus), ("cpus", cpus)):
@@ -80,50 +78,28 @@ class RayReward:
                 raise UsageError(f"{name} is {share}; expected a share such as 0.25, or a whole number.")
         if isinstance(pip, str) or not all(isinstance(package, str) for package in pip):
             raise UsageError(f"pip is {shown(pip)}; expected a list of packages, such as ['open-clip-torch==3.2.0'].")
-        self.use, self.params, self.replicas, self.timeout = use, dict(params or {}), replicas, timeout
+        self.replicas, self.timeout = replicas, timeout
         self.gpus, self.cpus, self.pip, self.address = gpus, cpus, list(pip), address
         self._actors: list[Any] = []
-        self._asking: Asking | None = None
 
-    def start(self) -> None:
+    def connect(self) -> list[Ask]:
         """Start the replicas and wait until the reward stands in each of them.
 
         Raises:
             UsageError: there is no Ray, or it has no room.
             PluginError: the reward cannot be built there.
         """
-        if self._asking is not None:
-            return
+        self._actors = []
         cluster.connect(self, {"CPU": self.cpus * self.replicas, "GPU": self.gpus * self.replicas}, self.address)
-        try:
-            self._actors = [self._actor() for _ in range(self.replicas)]
-            self._wait()
-        except BaseException:
-            self._end()
-            raise
-        self._asking = Asking([partial(self._ask, number) for number in range(self.replicas)])
+        self._actors = [self._actor() for _ in range(self.replicas)]
+        self._wait()
+        return [partial(self._ask, number) for number in range(self.replicas)]
 
-    def submit(self, samples: Sequence[Sample]) -> Pending:
-        """Hand out samples and return at once."""
-        self.start()
-        assert self._asking is not None
-        return self._asking.submit(by_group(samples), samples)
-
-    def __call__(self, samples: Sequence[Sample]) -> list[float]:
-        """Score samples.
-
-        Raises:
-            RewardError: the reward failed on a row, which is named, or gave it something else than a number.
-        """
-        column = score([RewardTerm(name=self.use, reward=self)], samples).matrix[:, 0].tolist()
-        return [float(x) for x in column]
-
-    def close(self) -> None:
-        """End the replicas, and Ray if it was started for them; a later call starts new ones."""
-        asking, self._asking = self._asking, None
-        if asking is not None:
-            asking.close()
-            self._end(asking)
+    def disconnect(self) -> None:
+        """End the replicas, and Ray if it was started for them."""
+        for actor in self._actors:
+            _kill(actor)
+        cluster.disconnect(self)
 
     def _actor(self) -> Any:
         environment = {"runtime_env": {"pip": self.pip}} if self.pip else {}
@@ -140,9 +116,11 @@ class RayReward:
             ready, late = ray.wait(pending, num_returns=len(pending), timeout=self.timeout - silent)
         for built in ready:
             try:
-                check_built(json.loads(ray.get(built)))
+                wrong = from_json([], ray.get(built)).error
             except RayError as error:
                 raise PluginError(f"The reward '{self.use}' cannot be built in a Ray actor: {_why(error)}") from error
+            if wrong is not None:
+                raise wrong
         if late:
             raise UsageError(
                 f"{self._standing(len(ready))}, after {self.timeout:g} s (reward_timeout). Set fewer replicas or a "
@@ -170,12 +148,11 @@ class RayReward:
         loss = ""
         for _ in range(_TRIES):
             try:
-                return portion(
-                    rows, json.loads(ray.get(self._actors[number].score.remote(stored), timeout=self.timeout))
-                )
+                answer = self._actors[number].score.remote(rows, stored)
+                return from_json(rows, ray.get(answer, timeout=self.timeout))
             except GetTimeoutError:
                 self._replace(number)
-                return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s (reward_timeout)")
+                return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s {LATE}")
             except RayTaskError as error:  # a sample's class may not be importable there
                 raise UsageError(
                     f"samples cannot be read in its replica ({_why(error)}). Remove `placement`, so that it runs in "
@@ -191,15 +168,6 @@ class RayReward:
     def _replace(self, number: int) -> None:
         _kill(self._actors[number])
         self._actors[number] = self._actor()
-
-    def _end(self, asking: Asking | None = None) -> None:
-        """End the replicas, and the threads that wait for them."""
-        for actor in self._actors:
-            _kill(actor)
-        if asking is not None:
-            asking.join(timeout=5)
-        self._actors = []
-        cluster.disconnect(self)
 
 
 def _kill(actor: Any) -> None:

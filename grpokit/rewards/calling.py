@@ -1,0 +1,87 @@
+"""One call of a reward, wherever it is made: in the run's own process, a worker process, or an actor of Ray.
+
+Whatever comes of it is a `Portion`, so that failures are judged in one place. An exception of any class is a failure of
+the reward; KeyboardInterrupt is the user's, and is passed on.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from grpokit import registry
+from grpokit.errors import GrpokitError, PluginError, RewardError, UsageError, a_type, shown, typed_line
+from grpokit.rewards.submission import Portion
+from grpokit.rewards.validation import checked
+from grpokit.types import Sample
+
+
+def build(use: str, params: Mapping[str, Any]) -> tuple[Any, Portion]:
+    """Build a reward outside the run's process.
+
+    Args:
+        use: a plugin's name for it, or "package.module:function".
+        params: for its factory.
+
+    Returns:
+        The reward, and a portion without rows whose `error` says why it cannot be built.
+    """
+    try:
+        reward = registry.create("reward", use, params)
+        if not callable(reward):
+            raise PluginError(f"The reward '{use}' gave {a_type(reward)}, which cannot be called.")
+        return reward, Portion(rows=[])
+    except GrpokitError as error:
+        return None, Portion(rows=[], error=error)
+    except BaseException as error:
+        wrong = PluginError(f"The reward '{use}' cannot be built: {typed_line(error)}.")
+        return None, Portion(rows=[], error=wrong)
+
+
+def call(reward: Any, rows: Sequence[int], samples: list[Sample]) -> Portion:
+    """Have the samples of some rows scored, without gradients; they are the reward's own, to change as it likes."""
+    torch = sys.modules.get("torch")  # a reward that does without it is spared its import
+    order = tuple(map(id, samples))
+    try:
+        with torch.no_grad() if torch else nullcontext():
+            values = reward(samples)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return raised(error, rows, samples)
+    if tuple(map(id, samples)) != order:
+        wrong = (
+            "it changed the order or the number of the samples in its list, so its scores may belong to other rows; "
+            "expected one score per sample, in the order of the list. Sort a copy: `sorted(samples, key=...)`."
+        )
+        return Portion(rows=rows, error=RewardError(wrong, page="guards#a-reward-that-changes-things"))
+    return answered(values, rows, samples)
+
+
+def answered(values: Any, rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
+    """What a reward returned for the samples of some rows, as plain numbers or as the error that it is."""
+    try:
+        return Portion(rows=rows, values=checked(values, rows, samples))
+    except RewardError as error:
+        return Portion(rows=rows, error=error)
+
+
+def raised(error: BaseException, rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
+    """What an exception of a reward means for some rows; a wrong parameter or target must not be skipped."""
+    if isinstance(error, UsageError):
+        return Portion(rows=rows, error=error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"({Path(place.filename).name}, line {place.lineno}, in {place.name})"
+    return Portion(rows=rows, failure=f"raised {typed_line(error)}{_meta(error, samples)} {where}", cause=error)
+
+
+def _meta(error: BaseException, samples: Sequence[Sample]) -> str:
+    """After a KeyError, the keys of the first prompt whose meta has not that one; else empty."""
+    if not isinstance(error, KeyError) or not error.args or not isinstance(error.args[0], str):
+        return ""
+    prompts = (sample.prompt for sample in samples if error.args[0] not in sample.prompt.meta)
+    return next((f", and the meta of {shown(p.text)} has {shown(dict(p.meta))}" for p in prompts), "")

@@ -1,0 +1,150 @@
+"""What rewards that score elsewhere have in common: threads that hand portions of samples to processes or services."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from grpokit.errors import GrpokitError, RewardError, typed_line
+from grpokit.rewards.scoring import score
+from grpokit.rewards.submission import Pending, Portion, by_group
+from grpokit.rewards.terms import RewardTerm
+from grpokit.types import Sample
+
+ENDING = threading.Event()
+"""Set once the run was told to end: who does not answer then is not asked again, so that it can save in time."""
+
+Ask: TypeAlias = Callable[[list[int], list[Sample]], Portion]
+"""Has the samples of some rows scored. A `GrpokitError` that it raises stops the run, whatever `on_error` says."""
+
+
+class RewardElsewhere(ABC):
+    """A reward that is scored by whatever `connect` connects to; each call has the samples of one group.
+
+    Args:
+        use: a plugin's name for the reward, or "package.module:function".
+        params: for its factory.
+    """
+
+    def __init__(self, use: str, params: Mapping[str, Any] | None = None) -> None:
+        self.use, self.params = use, dict(params or {})
+        self._asking: Asking | None = None
+
+    @abstractmethod
+    def connect(self) -> Sequence[Ask]:
+        """Wait until samples can be scored; one function for each that can be asked at a time.
+
+        Raises:
+            UsageError: they cannot.
+        """
+
+    @abstractmethod
+    def disconnect(self) -> None:
+        """Let go of all that `connect` has begun, also where it raised; whoever waits for an answer gets none."""
+
+    def start(self) -> None:
+        """Wait until samples can be scored.
+
+        Raises:
+            UsageError: they cannot.
+        """
+        if self._asking is None:
+            try:
+                self._asking = Asking(self.connect())
+            except BaseException:
+                self.disconnect()
+                raise
+
+    def submit(self, samples: Sequence[Sample]) -> Pending:
+        """Hand out samples and return at once."""
+        self.start()
+        assert self._asking is not None
+        return self._asking.submit(self.portions(samples), samples)
+
+    def portions(self, samples: Sequence[Sample]) -> list[list[int]]:
+        """The rows of each call."""
+        return by_group(samples)
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        """Score samples.
+
+        Raises:
+            RewardError: the reward failed on a row, which is named, or gave it something else than a number.
+        """
+        column = score([RewardTerm(name=self.use or "reward", reward=self)], samples).matrix[:, 0].tolist()
+        return [float(x) for x in column]
+
+    def close(self) -> None:
+        """Send nothing more, and disconnect; a later call connects again."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.close()
+            self.disconnect()
+            asking.join(timeout=5)
+
+
+class Asking:
+    """One thread for each that can be asked; each takes the next portion that nobody has taken.
+
+    They are daemons, so that one that waits for an answer cannot keep the program from ending.
+
+    Args:
+        asks: one for each thread.
+    """
+
+    def __init__(self, asks: Sequence[Ask]) -> None:
+        self._jobs: queue.SimpleQueue[tuple[list[int], list[Sample], Future[Portion]] | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._work, args=(ask,), daemon=True) for ask in asks]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, portions: Sequence[list[int]], samples: Sequence[Sample]) -> Pending:
+        """Hand out samples and return at once.
+
+        Args:
+            portions: of rows, which together hold each row once.
+            samples: of all rows.
+        """
+        futures: list[Future[Portion]] = []
+        for rows in portions:
+            futures.append(Future())
+            self._jobs.put((rows, [samples[row] for row in rows], futures[-1]))
+        return Pending(futures)
+
+    def close(self) -> None:
+        """Cancel the portions that nobody has taken, and let the threads end once the others are answered."""
+        with suppress(queue.Empty):
+            while job := self._jobs.get_nowait():
+                job[2].cancel()
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def join(self, timeout: float) -> None:
+        """Wait for the threads.
+
+        Args:
+            timeout: seconds in all.
+        """
+        end = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _work(self, ask: Ask) -> None:
+        while (job := self._jobs.get()) is not None:
+            rows, samples, future = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(ask(rows, samples))
+                except GrpokitError as error:
+                    future.set_result(Portion(rows=rows, error=error))
+                except BaseException as error:  # or the caller would wait for ever
+                    future.set_result(
+                        Portion(rows=rows, error=RewardError(f"it could not be asked: {typed_line(error)}."))
+                    )
+            del job, samples, future  # frees the samples before it waits for the next ones
