@@ -59,10 +59,10 @@ def call(reward: Any, rows: Sequence[int], samples: list[Sample]) -> Portion:
             "expected one score per sample, in the order of the list. Sort a copy: `sorted(samples, key=...)`."
         )
         return Portion(rows=rows, error=RewardError(wrong, page="guards#a-reward-that-changes-things"))
-    return answered(values, rows, samples)
+    return scored(values, rows, samples)
 
 
-def answered(values: Any, rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
+def scored(values: Any, rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
     """What a reward returned for the samples of some rows, as plain numbers or as the error that it is."""
     try:
         return Portion(rows=rows, values=checked(values, rows, samples))

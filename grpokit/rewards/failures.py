@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from grpokit.errors import RewardError, a_type, counted, reworded
-from grpokit.rewards.calling import answered, call, raised
+from grpokit.rewards.calling import call, raised, scored
 from grpokit.rewards.isolation import own_copies, torch_state_kept
 from grpokit.rewards.submission import Pending, Portion, Submits, by_group
 from grpokit.rewards.terms import RewardTerm
@@ -119,10 +119,10 @@ def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample], mos
         RewardError: a portion failed and may not be skipped, or an answer is invalid.
         UsageError: a parameter, a target or a sample is wrong.
     """
-    return replace(_judged(term, _answered(pending, samples), samples, most_lost), seconds=pending.seconds)
+    return replace(_judged(term, _each_row_once(pending, samples), samples, most_lost), seconds=pending.seconds)
 
 
-def _answered(pending: Pending, samples: Sequence[Sample]) -> Iterator[Portion]:
+def _each_row_once(pending: Pending, samples: Sequence[Sample]) -> Iterator[Portion]:
     """The portions, checked to hold each row once; where waiting for one raises, all rows without an answer fail."""
     unanswered = set(range(len(samples)))
     portions = iter(pending)
@@ -143,8 +143,8 @@ def _answered(pending: Pending, samples: Sequence[Sample]) -> Iterator[Portion]:
             )
             yield Portion(rows=rows, error=RewardError(wrong))
         unanswered.difference_update(rows)
-        scored = not portion.failure and portion.error is None
-        yield answered(portion.values, rows, [samples[row] for row in rows]) if scored else portion
+        lost = portion.failure or portion.error
+        yield portion if lost else scored(portion.values, rows, [samples[row] for row in rows])
 
 
 def _judged(term: RewardTerm, portions: Iterable[Portion], samples: Sequence[Sample], most_lost: float) -> Column:

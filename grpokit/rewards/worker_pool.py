@@ -16,10 +16,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from grpokit import registry
@@ -111,8 +112,7 @@ class _Worker:
             pipe, theirs = _SPAWN.Pipe()
             printed, prints = _SPAWN.Pipe(duplex=False)
             process = _SPAWN.Process(target=serve, args=(theirs, prints, self.use, self.params), daemon=True)
-            with _interrupts_held_back():
-                process.start()
+            _start(process)
         except OSError as error:
             raise UsageError(
                 f"a worker process for '{self.use}' cannot be started ({typed_line(error)}). Set fewer `workers`."
@@ -220,12 +220,11 @@ def _show(printed: Connection) -> None:
                 sys.stderr.flush()
 
 
-@contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C goes to all processes; one that is started in here cannot die of it before it knows to ignore it."""
-    resource_tracker.ensure_running()  # whose own start would let them through again
+def _start(process: BaseProcess) -> None:
+    """Ctrl-C goes to all processes; a new one must not die of it before it knows to ignore it."""
+    resource_tracker.ensure_running()  # whose own start would let the signal through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

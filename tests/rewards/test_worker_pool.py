@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -385,6 +386,18 @@ def test_what_nobody_began_is_called_off_when_an_answer_is_refused(pooled: Make,
     start = time.monotonic()
     assert reward(samples("1")) == [1.0]
     assert time.monotonic() - start < 1.5  # one that was begun, and its own; not eight
+
+
+def test_what_nobody_began_is_called_off_when_it_is_closed(pooled: Make) -> None:
+    reward = pooled("slow", {"seconds": 5}, workers=1, per_sample=True)
+    reward.start()
+    pending = reward.submit(samples(*"12345678"))
+    time.sleep(0.2)
+    reward.close()
+    with pytest.raises(CancelledError):
+        list(pending)
+    assert multiprocessing.active_children() == []
+    assert not [thread for thread in threading.enumerate() if "_work" in thread.name]
 
 
 def test_torch_gets_one_thread_even_where_the_script_imports_it(tmp_path: Path) -> None:
