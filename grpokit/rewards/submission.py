@@ -7,7 +7,6 @@ their scores or how they failed.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -40,15 +39,19 @@ class Portion:
     cause: BaseException | None = None
 
 
-def to_json(portion: Portion) -> bytes:
-    """A portion without its rows, for whoever asked; nothing that a reward makes is unpickled there."""
+def to_message(portion: Portion) -> list[Any]:
+    """A portion without its rows, to be sent as JSON: whoever asked unpickles nothing that a reward makes."""
     error = portion.error and [type(reworded(portion.error, "")).__name__, str(portion.error), portion.error.page]
-    return json.dumps([portion.values, portion.failure, error]).encode()
+    return [portion.values, portion.failure, error]
 
 
-def from_json(rows: Sequence[int], data: bytes) -> Portion:
-    """What `to_json` wrote of the call with some rows."""
-    values, failure, error = json.loads(data)
+def from_message(rows: Sequence[int], message: Sequence[Any]) -> Portion:
+    """The portion of some rows that `to_message` took apart.
+
+    Raises:
+        ValueError, TypeError, AttributeError: it is no message.
+    """
+    values, failure, error = message
     if error is not None:
         kind, text, page = error
         error = getattr(errors, kind)(text, page=page)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import codecs
+import json
 import multiprocessing
 import os
 import pickle
@@ -27,7 +28,7 @@ from grpokit import registry
 from grpokit.errors import PluginError, UsageError, typed_line
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.elsewhere import Ask, RewardElsewhere
-from grpokit.rewards.submission import LATE, Portion, from_json
+from grpokit.rewards.submission import LATE, Portion, from_message
 from grpokit.rewards.worker_process import serve
 from grpokit.types import Sample
 
@@ -185,7 +186,7 @@ class _Worker:
                 raise EOFError
             if time.monotonic() >= end:
                 raise TimeoutError
-        return from_json(rows, self.pipe.recv_bytes())
+        return from_message(rows, json.loads(self.pipe.recv_bytes()))
 
     def _loss(self) -> str:
         """How a process was lost that can no longer be asked."""

@@ -7,6 +7,7 @@ Answers go back as JSON, so that nothing which a reward makes is unpickled in th
 from __future__ import annotations
 
 import io
+import json
 import multiprocessing
 import os
 import signal
@@ -20,7 +21,7 @@ from typing import Any
 
 from grpokit.errors import UsageError, typed_line
 from grpokit.rewards.calling import build, call
-from grpokit.rewards.submission import Portion, to_json
+from grpokit.rewards.submission import Portion, to_message
 
 
 def serve(pipe: Connection, output: Connection, use: str, params: Mapping[str, Any]) -> None:
@@ -44,9 +45,13 @@ def serve(pipe: Connection, output: Connection, use: str, params: Mapping[str, A
             sys.modules["torch"].set_num_threads(1)
     reward, built = build(use, params)
     with suppress(EOFError, ConnectionError):  # the run has ended
-        pipe.send_bytes(to_json(built))
+        _send(pipe, built)
         while built.error is None:
-            pipe.send_bytes(to_json(_answer(reward, pipe)))
+            _send(pipe, _answer(reward, pipe))
+
+
+def _send(pipe: Connection, portion: Portion) -> None:
+    pipe.send_bytes(json.dumps(to_message(portion)).encode())
 
 
 def _answer(reward: Any, pipe: Connection) -> Portion:

@@ -6,13 +6,14 @@ which a reward makes is unpickled in the run.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from grpokit import Sample
 from grpokit.rewards.calling import build, call
-from grpokit.rewards.submission import to_json
+from grpokit.rewards.submission import to_message
 
 
 class Replica:
@@ -28,7 +29,7 @@ class Replica:
 
     def built(self) -> bytes:
         """Whether the reward stands, or why not."""
-        return to_json(self.portion)
+        return json.dumps(to_message(self.portion)).encode()
 
     def process(self) -> int:
         """The number of the actor's process on its machine."""
@@ -36,4 +37,4 @@ class Replica:
 
     def score(self, rows: list[int], samples: list[Sample]) -> bytes:
         """The answer to the samples of some rows."""
-        return to_json(call(self.reward, rows, samples))
+        return json.dumps(to_message(call(self.reward, rows, samples))).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from grpokit import Portion, Sample
 from grpokit.errors import PluginError, UsageError, counted, one_line, shown, typed_line
 from grpokit.rewards.elsewhere import Ask, RewardElsewhere
-from grpokit.rewards.submission import LATE, from_json
+from grpokit.rewards.submission import LATE, from_message
 from grpokit_ray import cluster
 from grpokit_ray.replica import Replica
 
@@ -116,7 +117,7 @@ class RayReward(RewardElsewhere):
             ready, late = ray.wait(pending, num_returns=len(pending), timeout=self.timeout - silent)
         for built in ready:
             try:
-                wrong = from_json([], ray.get(built)).error
+                wrong = from_message([], json.loads(ray.get(built))).error
             except RayError as error:
                 raise PluginError(f"The reward '{self.use}' cannot be built in a Ray actor: {_why(error)}") from error
             if wrong is not None:
@@ -149,7 +150,7 @@ class RayReward(RewardElsewhere):
         for _ in range(_TRIES):
             try:
                 answer = self._actors[number].score.remote(rows, stored)
-                return from_json(rows, ray.get(answer, timeout=self.timeout))
+                return from_message(rows, json.loads(ray.get(answer, timeout=self.timeout)))
             except GetTimeoutError:
                 self._replace(number)
                 return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s {LATE}")
