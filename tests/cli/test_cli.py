@@ -588,7 +588,7 @@ def test_a_reward_that_is_skipped_on_held_out_prompts_is_told(call: Call, tmp_pa
     config(tmp_path, rewards=[{"use": use, "on_error": "skip"}, {"use": "length", "maximum": 3}], trainer__steps=1)
     done = call("train", "c.yaml")
     assert done.code == 0, done.err
-    said = re.findall(r"warning: held-out prompts: Reward 'score' .*no eights.* left 3 rows unscored\.", done.out)
+    said = re.findall(r"warning: held-out prompts: Reward 'score' left 3 rows unscored: .*no eights.*", done.out)
     assert len(said) == 2, done.out  # before and after
     noted = [row for row in rows(tmp_path / "out" / "warnings.jsonl") if "no eights" in row["message"]]
     assert [row["step"] for row in noted] == [0, 1]
