@@ -49,12 +49,15 @@ def from_message(rows: Sequence[int], message: Sequence[Any]) -> Portion:
     """The portion of some rows that `to_message` took apart.
 
     Raises:
-        ValueError, TypeError, AttributeError: it is no message.
+        ValueError, TypeError: it is no message.
     """
     values, failure, error = message
     if error is not None:
-        kind, text, page = error
-        error = getattr(errors, kind)(text, page=page)
+        name, text, page = error
+        kind = vars(errors).get(name)
+        if not (isinstance(kind, type) and issubclass(kind, GrpokitError)):
+            raise ValueError(f"no error of grpokit is called {name!r}")
+        error = kind(text, page=page)
     return Portion(rows=rows, values=values, failure=failure, error=error)
 
 

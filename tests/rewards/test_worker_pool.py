@@ -389,6 +389,7 @@ def test_what_nobody_began_is_called_off_when_an_answer_is_refused(pooled: Make,
 
 
 def test_what_nobody_began_is_called_off_when_it_is_closed(pooled: Make) -> None:
+    before = {*threading.enumerate()}
     reward = pooled("slow", {"seconds": 5}, workers=1, per_sample=True)
     reward.start()
     pending = reward.submit(samples(*"12345678"))
@@ -397,7 +398,7 @@ def test_what_nobody_began_is_called_off_when_it_is_closed(pooled: Make) -> None
     with pytest.raises(CancelledError):
         list(pending)
     assert multiprocessing.active_children() == []
-    assert not [thread for thread in threading.enumerate() if "_work" in thread.name]
+    assert {*threading.enumerate()} <= before
 
 
 def test_torch_gets_one_thread_even_where_the_script_imports_it(tmp_path: Path) -> None:

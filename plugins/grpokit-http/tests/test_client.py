@@ -111,13 +111,14 @@ def test_the_words_of_a_refusal_are_fit_for_a_message(words: object, shown: str)
 @pytest.mark.parametrize(
     ("part", "raised", "message"),
     [
-        (["error", "UsageError", f"\x1b {KEY}"], UsageError, r"\\x1b \*\*\*"),
-        (["error", "NoSuchError", "x"], UsageError, "Reward 'r': x"),
-        (["failure", f"{KEY} {'x' * 3_000_000}"], RewardError, r"\*\*\* x{1900,2000}\."),
-        (["error", "a_type", "x"], RewardError, "could not be asked: "),
-        (["error", 1, 2, 3], RewardError, "could not be asked: "),
+        ([None, "", ["UsageError", f"\x1b {KEY}", None]], UsageError, r"\\x1b \*\*\*"),
+        ([None, f"{KEY} {'x' * 3_000_000}", None], RewardError, r"\*\*\* x{1900,2000}\."),
+        ([None, "", ["NoSuchError", "x", None]], RewardError, "could not be asked: "),
+        ([None, "", ["a_type", "x", None]], RewardError, "could not be asked: "),
+        ([None, "", ["UsageError", "x"]], RewardError, "could not be asked: "),
+        ([1, 2, 3, 4], RewardError, "could not be asked: "),
         ({"rows": [0]}, RewardError, "could not be asked: "),
-        (["values", [["x"]]], RewardError, "gave .* for row 0"),
+        ([[["x"]], "", None], RewardError, "gave .* for row 0"),
     ],
 )
 def test_what_a_reward_service_says_is_words(

@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from grpokit import Pending, Portion, RewardTerm, Sample
+from grpokit import Portion, Sample
 from grpokit.errors import UsageError, one_line, shown
-from grpokit.rewards.answers import portion
-from grpokit.rewards.asking import ENDING, Asking
-from grpokit.rewards.scoring import score
-from grpokit.rewards.submission import LATE, by_group
+from grpokit.rewards.elsewhere import ENDING, Ask, RewardElsewhere
+from grpokit.rewards.submission import LATE, from_message
 from grpokit_http.client import AnswerError, ask, checked_address, public, secret
 from grpokit_http.wire import PROTOCOL, to_json
 
@@ -33,7 +31,7 @@ def place(use: str, params: Mapping[str, Any], timeout: float, *, urls: str | Se
     return RemoteReward([urls] if isinstance(urls, str) else urls, use=use, params=params, timeout=timeout)
 
 
-class RemoteReward:
+class RemoteReward(RewardElsewhere):
     """A reward that `grpokit serve-reward` runs.
 
     One request has the samples of one group. The groups are spread over the services, and one that does not answer is
@@ -46,7 +44,7 @@ class RemoteReward:
         timeout: seconds that a service may take for one request.
 
     Raises:
-        UsageError: an address is none.
+        UsageError: an address is not valid.
     """
 
     def __init__(
@@ -58,24 +56,26 @@ class RemoteReward:
             )
         instead = f"The token is read from {TOKEN}."
         self.urls = [checked_address(url, key="http", example="http://gpu-2:8009", instead=instead) for url in urls]
-        self.use, self.params, self.timeout = use, dict(params or {}), timeout
-        self._asking: Asking | None = None
+        super().__init__(use, params)
+        self.timeout = timeout
         self._stop = threading.Event()
         self._silent: set[str] = set()  # services that did not answer the last time
 
-    def start(self) -> None:
-        """Ask the services what they are, and open for samples.
+    def connect(self) -> Sequence[Ask]:
+        """Ask the services what they are.
 
         Raises:
             UsageError: one does not answer, refuses the token, or serves another reward.
         """
-        if self._asking is not None:
-            return
         for url in self.urls:
             self._check(url)
         self._stop.clear()
-        shifted = [self.urls[i:] + self.urls[:i] for i in range(len(self.urls))]  # each service is somebody's first
-        self._asking = Asking([partial(self._portion, urls) for urls in shifted * _AT_ONCE])
+        shifted = [self.urls[i:] + self.urls[:i] for i in range(len(self.urls))]  # each service is the first of some
+        return [partial(self._portion, urls) for urls in shifted * _AT_ONCE]
+
+    def disconnect(self) -> None:
+        """Ask no service again."""
+        self._stop.set()
 
     def _check(self, url: str) -> None:
         try:
@@ -93,28 +93,6 @@ class RemoteReward:
                 f"run asks for {here[1]} in protocol {here[0]}. Start it with what the run asks for, and with the same "
                 "version of grpokit-http."
             )
-
-    def submit(self, samples: Sequence[Sample]) -> Pending:
-        """Hand out samples and return at once."""
-        self.start()
-        assert self._asking is not None
-        return self._asking.submit(by_group(samples), samples)
-
-    def __call__(self, samples: Sequence[Sample]) -> list[float]:
-        """Score samples.
-
-        Raises:
-            RewardError: no service answered, or the reward failed on a row, which is named.
-        """
-        column = score([RewardTerm(name=self.use or "reward", reward=self)], samples).matrix[:, 0].tolist()
-        return [float(x) for x in column]
-
-    def close(self) -> None:
-        """Send nothing more; a later call opens again."""
-        self._stop.set()
-        if self._asking is not None:
-            self._asking.close()
-        self._asking = None
 
     def _portion(self, urls: Sequence[str], rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
         """Ask the services in turn until one answers, or none has for long; one that is too slow is not asked again."""
@@ -143,10 +121,11 @@ class RemoteReward:
 
 def _read(answer: Mapping[str, Any], rows: Sequence[int]) -> Portion:
     """What a service says of the rows of one group."""
-    ((kind, *content),) = answer["portions"]
-    if kind != "values":
-        content = [public(words, secret(TOKEN), most=2000) for words in content]
-    return portion(rows, [kind, *content])
+    ((values, failure, error),) = answer["portions"]
+    if error is not None:
+        kind, words, page = error
+        error = [kind, public(words, secret(TOKEN), most=2000), page]
+    return from_message(rows, [values, failure and public(failure, secret(TOKEN), most=2000), error])
 
 
 def _described(use: str, params: Mapping[str, Any]) -> str:

@@ -24,8 +24,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from grpokit import PooledReward, Portion
-from grpokit.errors import reworded
+from grpokit import PooledReward
+from grpokit.rewards.submission import to_message
 from grpokit_http.wire import PROTOCOL, WireError, from_json
 
 MOST_BODY = 256 * 2**20
@@ -120,7 +120,7 @@ class RewardService:
 
     def _answer(self, body: bytearray) -> str:
         samples = from_json(body)
-        messages = [_message(portion) for portion in self.reward.submit(samples)]
+        messages = [to_message(portion) for portion in self.reward.submit(samples)]
         self.scored += len(samples)
         return json.dumps({"portions": messages})
 
@@ -153,13 +153,6 @@ async def _body(request: Request, most: int) -> bytearray:
     if max(length, len(body)) > most:
         raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A request has at most {most:,} bytes (--max-body).")
     return body
-
-
-def _message(portion: Portion) -> list[Any]:
-    """A portion as `grpokit.rewards.answers` reads it."""
-    if portion.error:
-        return ["error", type(reworded(portion.error, "")).__name__, str(portion.error)]
-    return ["failure", portion.failure] if portion.failure else ["values", portion.values]
 
 
 class _Server(uvicorn.Server):
