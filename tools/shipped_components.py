@@ -51,8 +51,8 @@ def announced() -> dict[str, list[Plugin]]:
 def components() -> dict[str, dict[str, dict[str, str]]]:
     """Kind -> name -> its distribution ("package"), the smallest extra that brings all that it needs, and more.
 
-    A preset has the kind of output that its policy makes as well ("makes"). Of each kind, those whose distribution
-    depends on the fewest others come first: they make the examples.
+    A preset has the kind of output that its policy makes as well ("makes"), and a command its "summary". Of each kind,
+    those whose distribution depends on the fewest others come first: they make the examples.
     """
     specs = [(package, spec) for package, plugins in announced().items() for plugin in plugins for spec in plugin.specs]
     owners = {(spec.kind, spec.name): package for package, spec in specs}
@@ -60,13 +60,15 @@ def components() -> dict[str, dict[str, dict[str, str]]]:
     table: dict[str, dict[str, dict[str, str]]] = {}
     sizes = {each["name"]: len(each["dependencies"]) for each in distributions()}
     for (kind, name), package in sorted(owners.items(), key=lambda each: (each[0][0], sizes[each[1]], each[0][1])):
-        needed, makes = {package}, {}
+        needed, more = {package}, {}
         if kind == "preset":
             used = used_by(next(spec.factory for _, spec in specs if (spec.kind, spec.name) == (kind, name)))
             needed |= {owners[component] for component in used}
             outputs = {spec.name: spec.makes for _, spec in specs if spec.kind == "policy"}
-            makes = {"makes": next(outputs[component] for used_kind, component in used if used_kind == "policy")}
-        table.setdefault(kind, {})[name] = {"package": package, "extra": extra_with(needed - {"grpokit"}), **makes}
+            more = {"makes": next(outputs[component] for used_kind, component in used if used_kind == "policy")}
+        if kind == "command":
+            more = {"summary": next(spec.summary for _, spec in specs if (spec.kind, spec.name) == (kind, name))}
+        table.setdefault(kind, {})[name] = {"package": package, "extra": extra_with(needed - {"grpokit"}), **more}
     return table
 
 

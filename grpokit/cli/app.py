@@ -18,6 +18,7 @@ from grpokit import registry
 from grpokit.cli import display
 from grpokit.errors import GrpokitError, PluginError, UsageError, address
 from grpokit.registry.importing import import_name
+from grpokit.registry.shipped import commands
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,16 +35,19 @@ _SETTINGS: dict[str, Any] = {
 
 
 class Commands(typer.core.TyperGroup):
-    """The core's commands, and those of plugins, of which only the one that is called is imported."""
+    """The core's commands, and those of plugins, of which only the one that is called is imported.
+
+    Help lists those of grpokit's own plugins, without a look at what is installed; `grpokit plugins` lists all.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, those of plugins last."""
-        return list(dict.fromkeys([*self.commands, *(spec.name for _, spec in registry.installed("command"))]))
+        return [*self.commands, *commands()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command; of a plugin's what the list of commands shows."""
-        specs = [] if cmd_name in self.commands else registry.named("command", cmd_name)
-        return typer.core.TyperCommand(cmd_name, help=specs[0][1].summary) if specs else self.commands.get(cmd_name)
+        summary = commands().get(cmd_name)
+        return typer.core.TyperCommand(cmd_name, help=summary) if summary else self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is called, and what follows it.

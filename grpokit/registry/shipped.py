@@ -38,8 +38,13 @@ def preset_making(output: str) -> str:
     return next(name for name, entry in _table()["preset"].items() if entry["makes"] == output)
 
 
+def commands() -> dict[str, str]:
+    """The commands that distributions of grpokit's own bring, with their summaries."""
+    return {name: entry["summary"] for name, entry in _table()["command"].items()}
+
+
 @functools.cache
 def _table() -> dict[str, dict[str, dict[str, str]]]:
-    """Kind -> name -> "package", "extra" and, for a preset, "makes"."""
+    """Kind -> name -> "package", "extra" and, for a preset, "makes", for a command, "summary"."""
     file = importlib.resources.files("grpokit.registry").joinpath("shipped.json")
     return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]

@@ -816,7 +816,7 @@ def test_light_commands_start_at_once(words: str) -> None:
         start = time.perf_counter()
         subprocess.run([sys.executable, *shlex.split(words)], capture_output=True, check=True)
         times.append(time.perf_counter() - start)
-    assert min(times) < 0.5
+    assert min(times) < 0.8
 
 
 def test_public_names_are_all_there() -> None:
