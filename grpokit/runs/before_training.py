@@ -1,21 +1,12 @@
-"""What a run looks at before its first step: prompts without a score, repeated or held-out ones, and memory.
-
-For a step with very many rows, two figures are measured on small rollouts: the memory that a row keeps, and the further
-memory that a policy needs while it draws (on systems that report the peak of a process).
-"""
+"""What a run looks at before its first step: scores that no evaluation has, prompts without a score, repeated ones."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-import torch
 from PIL import Image
-from torch import Tensor
 
 from grpokit import registry
 from grpokit.config.schema import RunConfig
@@ -24,17 +15,8 @@ from grpokit.errors import ConfigError, DataError, UsageError, counted, nearest,
 from grpokit.rewards.terms import RewardTerm, as_terms
 from grpokit.runs import build
 from grpokit.runs.resuming import Digests
-from grpokit.sampling import derive_seeds
-from grpokit.tracking.process_memory import rise
 from grpokit.trainer import Trainer
-from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.memory import Halving
-from grpokit.types import Prompt, Rollout
-
-_MANY_ROWS = 10_000  # a step with fewer is not worth the small rollouts
-_OBJECTS = 1_000  # bytes that the Python objects of a row take at least
-_TRIAL_ROWS = 256
-_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
+from grpokit.types import Prompt
 
 
 def check_scores(config: RunConfig, terms: Sequence[RewardTerm], held_out: Sequence[Prompt] | None) -> None:
@@ -168,85 +150,3 @@ def _texts_and_pictures(
 ) -> Iterator[tuple[str, str]]:
     """The text of each prompt, with the digest of its source picture."""
     return ((prompts.parts(i)[0][0], image) for i, image in enumerate(digests["images"] if digests else ()))
-
-
-def refuse_what_cannot_fit(trainer: Trainer) -> None:
-    """Compare the memory that a step's rollout takes with what is free.
-
-    Raises:
-        UsageError: it cannot fit; with both figures.
-    """
-    rows = trainer.prompts_per_step * trainer.group_size
-    if rows < _MANY_ROWS:
-        return
-    at_once = min(trainer.rollout_batch_size or rows, rows)
-    small = min(_TRIAL_ROWS, rows)
-    _trial(trainer, 2, at_once)  # so that what is set up once is not counted
-    with rise() as risen:
-        rollout, fitted = _trial(trainer, small, at_once)
-    needed = {device: size * rows // small for device, size in _bytes_by_device(rollout).items()}
-    if trainer.torch_device.type == "cpu":
-        at_once = at_once if fitted == min(small, at_once) else fitted
-        needed["cpu"] = max(needed["cpu"], risen.bytes * at_once // fitted)
-    for device, size in needed.items():
-        free = _memory(device)
-        if free and size > free:
-            raise UsageError(
-                f"A step of {counted(trainer.prompts_per_step, 'prompt')} x {trainer.group_size} samples = {rows:,} "
-                f"rows takes about {size / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB of memory are free ({device}). "
-                "Lower trainer.prompts_per_step or trainer.group_size, or set trainer.rollout_batch_size."
-            )
-
-
-def _trial(trainer: Trainer, rows: int, at_once: int) -> tuple[Rollout, int]:
-    """A rollout of the first prompt, from a stream that no step uses, and how many of its rows fit at a time."""
-    policy = CheckedPolicy(trainer.policy, mixed_precision=trainer.mixed_precision)
-    seeds = derive_seeds(trainer.seed, stream="sample", step=0, prompts=1, group_size=rows)
-    fit = Halving(min(rows, at_once))
-    return policy.rollout(trainer.train_prompts[:1], rows, seeds, fit=fit), fit.size
-
-
-def _entry(file: Path, key: str) -> int:
-    """The bytes behind "key:" in a file of Linux that counts kilobytes."""
-    lines = file.read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
-
-
-def _bytes_by_device(rollout: Rollout) -> Counter[str]:
-    """What a rollout keeps: its tensors where they are, its outputs and objects in the machine's memory."""
-    sizes: Counter[str] = Counter()
-    old = rollout.old
-    views = (old.logprobs, old.entropy, old.mean, old.std, rollout.mask, *rollout.trace.per_row.values())
-    for tensor in views:
-        if tensor is not None:
-            sizes[tensor.device.type] += tensor.nbytes
-    for sample in rollout.samples:
-        sizes["cpu"] += _OBJECTS + _bytes_of(sample.output)
-    return sizes
-
-
-def _bytes_of(output: Any) -> int:
-    if isinstance(output, Image.Image):
-        return output.width * output.height * len(output.getbands())
-    if isinstance(output, Tensor):
-        return int(output.nbytes)
-    return len(output) if isinstance(output, str) else 0
-
-
-def _memory(device: str) -> int:
-    """Free memory of a kind of device in bytes; 0 where that is not known."""
-    if device == "cuda":
-        return int(torch.cuda.mem_get_info()[0])
-    if device != "cpu":
-        return 0
-    try:
-        free = _entry(Path("/proc/meminfo"), "MemAvailable")
-    except (OSError, StopIteration):  # not Linux
-        try:
-            free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-        except (OSError, ValueError, AttributeError):
-            return 0
-    for limit in _LIMITS:
-        with suppress(OSError, ValueError):  # no limit, or "max"
-            free = min(free, int(limit.read_text(encoding="ascii")))
-    return free

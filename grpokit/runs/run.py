@@ -127,8 +127,6 @@ class Run:
             check_prompts(self._drawing, self.held_out)  # a trainer looks at its own
         self.trainer = build.trainer(self.config, policies, self.terms, self.prompts, own_rewards=self._own_terms)
         trainers = [phase.trainer for phase in self.trainer.phases.values()]
-        for trainer in trainers:
-            before_training.refuse_what_cannot_fit(trainer)
         self._warnings += dict.fromkeys(line for own in trainers for line in before_training.repeated_prompts(own))
         self._warnings += before_training.trained_held_out_prompts(self.prompts, self.held_out, self._digests)
         self._score_untrained(changes)

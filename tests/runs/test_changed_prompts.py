@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 
 from grpokit import DataError, Trainer, UsageError
@@ -20,7 +19,6 @@ from grpokit.runs import before_training, resuming
 from grpokit.runs import train as run
 from small_runs import STEPS, rows, train, write_prompts
 from switched import Picky, Switch, reward
-from tiny_policies import TinyTokens, digit_sum
 
 EVEN = [str(i) for i in range(1, 9)]
 
@@ -232,41 +230,3 @@ def test_held_out_prompts_that_are_trained_on_are_counted(tmp_path: Path) -> Non
     (line,) = warned([edit], [{**edit, "image": "b.png"}, {**edit, "image": "c.png", "level": 2}])
     assert line.startswith("1 of 2 held-out prompts is trained on as well (same text, same source picture), first held")
     assert "held.jsonl, line 2 ('make it blue')" in line
-
-
-def test_a_step_that_no_memory_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(before_training, "_memory", lambda device: 10_000)
-    monkeypatch.setattr(before_training, "_MANY_ROWS", 8)
-    with pytest.raises(
-        UsageError,
-        match=r"^A step of 3 prompts x 4 samples = 12 rows takes about \d+\.\d+ GiB, and \d+\.\d+ GiB of memory are "
-        r"free \(cpu\)\. Lower",
-    ):
-        train("more", trainer__prompts_per_step=3)
-    assert not Path("more").exists()
-
-
-@pytest.mark.parametrize(
-    ("size", "room", "drawn"), [(3, 99, [2, *[3] * 4]), (None, 5, [2, 12, 6, *[3] * 4]), (1, 99, [1] * 14)]
-)
-def test_what_is_measured_is_drawn_as_a_step_is(
-    size: int | None, room: int, drawn: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No more rows at a time than `rollout_batch_size`, and in halves where memory runs out."""
-    monkeypatch.setattr(before_training, "_MANY_ROWS", 8)
-
-    class Small(TinyTokens):
-        def rollout(self, prompts, group_size, *, seeds, evaluate=False):
-            asked.append(len(seeds.row))
-            if len(seeds.row) > room:
-                raise torch.OutOfMemoryError("CUDA out of memory.")
-            return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
-
-    asked: list[int] = []
-    sizes = {"prompts_per_step": 3, "group_size": 4, "rollout_batch_size": size}
-    before_training.refuse_what_cannot_fit(Trainer(Small(), [digit_sum], ["1", "2", "3"], device="cpu", **sizes))
-    assert asked == drawn
-
-
-def test_the_memory_of_a_machine_is_known() -> None:
-    assert 2**28 < before_training._memory("cpu") < 2**50
