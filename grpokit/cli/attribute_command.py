@@ -40,7 +40,7 @@ def attribute(
     from grpokit.evaluation.attribution import attribute as attributed
     from grpokit.registry.specs import PolicySpec
     from grpokit.run_folder import journal
-    from grpokit.runs import build
+    from grpokit.runs import build, build_rewards
     from grpokit.training import checkpoint
 
     _, held_out = build.prompts(config)
@@ -50,7 +50,7 @@ def attribute(
     build.check_prompts(config, prompts)
     spec = registry.spec_of("policy", config.policy.use)
     named = spec if isinstance(spec, PolicySpec) else PolicySpec(name="own", factory="own:policy")
-    terms = build.rewards(config)
+    terms = build_rewards.rewards(config)
     try:
         policies = build.policies(config)
         check_prompts(build.drawing(policies), prompts)
@@ -68,7 +68,7 @@ def attribute(
             mixed_precision=config.trainer.mixed_precision,
         )
     finally:
-        build.close(terms)
+        build_rewards.close(terms)
     _print_shares(shares, named.row_draws, named.group_draws)
     if folder is not None and runs.is_run(source):
         step = int(checkpoint.read_state(folder)["step"])

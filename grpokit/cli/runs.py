@@ -192,7 +192,7 @@ def evaluate(
     config, folder = read(source, overrides)
     from grpokit.data import check_prompts
     from grpokit.evaluation.held_out import evaluate as score_policy
-    from grpokit.runs import build
+    from grpokit.runs import build, build_rewards
     from grpokit.training import checkpoint
 
     training, held_out = build.prompts(config)
@@ -202,7 +202,7 @@ def evaluate(
     build.check_prompts(config, prompts)
     for line in _about_held_out(source, overrides, folder, training, held_out):
         print(f"warning: {line}", file=sys.stderr)
-    terms = build.rewards(config)
+    terms = build_rewards.rewards(config)
     columns = {}
     try:
         policies = build.policies(config)
@@ -227,7 +227,7 @@ def evaluate(
             for line in evaluation.scores.notes:
                 print(f"warning, {label}: {line}", file=sys.stderr)
     finally:
-        build.close(terms)
+        build_rewards.close(terms)
     if as_json:
         step = None if folder is None else checkpoint.read_state(folder)["step"]
         facts = {"source": source, "checkpoint": folder and str(folder), "step": step, "seed": config.seed}

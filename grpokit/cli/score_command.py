@@ -229,10 +229,10 @@ def _rewards(
     """The rewards of --reward or of --config, with the names that plugins know them by."""
     from grpokit import registry
     from grpokit.rewards.terms import RewardTerm, as_terms
-    from grpokit.runs import build
+    from grpokit.runs import build_rewards
 
     if settings is not None:
-        terms = build.rewards(settings)
+        terms = build_rewards.rewards(settings)
         uses = [reward.use for reward in settings.rewards]
     else:
         params = _parameters(names, words)
@@ -244,7 +244,7 @@ def _rewards(
     try:
         yield as_terms(terms), uses
     finally:
-        build.close(terms)
+        build_rewards.close(terms)
 
 
 def _parameters(names: Sequence[str], words: Sequence[str]) -> Mapping[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,7 +42,7 @@ from grpokit.config.parts import (
 )
 from grpokit.config.phases import PhaseConfig, PhaseTrainerConfig
 from grpokit.config.yaml_source import Source, read
-from grpokit.errors import ConfigError, UsageError, shown
+from grpokit.errors import ConfigError, UsageError, reworded, shown
 from grpokit.knobs import Count, SeedSettings, Total, Whole
 
 _Tracker = Literal[  # accelerate's, which is too heavy to be asked
@@ -150,6 +151,14 @@ class RunConfig(Strict, SeedSettings):
             path = ("phases", self._phase, *path)
         key = ".".join(map(str, path))
         return f"{where(self._source, path, message)}: {key}: " if self._source else ""
+
+    @contextmanager
+    def at(self, *path: str | int) -> Iterator[None]:
+        """An error in here begins with the place of a key."""
+        try:
+            yield
+        except UsageError as error:
+            raise reworded(error, f"{self.place(*path, message=str(error))}{error}") from error
 
     def phased(self) -> list[tuple[PhaseConfig, RunConfig]]:
         """Each phase with the config of a run that would consist of it alone; a single one without phases.

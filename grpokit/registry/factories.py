@@ -11,13 +11,13 @@ import functools
 import inspect
 import math
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from grpokit.errors import GrpokitError, PluginError, shown
+from grpokit.errors import GrpokitError, PluginError, nearest, shown
 from grpokit.registry.entry_points import described
 from grpokit.registry.importing import import_name, missing
 from grpokit.registry.name_lookup import find, is_path
@@ -30,7 +30,7 @@ _DATA = {
 }  # arguments of a plain function that later calls fill in, by position
 
 
-def create(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any:
+def create(kind: str, name: str, params: Mapping[str, Any] | None = None, *, keys: Collection[str] = ()) -> Any:
     """Build the component `name` of a kind with its parameters.
 
     Args:
@@ -38,18 +38,19 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any
         name: a plugin's name for it, or "package.module:function" for one that no plugin brings.
         params: keyword parameters. A class or a policy's or objective's factory is called with them; a plain
             reward, advantage or placement function gets them as keywords in every later call.
+        keys: what else a config may say of the component, which an unknown parameter may have meant.
 
     Raises:
         PluginError: unknown or ambiguous name, missing dependency, wrong parameters.
     """
     target, what, install = _factory(kind, name)
     plain = kind in _DATA and not inspect.isclass(target)
-    built = target if plain else _call(target, what, params or {}, install)
+    built = target if plain else _call(target, what, params or {}, install, keys=keys)
     if kind == "reward":
         refuse_columns(built, what)
     if not plain:
         return built
-    _check_params(target, what, params or {}, data=_DATA[kind])
+    _check_params(target, what, params or {}, data=_DATA[kind], keys=keys)
     return functools.partial(target, **params) if params else target
 
 
@@ -162,8 +163,9 @@ def _call(
     install: str,
     *,
     failure: str = "cannot be built with",
+    keys: Collection[str] = (),
 ) -> Any:
-    _check_params(target, what, params, data=0)
+    _check_params(target, what, params, data=0, keys=keys)
     values = ", ".join(f"{name}={value!r}" for name, value in params.items()) or "its defaults"
     with explained(f"The {what} {failure} {values:.200}"):
         from grpokit.processes.own_gpu import take_own_gpu
@@ -194,7 +196,9 @@ def explained(what: str) -> Iterator[None]:
         raise PluginError(f"{what}: {described(error)}{place}.") from error
 
 
-def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, Any], *, data: int) -> None:
+def _check_params(
+    target: Callable[..., Any], what: str, params: Mapping[str, Any], *, data: int, keys: Collection[str] = ()
+) -> None:
     """Refuse parameters that the factory does not take, before calling it; the first `data` are not for the config."""
     try:
         parameters, open_ended = _declared(target, data=data)
@@ -203,8 +207,9 @@ def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, An
     choices = ", ".join(n if p.default is p.empty else f"{n}={p.default!r}" for n, p in parameters.items()) or "none"
     unknown = [name for name in params if name not in parameters]
     if unknown and not open_ended:
+        more = f" Keys of every {what.split()[0]}: {', '.join(keys)}{nearest(unknown[0], keys)}." if keys else ""
         raise PluginError(
-            f"The {what} has no parameter '{unknown[0]}'{hint(unknown[0], parameters)}. It accepts: {choices}."
+            f"The {what} has no parameter '{unknown[0]}'{hint(unknown[0], parameters)}. It accepts: {choices}.{more}"
         )
     absent = [n for n, p in parameters.items() if p.default is p.empty and n not in params]
     if absent:

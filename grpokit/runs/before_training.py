@@ -13,7 +13,7 @@ from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, DataError, UsageError, counted, nearest, reworded, shown
 from grpokit.rewards.terms import RewardTerm, as_terms
-from grpokit.runs import build
+from grpokit.runs import build, build_rewards
 from grpokit.runs.resuming import Digests
 from grpokit.trainer import Trainer
 from grpokit.types import Prompt
@@ -61,8 +61,8 @@ def _unscorable(config: RunConfig, prompts: PromptSequence, held_out: PromptSequ
     """
     warnings: list[str] = []
     sequences = {"training prompt": prompts} | ({} if held_out is None else {"held-out prompt": held_out})
-    whys = {place: why for place in range(len(config.rewards)) if (why := build.unscorable(config, place))}
-    names = [build.name_of(reward) for reward in config.rewards]
+    whys = {place: why for place in range(len(config.rewards)) if (why := build_rewards.unscorable(config, place))}
+    names = [build_rewards.name_of(reward) for reward in config.rewards]
     trained = {name for name, reward in zip(names, config.rewards, strict=True) if reward.weight}
     size = build.picture_size(config)
     for what, sequence in sequences.items():

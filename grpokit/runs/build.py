@@ -6,12 +6,8 @@ is reported with its place in the config, before anything is written.
 
 from __future__ import annotations
 
-import inspect
-import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,42 +15,29 @@ import torch
 
 from grpokit import data, registry
 from grpokit.advantages import AdvantageFn
-from grpokit.config.parts import Component, RewardConfig
+from grpokit.config.parts import Component
 from grpokit.config.phases import PhaseConfig
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
-from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest, reworded, shown
+from grpokit.errors import ConfigError, DataError, PluginError, nearest, shown
 from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.images import MAX_PIXELS
-from grpokit.knobs import Correction, RewardSettings, TrainerSettings, meanings
+from grpokit.knobs import Correction, TrainerSettings, meanings
 from grpokit.objectives import Objective
 from grpokit.phases.phase import Phase
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.policy import Policy
-from grpokit.registry.specs import PolicySpec, RewardSpec, Spec
-from grpokit.rewards.isolation import torch_state_kept
-from grpokit.rewards.submission import Submits
+from grpokit.registry.specs import PolicySpec
 from grpokit.rewards.terms import RewardTerm
-from grpokit.rewards.worker_pool import PooledReward
-from grpokit.runs.placing import placed
 from grpokit.trainer import Trainer
 from grpokit.training import devices
 from grpokit.training.contract import missing_methods
 from grpokit.types import Prompt
 
 
-@contextmanager
-def _at(config: RunConfig, *path: str | int) -> Iterator[None]:
-    """An error in here begins with the place of a key in the config."""
-    try:
-        yield
-    except UsageError as error:
-        raise reworded(error, f"{config.place(*path, message=str(error))}{error}") from error
-
-
 def policies(config: RunConfig) -> dict[str, Policy]:
     """Build what `policy` names, on the config's device: one policy, which is called "", or several over one model."""
-    with _at(config, "policy"):
+    with config.at("policy"):
         built = registry.create("policy", config.policy.use, config.policy.params)
         several = dict(built) if isinstance(built, Mapping) else {"": built}
         if isinstance(built, Mapping):
@@ -67,7 +50,7 @@ def policies(config: RunConfig) -> dict[str, Policy]:
                     f"The policy {which} lacks {', '.join(methods)} of the policy contract (it is of type "
                     f"{type(one).__name__})."
                 )
-    with _at(config, "trainer", "device"):
+    with config.at("trainer", "device"):
         for one in several.values():
             devices.place(one.modules(), devices.find(config.trainer.device))
     return several
@@ -82,7 +65,7 @@ def check_known(config: RunConfig) -> None:
     named = [(("policy",), "policy", config.policy.use)]
     for place, kind, use in [*named, *((("rewards", i), "reward", term.use) for i, term in enumerate(config.rewards))]:
         if ":" not in use:  # a path is imported where its run begins
-            with _at(config, *place):
+            with config.at(*place):
                 registry.find(kind, use)
 
 
@@ -109,14 +92,14 @@ def drawing(policies: Mapping[str, Policy]) -> Policy:
 
 def output_kind(config: RunConfig) -> str | None:
     """The kind of output that the policy makes, where a plugin says it."""
-    with _at(config, "policy"):
+    with config.at("policy"):
         spec = registry.spec_of("policy", config.policy.use)
     return spec.makes if isinstance(spec, PolicySpec) else None
 
 
 def picture_size(config: RunConfig) -> tuple[int, int] | None:
     """(height, width) of the pictures that a policy makes, where its plugin has the parameter `size`."""
-    with _at(config, "policy"):
+    with config.at("policy"):
         if not isinstance(registry.spec_of("policy", config.policy.use), PolicySpec):
             return None
         size = registry.parameters("policy", config.policy.use, config.policy.params).get("size")
@@ -125,7 +108,7 @@ def picture_size(config: RunConfig) -> tuple[int, int] | None:
 
 def check_prompts(config: RunConfig, *sequences: Sequence[Prompt] | None) -> None:
     """Let the policy's plugin refuse prompts before the policy is built and its weights are read, where it can."""
-    with _at(config, "policy"):
+    with config.at("policy"):
         spec = registry.spec_of("policy", config.policy.use)
         if not (isinstance(spec, PolicySpec) and spec.reader):
             return
@@ -138,153 +121,8 @@ def check_prompts(config: RunConfig, *sequences: Sequence[Prompt] | None) -> Non
             sequence.checked = True
 
 
-def rewards(config: RunConfig, *, others: Sequence[tuple[RunConfig, list[RewardTerm]]] = ()) -> list[RewardTerm]:
-    """Build the reward terms, in the config's order; each must accept what the policy makes.
-
-    Those with worker processes have them started; `close` ends these.
-
-    Args:
-        config: the run's, or that of a phase.
-        others: configs with terms that are built already. A reward that one of them has, too, is not built again.
-    """
-    makes = output_kind(config)
-    built = [
-        (reward, term.reward) for other, terms in others for reward, term in zip(other.rewards, terms, strict=True)
-    ]
-    new: list[RewardTerm] = []
-    terms: list[RewardTerm] = []
-    try:
-        for i, reward in enumerate(config.rewards):
-            same = next((scorer for earlier, scorer in built if _is_same(earlier, reward)), None)
-            terms.append(_term(config, i, reward, makes) if same is None else _weighted(config, i, same))
-            if same is None:
-                new.append(terms[-1])
-    except BaseException:
-        close(new)
-        raise
-    return terms
-
-
-@contextmanager
-def all_rewards(config: RunConfig) -> Iterator[tuple[list[RewardTerm], dict[str, list[RewardTerm]]]]:
-    """The reward terms of a run, and by name of those phases that have rewards of their own; closed in the end.
-
-    What a phase has in common with the run, or with an earlier phase, is not built again.
-    """
-    built: list[tuple[RunConfig, list[RewardTerm]]] = []
-    own_terms: dict[str, list[RewardTerm]] = {}
-    try:
-        terms = rewards(config)
-        built.append((config, terms))
-        for phase, own in config.phased():
-            if own.rewards is not config.rewards:
-                own_terms[phase.name] = rewards(own, others=built)
-                built.append((own, own_terms[phase.name]))
-        yield terms, own_terms
-    finally:
-        close([term for _, some in built for term in some])
-
-
-def _spec(reward: RewardConfig) -> Spec | None:
-    """What its plugin says of a reward; None without one, and where the plugin is installed at the service alone."""
-    try:
-        return registry.spec_of("reward", reward.use)
-    except PluginError:
-        if reward.placement is None:
-            raise
-        return None
-
-
-def _is_same(one: RewardConfig, other: RewardConfig) -> bool:
-    """Whether two rewards score alike, whatever their weights."""
-    return (one.use, one.params, one.workers, one.reward_timeout, one.placement) == (
-        *(other.use, other.params, other.workers, other.reward_timeout, other.placement),
-    )
-
-
-def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
-    """A reward's function that says why it cannot score a prompt; None where its plugin brings none."""
-    makes = output_kind(config)
-    with _at(config, "rewards", index):
-        spec = _spec(config.rewards[index])
-        if not isinstance(spec, RewardSpec) or not spec.unscorable:
-            return None
-        if makes is not None and makes not in spec.accepts:  # which has a message of its own
-            return None
-        with _state_kept(config.rewards[index].use):
-            function = registry.resolve(spec.unscorable)
-        named = inspect.signature(function).parameters.keys() & config.rewards[index].params
-        return partial(function, **{name: config.rewards[index].params[name] for name in named})
-
-
-@contextmanager
-def _state_kept(reward: str) -> Iterator[None]:
-    """What a reward changes of the process's state while it is imported and built is set back, as after its calls."""
-    changes: list[str] = []
-    with torch_state_kept(changes):
-        yield
-    if changes:
-        warnings.warn(
-            f"The reward '{reward}' changed {' and '.join(changes)} while it was built, which affects the whole "
-            "process. It is set back. Change such state only in a `with` block inside the reward.",
-            stacklevel=2,
-        )
-
-
-def close(terms: Sequence[RewardTerm]) -> None:
-    """End what rewards hold elsewhere, such as worker processes."""
-    for reward in {id(term.reward): term.reward for term in terms}.values():
-        if isinstance(reward, Submits):
-            reward.close()
-
-
-def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None) -> RewardTerm:
-    built: Any
-    with _at(config, "rewards", index), _own_keys_named():
-        if makes is not None and (reward.placement is None or _spec(reward) is not None):
-            registry.check_accepts(reward.use, makes, what=f"the policy '{config.policy.use}' makes")
-        if reward.placement is not None:
-            built = None
-        elif reward.workers:
-            built = PooledReward(reward.use, reward.params, workers=reward.workers, timeout=reward.reward_timeout)
-            built.start()
-        else:
-            with _state_kept(reward.use):
-                built = registry.create("reward", reward.use, reward.params)
-            if not isinstance(built, Submits):
-                _check_callable("reward", reward.use, built, "samples")
-    if reward.placement is not None:
-        with _at(config, "rewards", index, "placement"):
-            built = placed(reward)
-    return _weighted(config, index, built)
-
-
-def _weighted(config: RunConfig, index: int, scorer: Any) -> RewardTerm:
-    """The term of a reward that is built."""
-    reward = config.rewards[index]
-    settings = {name: getattr(reward, name) for name in meanings(RewardSettings)}
-    return RewardTerm(name=name_of(reward), reward=scorer, unscorable=unscorable(config, index), **settings)
-
-
-def name_of(reward: RewardConfig) -> str:
-    """What metrics call a reward, unless the name is taken."""
-    return reward.name or reward.use.rpartition(":")[2]
-
-
-@contextmanager
-def _own_keys_named() -> Iterator[None]:
-    """Where a reward lacks a parameter, a key of the config may have been meant."""
-    try:
-        yield
-    except PluginError as error:
-        unknown = re.search(r"has no parameter '([^']*)'", str(error))
-        if unknown is None:
-            raise
-        keys = RewardConfig.model_fields
-        raise PluginError(f"{error} Keys of every reward: {', '.join(keys)}{nearest(unknown[1], keys)}.") from error
-
-
-def _check_callable(kind: str, name: str, built: Any, arguments: str) -> None:
+def check_callable(kind: str, name: str, built: Any, arguments: str) -> None:
+    """Make sure that a factory gave something to call."""
     if not callable(built):
         raise PluginError(
             f"The factory of {kind} '{name}' returned an object of type {type(built).__name__}; expected a function, "
@@ -300,7 +138,7 @@ def prompts(config: RunConfig) -> tuple[PromptSequence, PromptSequence | None]:
     )
     assert train is not None  # the config's schema asks for one source
     if d.eval_fraction is not None:
-        with _at(config, "data", "eval_fraction"):
+        with config.at("data", "eval_fraction"):
             return data.hold_out(train, d.eval_fraction, config.seed)
     return train, _read(
         config,
@@ -328,12 +166,12 @@ def _read(
     prefix = "eval_" if split == "eval" else ""  # of the keys
     for key, path in (("prompts", text), ("jsonl", jsonl)):
         if path is not None:
-            with _at(config, "data", f"{prefix}{key}"):
+            with config.at("data", f"{prefix}{key}"):
                 return data.read_prompts(
                     path, columns=source.columns, targets=_path(targets), images=_path(images), max_pixels=limit
                 )
     if source.dataset is not None and dataset_split is not None:
-        with _at(config, "data", "eval_split" if split == "eval" else "dataset"):
+        with config.at("data", "eval_split" if split == "eval" else "dataset"):
             return data.read_dataset(
                 source.dataset,
                 subset=source.subset,
@@ -345,7 +183,7 @@ def _read(
 
 
 def _from_function(config: RunConfig, use: str, split: str) -> PromptSequence:
-    with _at(config, "data", "use"):
+    with config.at("data", "use"):
         items = registry.call(use, {"split": split, **(config.data.model_extra or {})}, what="data source")
         with registry.explained(f"The data source '{use}' failed while giving prompts for split '{split}'"):
             prompts = data.as_prompts(items, source=f"{use}, split '{split}'")  # which may come one by one
@@ -381,7 +219,7 @@ def trainer(
         named = _policy_of(config, place, phase, policies)
         settings: dict[str, Any] = {name: getattr(own.trainer, name) for name in meanings(TrainerSettings)}
         settings |= {"advantage": advantage(own, terms), "objective": objective(own), "correction": correction(own)}
-        with _at(config, "phases", place) if config.phases else nullcontext():
+        with config.at("phases", place) if config.phases else nullcontext():
             built = Trainer(
                 policies[named],
                 terms,
@@ -430,9 +268,9 @@ def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
     """Build the advantage function, and try it on numbers in the shapes of training: it checks its parameters there."""
     setting = config.trainer.advantage
     name = setting if isinstance(setting, str) else setting.use
-    with _at(config, "trainer", "advantage"):
+    with config.at("trainer", "advantage"):
         built: AdvantageFn = _component("advantage", setting, {})
-        _check_callable("advantage", name, built, "rewards, weights and groups")
+        check_callable("advantage", name, built, "rewards, weights and groups")
         groups = torch.arange(2).repeat_interleave(config.trainer.group_size)
         weights = torch.tensor([r.weight for r in rewards if not r.monitor], dtype=torch.float64)
         scores = torch.arange(float(len(groups) * len(weights))).reshape(len(groups), -1).double()
@@ -444,7 +282,7 @@ def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
 def objective(config: RunConfig) -> Objective:
     """Build the objective."""
     t = config.trainer
-    with _at(config, "trainer", "objective"):
+    with config.at("trainer", "objective"):
         built = _component("objective", t.objective, t.flat_objective)
         if not isinstance(built, Objective):
             raise PluginError(

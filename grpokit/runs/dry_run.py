@@ -15,7 +15,7 @@ from grpokit.errors import counted, shown
 from grpokit.evaluation.held_out import draw
 from grpokit.guards.hacking import too_seldom
 from grpokit.rewards.scoring import score
-from grpokit.runs import before_training, build, resuming, tracking
+from grpokit.runs import before_training, build, build_rewards, resuming, tracking
 from grpokit.sampling import prompt_indices
 from grpokit.tracking.progress import score_text
 from grpokit.trainer import Trainer
@@ -40,7 +40,7 @@ def dry_run(config: RunConfig, *, name: str = "run") -> Iterator[str]:
     prompts, held_out = build.prompts(config)
     warnings = before_training.unscorable_prompts(config, prompts, held_out)
     build.check_prompts(config, prompts, held_out)
-    with build.all_rewards(config) as (terms, own_terms):
+    with build_rewards.all_rewards(config) as (terms, own_terms):
         before_training.check_scores(config, terms, held_out)
         policies = build.policies(config)
         if held_out is not None:

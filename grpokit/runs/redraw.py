@@ -24,7 +24,7 @@ from grpokit.run_folder.header import versions
 from grpokit.run_folder.journal import journal_row
 from grpokit.run_folder.names import CHECKPOINTS, METRICS, VERSIONS, check_run_folder
 from grpokit.run_folder.reader import read_rows
-from grpokit.runs import build
+from grpokit.runs import build, build_rewards
 from grpokit.training import checkpoint
 
 _MEASURED = ("time", "step_time", "memory")  # metrics of the clock and the machine, not of the run
@@ -91,7 +91,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
     config = presets.read_config(run)[0]
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
-    with build.all_rewards(config) as (terms, own_terms):
+    with build_rewards.all_rewards(config) as (terms, own_terms):
         policies = build.policies(config)
         trainer = build.trainer(config, policies, terms, build.prompts(config)[0], own_rewards=own_terms)
         start = _load(run, trainer, step)

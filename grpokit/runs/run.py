@@ -29,7 +29,7 @@ from grpokit.run_folder.header import begun, may_go_on, versions, write_header, 
 from grpokit.run_folder.journal import Journal, has_start
 from grpokit.run_folder.lock import locked
 from grpokit.run_folder.names import CHECKPOINTS, EVALUATIONS
-from grpokit.runs import before_training, build, resuming
+from grpokit.runs import before_training, build, build_rewards, resuming
 from grpokit.runs.tracking import Tracking
 from grpokit.tracking.step_report import StepReport
 from grpokit.training import checkpoint
@@ -111,7 +111,7 @@ class Run:
         self.resumed = self.team.first(lambda: may_go_on(self.folder, resume=resume, overwrite=overwrite))
         if resume and not self.resumed:
             self.watcher.say(f"{self.folder} has no checkpoint, so the run starts anew")
-        self.terms, self._own_terms = stack.enter_context(build.all_rewards(config))  # which may fetch weights
+        self.terms, self._own_terms = stack.enter_context(build_rewards.all_rewards(config))  # which may fetch weights
         self._digests = resuming.digests(*data)
         self._warnings += resuming.refuse_other_processes(self.team, config, self._digests)
         before_training.check_scores(config, self.terms, self.held_out)

@@ -28,7 +28,7 @@ from grpokit import GrpokitError, Prompt, cli, registry
 from grpokit.config import yaml_source as sources
 from grpokit.config.schema import parse, resolved
 from grpokit.data import read_prompts
-from grpokit.runs import build
+from grpokit.runs import build, build_rewards
 
 CASES = {"structure": 600, "text": 500, "overrides": 300, "prompts": 200, "jsonl": 250, "pictures": 150}
 TIMES = int(os.environ.get("GRPOKIT_FUZZ", "1"))
@@ -112,7 +112,7 @@ def build_all(text: str, overrides: Sequence[str] = ()) -> None:
             for prompts in build.prompts(config):
                 for prompt in prompts[:2] if prompts else ():
                     assert isinstance(prompt, Prompt)
-        terms = build.rewards(config)
+        terms = build_rewards.rewards(config)
         build.advantage(config, terms)
         build.objective(config)
         build.policy(config)

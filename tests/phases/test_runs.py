@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from grpokit import Decisions, RunError, UsageError, registry, report
 from grpokit.config.schema import parse, resolved, schema
-from grpokit.runs import build
+from grpokit.runs import build_rewards
 from grpokit.runs import train as run
 from grpokit.runs.export import export
 from grpokit.runs.redraw import redraw
@@ -146,12 +146,12 @@ def test_a_reward_of_several_phases_is_built_once(monkeypatch: pytest.MonkeyPatc
     built = []
     create = registry.create
 
-    def counted(kind: str, name: str, params: Any) -> Any:
+    def counted(kind: str, name: str, params: Any, **options: Any) -> Any:
         built.append((kind, name))
-        return create(kind, name, params)
+        return create(kind, name, params, **options)
 
     monkeypatch.setattr(registry, "create", counted)
-    with build.all_rewards(parse(CONFIG, "c.yaml")) as (terms, own_terms):
+    with build_rewards.all_rewards(parse(CONFIG, "c.yaml")) as (terms, own_terms):
         assert [name for kind, name in built if kind == "reward"] == [
             "tests.two_halves:first_is_high",
             "tests.two_halves:second_is_high",
@@ -160,7 +160,7 @@ def test_a_reward_of_several_phases_is_built_once(monkeypatch: pytest.MonkeyPatc
         assert own_terms["a"][0].reward is terms[0].reward
         assert [term.weight for term in own_terms["a"]] == [2.0]
     own = parse(CONFIG, "c.yaml", ["phases.0.rewards.0.use=tiny_rewards:letters", "phases.0.rewards.0.factor=2.0"])
-    with build.all_rewards(own) as (terms, own_terms):
+    with build_rewards.all_rewards(own) as (terms, own_terms):
         assert own_terms["a"][0].reward is not terms[0].reward
 
 

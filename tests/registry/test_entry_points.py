@@ -30,7 +30,7 @@ from grpokit.cli import components
 from grpokit.config import presets, yaml_source
 from grpokit.config.schema import parse, resolved
 from grpokit.registry import entry_points, hookspecs
-from grpokit.runs import build
+from grpokit.runs import build, build_rewards
 from grpokit.runs import train as run
 from grpokit.runs.resuming import refuse_other_config
 from grpokit.testing import by_name
@@ -254,8 +254,9 @@ def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_command_of_a_plugin_is_imported_when_it_is_called(installed: Path) -> None:
     done = command("--help", path=installed)
-    assert re.search(r"^  greet +Greet somebody\.$", done.stdout, re.MULTILINE)
-    assert "imported" not in done.stdout
+    assert re.search(r"^  serve-reward +Serve a reward", done.stdout, re.MULTILINE)
+    assert "greet" not in done.stdout  # help looks at no plugin
+    assert "Greet somebody." in command("plugins", path=installed).stdout
     assert command("greet", "Ada", "--times", "2", path=installed).stdout == "imported\nHello Ada. Hello Ada.\n"
     assert "several times if asked" in command("greet", "-h", path=installed).stdout
     assert "No such command 'gret'" in command("gret", path=installed).stderr
@@ -357,7 +358,7 @@ def test_a_presets_names_mean_its_own_plugin_and_then_grpokits() -> None:
     assert (config.rewards[0].use, config.trainer.advantage) == ("rival:length", "rival:group")
     changed, _ = presets.read_config("toy-lm", ["rewards.0.use=length"])  # a user's word stays as it is
     with pytest.raises(PluginError, match="'length' is ambiguous: write 'builtin:length' or 'rival:length'"):
-        build.rewards(changed)
+        build_rewards.rewards(changed)
 
 
 @pytest.mark.usefixtures("rival")

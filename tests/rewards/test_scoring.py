@@ -45,7 +45,7 @@ from grpokit.builtin.text_rewards import (
 )
 from grpokit.rewards.scoring import score
 from grpokit.rewards.terms import as_terms
-from grpokit.runs import build
+from grpokit.runs import build_rewards
 
 NAN = math.nan
 
@@ -370,7 +370,7 @@ def test_anything_with_submit_and_close_scores() -> None:
     reward = Elsewhere(lengths)
     terms = as_terms([reward, says([0.0] * 4)])
     assert score(terms, in_groups("a", "bb", "ccc", "dddd")).matrix.tolist() == [[1, 0], [2, 0], [3, 0], [4, 0]]
-    build.close(terms)
+    build_rewards.close(terms)
     assert reward.closed
 
 

@@ -9,7 +9,7 @@ import torch
 
 from grpokit import Sample
 from grpokit.config import presets
-from grpokit.runs import build
+from grpokit.runs import build, build_rewards
 from grpokit.runs import train as run
 
 GLYPH_TARGETS = 0.97  # the least that the reader must score on the true target pictures
@@ -44,7 +44,7 @@ def test_toy_lm_rises_in_a_few_steps(tmp_path: Path) -> None:
 def test_toy_glyph_becomes_legible(seed: int, tmp_path: Path) -> None:
     config, _ = presets.read_config("toy-glyph")
     _, held_out = build.prompts(config)
-    true = build.rewards(config)[1].reward
+    true = build_rewards.rewards(config)[1].reward
     best = true([Sample(prompt=p, output=p.target, group=0) for p in held_out])
     assert sum(best) / len(best) >= GLYPH_TARGETS
     done = train("toy-glyph", tmp_path / "r", f"seed={seed}")

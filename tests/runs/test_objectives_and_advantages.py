@@ -14,7 +14,7 @@ from grpokit.config import presets
 from grpokit.errors import UsageError
 from grpokit.objectives import reduction_weights
 from grpokit.registry.name_lookup import installed
-from grpokit.runs import build
+from grpokit.runs import build, build_rewards
 from grpokit.tracking.step_report import StepReport
 
 OBJECTIVES, ADVANTAGES = ([spec.name for _, spec in installed(kind)] for kind in ("objective", "advantage"))
@@ -35,7 +35,7 @@ def trained(objective: str, advantage: str, *overrides: str) -> tuple[list[Tenso
     chosen = (f"trainer.objective={objective}", f"trainer.advantage={advantage}")
     config, _ = presets.read_config("toy-lm", [*SETTINGS, *chosen, *overrides])
     prompts, _ = build.prompts(config)
-    trainer = build.trainer(config, build.policies(config), build.rewards(config), prompts)
+    trainer = build.trainer(config, build.policies(config), build_rewards.rewards(config), prompts)
     updates = trainer.current.trainer.updates
     gradients: list[Tensor] = []
     updates.optimizer.register_step_pre_hook(

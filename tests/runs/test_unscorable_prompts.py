@@ -13,7 +13,7 @@ from grpokit.config import schema
 from grpokit.data import as_prompts
 from grpokit.rewards import needs
 from grpokit.rewards.needs import picture_target
-from grpokit.runs import build
+from grpokit.runs import build_rewards
 from grpokit.runs.before_training import unscorable_prompts
 
 MIXED, HELD_OUT = as_prompts(["a b", "x", "y"], source="p.txt"), as_prompts(["x", "c d"], source="h.txt")
@@ -87,7 +87,7 @@ def test_targets_of_another_shape_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     painter = PolicySpec(name="painter", factory="nowhere:f", makes="image")
     monkeypatch.setattr(registry, "spec_of", lambda kind, name: painter if name == "a:b" else None)
     monkeypatch.setattr(registry, "parameters", lambda kind, name, given: {"size": [32, 64]})
-    monkeypatch.setattr(build, "unscorable", lambda config, index: picture_target)
+    monkeypatch.setattr(build_rewards, "unscorable", lambda config, index: picture_target)
     [line] = unscorable_prompts(config("{use: pairs}"), prompts, None)
     assert "of 2 of 4 training prompts have another shape" in line
     assert "prompt 2 of p.txt ('a sign'): 64 x 64 pixels instead of 64 x 32" in line

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from command_line import Call, rows
 from grpokit.config import presets
-from grpokit.runs import build
+from grpokit.runs import build, build_rewards
 from grpokit.runs import train as run
 from grpokit.testing import by_name
 
@@ -113,7 +113,7 @@ def test_the_large_preset_reads_its_data_set(tmp_path: Path) -> None:
     assert [p.text for p in held_out] == ["What is 0 + 4?", "What is 1 + 4?", "What is 2 + 4?"]
     assert (len(prompts), prompts[0].target) == (6, "3 + 4 = <<3+4=7>>7\n#### 7")
     samples: Any = [type("", (), {"output": f"so {text}\n#### {text}", "prompt": prompts[0]})() for text in ("7", "8")]
-    assert [term.reward(samples) for term in build.rewards(config)] == [[1, 0], [1, 1]]
+    assert [term.reward(samples) for term in build_rewards.rewards(config)] == [[1, 0], [1, 1]]
 
 
 def test_the_large_preset_without_network_or_datasets(

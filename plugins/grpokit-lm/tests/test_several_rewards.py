@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grpokit import StepReport
 from grpokit.config import presets
-from grpokit.runs import build
+from grpokit.runs import build, build_rewards
 from grpokit.runs import train as run
 
 PAGE = Path(__file__).parents[3] / "docs" / "language-models.md"
@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def first_step(*overrides: str) -> StepReport:
     config, _ = presets.read_config("config.yaml", overrides)
     prompts, _ = build.prompts(config)
-    return build.trainer(config, build.policies(config), build.rewards(config), prompts).step()
+    return build.trainer(config, build.policies(config), build_rewards.rewards(config), prompts).step()
 
 
 def trl(rewards: Tensor, *, scale: str = "group", normalize_then_sum: bool = False) -> Tensor:

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from grpokit import CheckpointError, Prompt, Sample, Trainer, UsageError, create, evaluate, objectives
 from grpokit.config import presets
 from grpokit.divergence import kl_divergence
-from grpokit.runs import build
+from grpokit.runs import build, build_rewards
 from grpokit.sampling import derive_seeds
 from grpokit.types import Rollout, Seeds
 from grpokit_toy.flow import ToyFlow, draw_points, on_ring, prompt_radius, ring_prompts
@@ -337,13 +337,13 @@ def test_the_start_is_a_blob_that_does_not_listen() -> None:
 def test_the_preset_reads_and_builds() -> None:
     config, _ = presets.read_config("toy-flow")
     assert isinstance(build.policy(config), ToyFlow)
-    assert [term.name for term in build.rewards(config)] == ["ring"]
+    assert [term.name for term in build_rewards.rewards(config)] == ["ring"]
 
 
 def test_it_learns_the_ring(tmp_path: Path) -> None:
     """The run of the preset, cut short."""
     config, _ = presets.read_config("toy-flow", ["trainer.steps=70"])
-    policy, rewards = build.policy(config), build.rewards(config)
+    policy, rewards = build.policy(config), build_rewards.rewards(config)
     before = evaluate(policy, rewards, ring_prompts("eval"), samples_per_prompt=32, batch_size=512)
     trainer = build.trainer(config, {"": policy}, rewards, ring_prompts())
     reports = list(trainer)

@@ -19,7 +19,7 @@ import torch
 from grpokit import GrpokitError, Prompt, RewardTerm, UsageError
 from grpokit.config import presets
 from grpokit.rewards.scoring import score
-from grpokit.runs import build
+from grpokit.runs import build, build_rewards
 from grpokit.runs.rescore import kendall_tau
 from grpokit.sampling import derive_seeds
 from grpokit_glm_image.policy import GlmImageAR
@@ -115,7 +115,7 @@ def main(words: Sequence[str] | None = None) -> int:
         train, held_out = build.prompts(config)
         prompts = (train if held_out is None else held_out)[: options.prompts]
         build.check_prompts(config, prompts)
-        terms = build.rewards(config)
+        terms = build_rewards.rewards(config)
         policy = build.policy(config)
         if not isinstance(policy, GlmImageAR):
             raise UsageError(f"The policy must be glm-image-ar, and '{config.policy.use}' is another.")
@@ -124,7 +124,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     finally:
-        build.close(terms)
+        build_rewards.close(terms)
     width = max(len("seconds per picture"), *(len(each.name) for each in found.agreements))
     print(f"{'':{width}}  training  evaluation    tau  groups")
     for each in found.agreements:

@@ -10,8 +10,7 @@ import pytest
 
 from grpokit import Pending, PluginError, PooledReward, Prompt, Sample, UsageError
 from grpokit.config import presets
-from grpokit.runs import build
-from grpokit.runs.placing import placed
+from grpokit.runs import build_rewards
 
 
 class Mirror(PooledReward):
@@ -34,7 +33,7 @@ def reward_at(place: str) -> Any:
 
 
 def test_a_place_of_a_plugin_s_own() -> None:
-    reward = placed(reward_at(f"{{'{__name__}:mirror': {{copies: 2}}}}"))
+    reward = build_rewards._placed(reward_at(f"{{'{__name__}:mirror': {{copies: 2}}}}"))
     assert isinstance(reward, Mirror)
     assert (reward.workers, reward.timeout) == (2, 600.0)
     samples: Sequence[Sample] = [Sample(prompt=Prompt(text="p"), output="abcd", group=0)]
@@ -45,7 +44,7 @@ def test_a_place_of_a_plugin_s_own() -> None:
 
 
 def reward_of(text: str) -> list[float]:
-    (term,) = build.rewards(
+    (term,) = build_rewards.rewards(
         presets.read_config("toy-lm", ["rewards=[{use: length, maximum: 3, scale: 0.5}]"])[0]
     )  # in the own process
     return list(term.reward([Sample(prompt=Prompt(text="p"), output=text, group=0)]))
@@ -65,7 +64,7 @@ def reward_of(text: str) -> list[float]:
 )
 def test_a_place_that_cannot_be_is_one_message(place: str, message: str) -> None:
     with pytest.raises((UsageError, PluginError), match=message):
-        placed(reward_at(place))
+        build_rewards._placed(reward_at(place))
 
 
 @pytest.mark.parametrize("place", ["{}", "{http: 'http://a:1', ray: {}}"])
@@ -77,4 +76,4 @@ def test_a_reward_has_one_place(place: str) -> None:
 def test_without_ray_its_place_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PluginError, match=r"pip install 'grpokit\[ray\]'"):
-        placed(reward_at("{ray: {replicas: 2}}"))
+        build_rewards._placed(reward_at("{ray: {replicas: 2}}"))
