@@ -32,7 +32,8 @@ def plugins(
     """List the installed policies, rewards and presets.
 
     It lists advantages and objectives, too, and placements of rewards. Each has the package that brings it, and a mark
-    if it is broken or ambiguous. With a name it shows the parameters with their defaults.
+    if it is broken or ambiguous; presets say what they need and how long they take. With a name it shows the parameters
+    with their defaults, or a preset's config.
     """
     if name:
         _show_components(name, as_json)
@@ -63,8 +64,11 @@ def _show_components(name: str, as_json: bool) -> None:
             out.print(f"  {parameter['name']}: {parameter['type']} = {default}", markup=False, soft_wrap=True)
         if fact["problem"]:
             out.print(f"  problem  {fact['problem']}", markup=False, soft_wrap=True)
-        elif fact["kind"] == "preset":
-            out.print(f"  `grpokit presets {fact['name']}` shows its config", markup=False, soft_wrap=True)
+        for title in ("needs", "takes"):
+            if fact.get(title):
+                out.print(f"  {title:<7}  {fact[title]}", markup=False, soft_wrap=True)
+        if fact.get("config"):
+            out.print(f"\n{fact['config']}", markup=False, soft_wrap=True, end="")
 
 
 def _facts(kind: str, name: str) -> dict[str, Any]:
@@ -72,14 +76,21 @@ def _facts(kind: str, name: str) -> dict[str, Any]:
     import inspect
 
     from grpokit import registry
+    from grpokit.config import presets
+    from grpokit.errors import GrpokitError
+    from grpokit.registry.specs import PresetSpec
 
     plugin, spec = registry.find(kind, name)
     facts: dict[str, Any] = {"kind": kind, "name": spec.name, "package": plugin.package, "version": plugin.version}
     facts |= {"summary": spec.summary, "parameters": [], "problem": ""}
     try:
-        parameters, _ = registry.declared(kind, name) if kind != "preset" else ({}, False)
-    except PluginError as error:  # a dependency is missing
-        facts["problem"] = str(error)
+        if isinstance(spec, PresetSpec):
+            facts |= {"needs": spec.needs, "takes": spec.takes, "config": presets.text_of(spec)}
+            presets.read_config(name)
+            return facts
+        parameters, _ = registry.declared(kind, name)
+    except GrpokitError as error:  # a dependency is missing
+        facts["problem"] = f"{error} {spec.install if kind == 'preset' else ''}".strip()
         return facts
     for key, parameter in parameters.items():
         needed = parameter.default is parameter.empty
@@ -134,7 +145,9 @@ def _plugin_rows() -> Iterator[tuple[str, str, str, str, str, str]]:
     for kind in _KINDS:
         for plugin, spec in registry.installed(kind):
             state = "ambiguous" if (kind, spec.name) in ambiguous else "ok"
-            yield kind, spec.name, plugin.package, plugin.version, state, spec.summary
+            cost = ", ".join(filter(None, (getattr(spec, "needs", ""), getattr(spec, "takes", ""))))
+            summary = f"{spec.summary} ({cost})" if cost else spec.summary
+            yield kind, spec.name, plugin.package, plugin.version, state, summary
     for plugin in registry.plugins():
         if plugin.error:
             yield "plugin", plugin.name, plugin.package, plugin.version, "broken", "see below"

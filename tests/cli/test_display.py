@@ -41,7 +41,7 @@ def test_a_display_that_is_gone(tmp_path: Path, how: str, complaint: str) -> Non
     read, out = os.pipe() if how == "pipe" else (os.open(os.devnull, os.O_RDONLY), os.open("/dev/full", os.O_WRONLY))
     os.close(read)
     closing = {"preexec_fn": lambda: os.close(1)} if how == "closed" else {}
-    command = [sys.executable, "-m", "grpokit", "presets"]
+    command = [sys.executable, "-m", "grpokit", "plugins"]
     done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, timeout=60, **closing)
     os.close(out)
     expected = complaint and f"error: What was printed could not be written: {complaint}.\n"
