@@ -80,7 +80,7 @@ MAY_IMPORT = {
     "notebook": "errors types images trainer tracking phases evaluation runs",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards tracking training "
     "evaluation runs",
-    "doctor": "errors types sampling policy reference registry trainer",
+    "doctor": "errors registry scaffold trainer",
     "cli": "errors files knobs types images processes data registry config scaffold rewards tracking training "
     "trainer phases evaluation run_folder report runs plan testing doctor",
     "__init__": "errors _lazy knobs types policy reference objectives registry rewards tracking training guards "

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import textwrap
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from grpokit.cli.app import FAILED, app, console
 from grpokit.errors import address, counted
-
-if TYPE_CHECKING:
-    from grpokit.doctor import Finding
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
 
@@ -20,37 +19,25 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
     """Examine this environment and say what to mend.
 
-    It looks at Python, torch, torchvision, the plugins, their weights and the machine, and trains a tiny policy. It
-    takes less than a minute and fetches nothing. The exit code is 1 if something is wrong.
+    It looks at packages, plugins, weights and torch, and trains a tiny policy. It takes less than a minute and fetches
+    nothing. The exit code is 1 if something is wrong.
     """
     from rich.text import Text
 
-    from grpokit.doctor import examine, isolated
+    from grpokit.doctor.environment import examine
 
-    out = console()
-    findings: list[Finding] = []
-    pages: set[str] = set()
+    findings = []
     for finding in examine():
         findings.append(finding)
-        if as_json:
-            continue
-        out.print(
-            Text(f"{finding.state:<8}", style=_STYLES[finding.state]).append(f" {finding.area:<11} {finding.what}", ""),
-            soft_wrap=True,
-        )
-        advice = [finding.advice] if finding.advice else []
-        links = {finding.page} - pages - {""}  # each once
-        pages |= links
-        for line in [*advice, *(f"see {address(page)}" for page in links)]:
-            print(textwrap.indent(line, " " * 21))
+        if not as_json:
+            state = Text(f"{finding.state:<8}", style=_STYLES[finding.state])
+            console().print(state.append(f" {finding.area:<11} {finding.what}", ""), soft_wrap=True)
+            print(end=textwrap.indent(f"{finding.advice}\n" if finding.advice else "", " " * 21))
     problems, notes = (sum(finding.state == state for finding in findings) for state in ("problem", "note"))
     if as_json:
-        print(isolated.as_json(findings))
+        print(json.dumps({"healthy": not problems, "findings": [*map(dataclasses.asdict, findings)]}, indent=2))
     else:
-        print(
-            f"{counted(problems, 'problem')}, {counted(notes, 'note')}"
-            if problems
-            else f"healthy, {counted(notes, 'note')}"
-        )
+        words = counted(problems, "problem") if problems else "healthy"
+        print(f"{words}, {counted(notes, 'note')}; see {address('doctor')}")
     if problems:
         raise typer.Exit(FAILED)

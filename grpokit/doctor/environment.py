@@ -1,0 +1,154 @@
+"""Packages, plugins and weights; what needs torch is found by another process, which a broken library may end."""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.utils import canonicalize_name
+
+from grpokit import registry
+from grpokit.registry.specs import Asset
+
+MARK = "finding: "  # before what the other process finds
+_PATIENCE = 180.0  # seconds; the first import of torch from a slow disk is most of it
+_SHOWN = ("grpokit", "torch", "accelerate", "transformers", "diffusers", "peft")
+_VARIABLE = re.compile(r"\$\{(\w+):-([^${}]*)\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What is there, and what it means and what to do; a "note" breaks nothing, a "problem" must be mended."""
+
+    area: str
+    state: Literal["ok", "note", "problem"]
+    what: str
+    advice: str = ""
+
+
+def examine() -> Iterator[Finding]:
+    """Yield what is found, area by area; a broken installation raises nothing."""
+    for look in (packages, plugins, weights, training):
+        yield from look()
+
+
+def packages() -> Iterator[Finding]:
+    """Versions, and what `pip check` says."""
+    versions = {each.name: each.version for each in importlib.metadata.distributions()}
+    shown = ", ".join(f"{name} {versions[name]}" for name in _SHOWN if name in versions)
+    yield Finding(area="packages", state="ok", what=f"Python {platform.python_version()}, {shown}")
+    done = _python("pip", "check")
+    if not done.stdout.strip():
+        what = "pip does not work here, so requirements are not checked"
+        yield Finding(area="packages", state="note", what=what, advice="Run: uv pip check")
+    entries = importlib.metadata.entry_points(group="grpokit")
+    plugins = {canonicalize_name(entry.dist.name) for entry in entries if entry.dist is not None}
+    for line in done.stdout.strip().splitlines() if done.returncode else []:
+        name = canonicalize_name(line.split()[0])
+        own = name in plugins or name.startswith("grpokit-")
+        advice = f"Run: pip install {name}" if own else ""
+        yield Finding(area="packages", state="problem" if own else "note", what=line.rstrip("."), advice=advice)
+
+
+def plugins() -> Iterator[Finding]:
+    """Plugins with their errors, and names that two of them use."""
+    for plugin in registry.plugins():
+        what = f"plugin '{plugin.name}' of {plugin.package or 'an unknown package'} {plugin.version}".rstrip()
+        if not plugin.error:
+            yield Finding(area="plugins", state="ok", what=what)
+            continue
+        what = f"{what} is broken: {plugin.error}"
+        advice = f"What it brings cannot be used. Update it, or run: pip uninstall {plugin.package}"
+        yield Finding(area="plugins", state="problem", what=what, advice=advice)
+    for clash in registry.clashes():
+        what = f"the {clash.kind} name '{clash.name}' is ambiguous"
+        advice = f"In a config write {' or '.join(map(repr, clash.choices))}."
+        yield Finding(area="plugins", state="note", what=what, advice=advice)
+
+
+def weights() -> Iterator[Finding]:
+    """What components declare as their assets: each once, with all that need it."""
+    hub: Any = importlib.import_module("huggingface_hub")  # accelerate brings it
+    constants: Any = importlib.import_module("huggingface_hub.constants")
+    cache = Path(constants.HF_HUB_CACHE)
+    repositories = hub.scan_cache_dir(cache).repos if cache.is_dir() else ()
+    revisions = [(each.repo_id, revision) for each in repositories for revision in each.revisions]
+    snapshots = {name: revision.snapshot_path for name, revision in revisions if "main" in revision.refs}
+    assets: dict[str, tuple[Asset, list[str]]] = {}
+    for spec in (spec for plugin in registry.plugins() for spec in plugin.specs):
+        for asset in spec.assets:
+            if not asset.module or importlib.util.find_spec(asset.module):
+                assets.setdefault(repr(asset), (asset, []))[1].append(f"{spec.kind} '{spec.name}'")
+    for asset, users in assets.values():
+        what = f"{asset.name}{f' ({asset.repository})' if asset.repository else ''}, for {', '.join(users)}"
+        if found(asset, snapshots):
+            yield Finding(area="weights", state="ok", what=f"found: {what}")
+            continue
+        place = f"Looked for it in {' or '.join(map(expanded, asset.paths))}. " if asset.paths else ""
+        files = [] if "*" in str(asset.files) else [each.partition("|")[0] for each in asset.files]
+        advice = f"{place}To fetch it, run: {asset.fetch or ' '.join(['hf download', asset.repository, *files])}"
+        if constants.HF_HUB_OFFLINE:
+            advice += "\nHF_HUB_OFFLINE is set, so a run will not fetch it."
+        yield Finding(area="weights", state="note", what=f"missing: {what}", advice=advice)
+
+
+def found(asset: Asset, snapshots: Mapping[str, Path]) -> bool:
+    """Whether all of it is there; `snapshots` are the folders of repositories in the hub's cache."""
+    if asset.paths:
+        return any(glob.glob(expanded(path)) for path in asset.paths)
+    folder = snapshots.get(asset.repository)
+    return folder is not None and all(any(_whole(folder, each) for each in files.split("|")) for files in asset.files)
+
+
+def _whole(folder: Path, pattern: str) -> bool:
+    """Whether files match, and none is missing that an index beside them lists."""
+    files = list(folder.glob(pattern))
+    indexes = {index for file in files for index in file.parent.glob(f"*{file.suffix}.index.json")}
+    listed = [index.parent / name for index in indexes for name in json.loads(index.read_text())["weight_map"].values()]
+    return bool(files) and all(file.exists() for file in [*files, *listed])
+
+
+def expanded(path: str) -> str:
+    """A path with its variables and its "~" replaced.
+
+    >>> expanded("${NO_SUCH_VARIABLE:-${NOR_THIS:-/a}/b}/c.pt")
+    '/a/b/c.pt'
+    """
+    while (match := _VARIABLE.search(path)) is not None:  # the innermost comes first
+        path = path[: match.start()] + (os.environ.get(match[1]) or match[2]) + path[match.end() :]
+    return os.path.expanduser(os.path.expandvars(path))
+
+
+def training() -> Iterator[Finding]:
+    """What the other process finds, and how it ended."""
+    done = _python("grpokit.doctor.training")
+    for line in done.stdout.splitlines():
+        if line.startswith(MARK):
+            yield Finding(**json.loads(line.removeprefix(MARK)))
+    if done.returncode:
+        ending = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        words = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1][:300]
+        what = f"the process that imports torch and trains ended with {ending}: {words}"
+        advice = "A library crashes when it is imported or used. Reinstall what the message names, such as torch: pip "
+        advice += "install --force-reinstall torch"
+        yield Finding(area="self-test", state="problem", what=what, advice=advice)
+
+
+def _python(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", *words]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"it did not end within {_PATIENCE:.0f} s")
