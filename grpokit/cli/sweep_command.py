@@ -1,21 +1,19 @@
-"""The command sweep: the runs of a small grid in turn, and a page that compares them."""
+"""The command sweep: the runs of a small grid in turn, and a table that compares them."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from grpokit.cli.app import INTERRUPTED, app, console
 from grpokit.cli.config_options import ConfigCommand
-from grpokit.errors import RunError, counted
+from grpokit.errors import RunError, UsageError, counted
 
-if TYPE_CHECKING:
-    from grpokit.report.sweep_page import Setting
+_MANY = 100  # runs from which on --yes is needed
 
 
 @app.command(cls=ConfigCommand)
@@ -36,18 +34,17 @@ def sweep(
 ) -> None:
     """Train every combination of some values in turn.
 
-    The folder of the sweep gets a run folder for each combination, and sweep.html, which compares the settings with
+    The folder of the sweep gets a run folder for each combination, and sweep.md, which compares the settings with
     intervals over the seeds. The same command again skips finished runs and resumes the others. More values of the
     same keys may be added. A run that fails does not stop the others.
     """
-    from grpokit.config import grid as grids
-    from grpokit.config import presets
+    from grpokit.config import grid, presets
 
-    grid = grids.parse(values, many=yes)
-    for point in grid.points()[:1]:  # a mistake is told before torch is imported, which takes seconds
-        presets.read_config(source, [*grid.fixed, *(f"{key}={value}" for key, value in point.values.items())])
+    points = grid.points(values)
+    if len(points) > _MANY and not yes:
+        raise UsageError(f"This sweep has {counted(len(points), 'run')}. Add --yes if you mean that.")
+    presets.read_config(source, points[0].overrides)  # a mistake is told before torch is imported, which takes seconds
     from grpokit.cli.progress import watch
-    from grpokit.report import sweep_page
     from grpokit.runs import sweep as sweeping
 
     screen = console()
@@ -56,7 +53,7 @@ def sweep(
     try:
         swept = sweeping.sweep(
             source,
-            grid,
+            points,
             folder=folder,
             say=lambda line: screen.print(line, markup=False, soft_wrap=True),
             watching=lambda: watch(screen),
@@ -64,33 +61,13 @@ def sweep(
     except KeyboardInterrupt:
         print(f"Stopped at once. Go on from the last saved checkpoints with:\n  {again}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    _print_results(sweep_page.results(swept.page.parent))
-    print(f"comparison: {swept.page}")
+    print(f"{sweeping.table(swept.settings)}comparison: {swept.folder / sweeping.PAGE}")
     if swept.interrupted:
         print(f"Stopped after a step; the state is saved. Go on with:\n  {again}")
         raise typer.Exit(INTERRUPTED)
     if swept.failed:
-        by_error: dict[str, list[str]] = {}
-        for name, error in swept.failed.items():
-            by_error.setdefault(error, []).append(name)
-        lines = "".join(f"\n  {', '.join(names)}: {error}" for error, names in by_error.items())
+        lines = "".join(f"\n  {name}: {error}" for name, error in swept.failed.items())
         raise RunError(
             f"{counted(len(swept.failed), 'run')} of the sweep failed:{lines}\nCorrect the cause, and give the same "
             "command again; it goes on with these runs."
         )
-
-
-def _print_results(results: Mapping[str, Sequence[Setting]]) -> None:
-    """A table of the settings with each score's mean over the seeds."""
-    from rich.table import Table
-    from rich.text import Text
-
-    if not results:
-        return
-    first = next(iter(results))
-    table = Table("setting", *results, f"{first}, to the first", "runs", box=None, pad_edge=False)
-    for rows in zip(*results.values(), strict=True):
-        cells = [str(row.reached or "-") for row in rows]
-        change = rows[0].difference.change if rows[0] is not results[first][0] and rows[0].difference else "-"
-        table.add_row(*map(Text, [rows[0].words, *cells, change, str(len(rows[0].scores))]))
-    console().print(table)

@@ -1,32 +1,34 @@
-"""A sweep: the runs of a grid in turn, in one folder that also holds the plan and a page that compares them.
+"""A sweep: the runs of a grid in turn, each an ordinary run folder, and a table of what the settings reached.
 
-Each run is an ordinary run folder. `sweep.json` says which runs there are and how each of them ended, so the same
-command skips what is finished and resumes what is not. A run that fails does not stop the others.
+A number of the table is a mean over runs that differ in their seed alone: of the last evaluation on held-out prompts,
+with a 95 % interval by Student's t over the seeds.
 """
 
 from __future__ import annotations
 
 import gc
-import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import torch
 
 from grpokit.config import presets
-from grpokit.config.grid import Grid
+from grpokit.config.grid import Point
 from grpokit.config.schema import RunConfig
 from grpokit.errors import GrpokitError, UsageError, typed_line
+from grpokit.evaluation.intervals import half_width
 from grpokit.files import write_text
-from grpokit.report import sweep_page
-from grpokit.report.sweep_page import FAILED, FINISHED, INTERRUPTED, PLANNED, SWEEP
-from grpokit.run_folder.lock import locked
-from grpokit.run_folder.names import CONFIG
+from grpokit.run_folder.names import CONFIG, REPORT
+from grpokit.run_folder.reader import Run, read
 from grpokit.runs import build, resuming
 from grpokit.runs import train as training
+
+PAGE = "sweep.md"
+Settings: TypeAlias = dict[str, dict[str, dict[str, float]]]  # setting -> score -> seed -> mean of the last evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,148 +36,128 @@ class Swept:
     """How a sweep ended.
 
     Attributes:
-        page: the page that compares the runs.
+        folder: of the sweep.
+        settings: what the finished runs reached.
         failed: folder's name -> the error, of the runs that failed.
         interrupted: it was stopped by Ctrl-C, and the same command goes on.
     """
 
-    page: Path
+    folder: Path
+    settings: Settings
     failed: Mapping[str, str]
     interrupted: bool
 
 
 def sweep(
     source: str,
-    grid: Grid,
+    points: Sequence[Point],
     *,
     folder: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
     watching: Callable[[], AbstractContextManager[training.Watcher]] = lambda: nullcontext(training.Watcher()),
 ) -> Swept:
-    """Train the runs of a grid that are not finished yet, and write the page that compares all runs in the folder.
+    """Train the runs of a grid that are not finished yet, and write `sweep.md`, which compares them.
 
     Args:
         source: a preset, or a config file.
-        grid: what differs between the runs, from `grpokit.config.grid.parse`.
+        points: the runs, from `grpokit.config.grid.points`.
         folder: of the sweep; by default sweeps/<name of the source>.
         say: gets a line before each run, and one where a run fails.
         watching: gives the callbacks for the progress of a run.
 
     Raises:
-        UsageError: a config is wrong, or the folder holds something else. Nothing was trained then.
+        UsageError: a config is wrong, or not that of a run that is finished. Nothing was trained then.
     """
-    points = grid.points()
     configs: dict[str, RunConfig] = {}
-    name = ""
     for point in points:  # all of them, so that the last run's mistake does not wait for the others
-        configs[point.name], name = presets.read_config(source, [*grid.fixed, *_overrides(point.values)])
+        configs[point.name], name = presets.read_config(source, point.overrides)
         build.check_known(configs[point.name])
-    folder = folder or Path("sweeps") / name
-    with locked(folder):
-        plan = _plan(folder, source, grid)
-        runs = {run["folder"]: run for run in plan["runs"]}
-        finished = [
-            point.name
-            for point in points
-            if runs[point.name]["state"] == FINISHED and (folder / point.name / CONFIG).is_file()
-        ]
-        for own in finished:
-            for line in _same(folder / own, configs[own]):
-                say(f"warning: {line}")
-        write_text(folder / SWEEP, json.dumps(plan, indent=1) + "\n")
-        interrupted = False
-        for number, point in enumerate(points, 1):
-            run = runs[point.name]
-            place = folder / point.name
-            if point.name in finished:
-                say(f"[{number}/{len(points)}] {place} is finished")
-                continue
-            say(f"[{number}/{len(points)}] {' '.join([*grid.fixed, *_overrides(point.values)])} -> {place}")
-            config = configs[point.name]
-            config.run.dir = str(place)
-            run |= _train(config, place, watching)
-            write_text(folder / SWEEP, json.dumps(plan, indent=1) + "\n")
-            sweep_page.write(folder)
-            if run["error"]:
-                say(f"failed: {run['error']}")
-            if run["state"] == INTERRUPTED:
-                interrupted = True
-                break
-            gc.collect()  # the models of this run, before the next one needs the room
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-        failed = {point.name: str(runs[point.name]["error"]) for point in points if runs[point.name]["error"]}
-        return Swept(page=sweep_page.write(folder), failed=failed, interrupted=interrupted)
+        folder = folder or Path("sweeps") / name
+    assert folder is not None
+    finished = {point.name for point in points if _finished(folder / point.name, configs[point.name])}
+    failed: dict[str, str] = {}
+    interrupted = False
+    for number, point in enumerate(points, 1):
+        place, config = folder / point.name, configs[point.name]
+        say(f"[{number}/{len(points)}] {place}{' is finished' if point.name in finished else ''}")
+        if point.name in finished:
+            continue
+        config.run.dir = str(place)
+        try:
+            with watching() as watcher:
+                interrupted = training.train(config, resume=True, watcher=watcher).interrupted
+        except Exception as error:  # the other runs may be well
+            failed[point.name] = str(error) if isinstance(error, GrpokitError) else typed_line(error)
+            say(f"failed: {failed[point.name]}")
+        if interrupted:
+            break
+        gc.collect()  # the models of this run, before the next one needs the room
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    runs = {p.name: read(folder / p.name) for p in points if (folder / p.name / CONFIG).is_file()}
+    settings = _settings(points, runs)
+    states = {p.name: runs[p.name].state if p.name in runs else "not begun" for p in points} | dict.fromkeys(
+        failed, "failed"
+    )
+    links = "".join(f"- [{name}]({name}/{REPORT}): {state}\n" for name, state in states.items())
+    write_text(folder / PAGE, f"{table(settings)}\n{links}")
+    return Swept(folder=folder, settings=settings, failed=failed, interrupted=interrupted)
 
 
-def _same(place: Path, config: RunConfig) -> list[str]:
-    """Make sure that a finished run would still be trained as it was, since others are compared with it.
-
-    Returns:
-        A warning where versions, or code that the config names, have changed.
-
-    Raises:
-        UsageError: its config or its prompts have changed.
-    """
+def _finished(place: Path, config: RunConfig) -> bool:
+    """Whether a run is finished, and would still be trained as it was, since others are compared with it."""
+    if not (place / CONFIG).is_file() or read(place).state != "finished":
+        return False
     prompts, held_out = build.prompts(config)
     sequences = {"train": prompts, "held_out": held_out}
-    prompt_changes, unknown = resuming.changed_prompts(place, resuming.digests(prompts, held_out), sequences)
-    changes = [*resuming.changed_config(place, config), *prompt_changes.values(), *unknown]
-    if changes:
+    changes, unknown = resuming.changed_prompts(place, resuming.digests(prompts, held_out), sequences)
+    lines = [*resuming.changed_config(place, config), *changes.values(), *unknown]
+    if lines:
         raise UsageError(
             f"The finished run {place} cannot be compared with those to come:\n"
-            + "".join(f"  {line}\n" for line in changes)
+            + "".join(f"  {line}\n" for line in lines)
             + "Go back to what it was started with, or choose another folder with --dir."
         )
-    return resuming.changed_versions(place, config)
+    return True
 
 
-def _train(
-    config: RunConfig, place: Path, watching: Callable[[], AbstractContextManager[training.Watcher]]
-) -> dict[str, Any]:
-    """Train a run, or go on with it; returns its state for the plan."""
-    try:
-        with watching() as watcher:
-            result = training.train(config, resume=True, watcher=watcher)
-    except GrpokitError as error:
-        return {"state": FAILED, "error": str(error)}
-    except Exception as error:  # a bug, in a plugin perhaps: the other runs may be well
-        return {"state": FAILED, "error": typed_line(error)}
-    return {"state": INTERRUPTED if result.interrupted else FINISHED, "error": ""}
+def _settings(points: Sequence[Point], runs: Mapping[str, Run]) -> Settings:
+    done = {name: run for name, run in runs.items() if run.state == "finished" and run.evaluations}
+    one_mix = len({str(run.weights) for run in done.values()}) == 1  # else the sum is another one in each setting
+    settings: Settings = {point.setting: {} for point in points}
+    for point in (point for point in points if point.name in done):
+        last = done[point.name].evaluations[-1]
+        for score in (key for key in last if f"{key}/ci95" in last and (one_mix or key != "reward")):
+            if last[score] is not None:
+                settings[point.setting].setdefault(score, {})[point.seed] = last[score]
+    return settings
 
 
-def _overrides(values: Mapping[str, str]) -> Sequence[str]:
-    return [f"{key}={value}" for key, value in values.items()]
+def table(settings: Settings) -> str:
+    """The settings as a table of Markdown; differences to the first setting are paired by seed."""
+    scores = sorted({score for reached in settings.values() for score in reached}, key=lambda s: (s != "reward", s))
+    if not scores:
+        return "No finished run has a score on held-out prompts, so there is nothing to compare.\n"
+    rows = [["setting", *scores, f"{scores[0]}, to the first", "runs"]]
+    first = next(iter(settings.values())).get(scores[0], {})
+    for setting, reached in settings.items():
+        main = reached.get(scores[0], {})
+        gaps = [score - first[seed] for seed, score in main.items() if seed in first and main is not first]
+        cells = [estimate(list(reached.get(score, {}).values())) for score in scores]
+        rows.append([setting or "as it is", *cells, estimate(gaps, sign="+"), str(len(main))])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
+    return "".join(f"| {' | '.join(map(str.ljust, row, widths))} |\n" for row in rows)
 
 
-def _plan(folder: Path, source: str, grid: Grid) -> dict[str, Any]:
-    """The plan in the folder with the runs of the grid added, or a new one.
+def estimate(values: Sequence[float], *, sign: str = "") -> str:
+    """The mean over seeds, and half of its 95 % interval where there are several.
 
-    Raises:
-        UsageError: the folder is in use for something else.
+    >>> estimate([1.0, 2.0, 3.0]), estimate([-0.1, 0.2], sign="+"), estimate([0.5]), estimate([])
+    ('2.000 ± 2.484', '+0.050 ± 1.906, no clear difference', '0.500', '-')
     """
-    plan: dict[str, Any] = {"source": source, "fixed": list(grid.fixed), "keys": list(grid.values), "runs": []}
-    if (folder / SWEEP).is_file():
-        before = sweep_page.read_plan(folder)
-        other = next((key for key in ("source", "fixed", "keys") if before[key] != plan[key]), None)
-        if other:
-            words = {"source": "of", "fixed": "with the settings", "keys": "over"}[other]
-            theirs = before[other] if isinstance(before[other], str) else " ".join(before[other]) or "nothing"
-            raise UsageError(
-                f"{folder} holds another sweep, {words} {theirs}. More values of the same keys can be added to a "
-                "sweep; for anything else choose another folder with --dir."
-            )
-        plan = before
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is in use, and not by a sweep (it has no {SWEEP}). Choose another with --dir.")
-    known = {run["folder"] for run in plan["runs"]}
-    plan["runs"] += [
-        {"folder": point.name, "values": point.values, "state": PLANNED, "error": ""}
-        for point in grid.points()
-        if point.name not in known
-    ]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"The folder {folder} of the sweep cannot be made: {error}.") from error
-    return plan
+    if not values:
+        return "-"
+    mean, width = math.fsum(values) / len(values), half_width(values, range(len(values)))
+    unclear = ", no clear difference" if sign and abs(mean) <= width else ""
+    return f"{mean:{sign}.3f}{'' if math.isnan(width) else f' ± {width:.3f}'}{unclear}"

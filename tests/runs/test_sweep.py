@@ -1,8 +1,7 @@
-"""`grpokit sweep`: the runs of a grid and the page about them, also after a stop and beside a failing run."""
+"""`grpokit sweep`: the runs of a grid and the table of them, also after a stop and beside a failing run."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -13,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from command_line import Call, config, rows, steady
-from grpokit import UsageError
-from grpokit.report import sweep_page
 from grpokit.run_folder.journal import Journal
 from grpokit.tracking.step_report import StepReport
 
@@ -40,18 +37,19 @@ def test_a_sweep_its_page_and_more_seeds(call: Call, tmp_path: Path, monkeypatch
         rate: [rows(tmp_path / f"s/learning_rate-{rate}_seed-{seed}/eval.jsonl")[-1]["reward"] for seed in (1, 2, 3)]
         for rate in ("0.01", "0.1")
     }
-    low, high = sweep_page.results(tmp_path / "s")["reward"]
-    assert list(high.scores.values()) == scores["0.1"]
+
+    def interval(values: list[float], sign: str = "") -> str:
+        width = 4.3027 * statistics.stdev(values) / math.sqrt(3)
+        return f"{statistics.mean(values):{sign}.3f} ± {width:.3f}"
+
     differences = [b - a for a, b in zip(scores["0.01"], scores["0.1"], strict=True)]
-    for estimate, values in ((low.reached, scores["0.01"]), (high.difference, differences)):
-        assert estimate is not None
-        assert estimate.mean == pytest.approx(statistics.mean(values))
-        assert estimate.half_width == pytest.approx(4.3027 * statistics.stdev(values) / math.sqrt(3), rel=1e-4)
-    page = (tmp_path / "s/sweep.html").read_text()
-    assert "6 runs:" in page
-    assert str(low.reached) in page
-    assert "<script" not in page
-    assert re.search(rf"trainer.learning_rate=0.1 +{re.escape(str(high.reached))}", done.out)
+    page = (tmp_path / "s/sweep.md").read_text()
+    low, high = (line for line in page.splitlines() if line.startswith("| trainer"))
+    assert f"| trainer.learning_rate=0.01 | {interval(scores['0.01'])} |" in low
+    assert f"| trainer.learning_rate=0.1  | {interval(scores['0.1'])} |" in high
+    assert interval(differences, "+") in high
+    assert "- [learning_rate-0.1_seed-3](learning_rate-0.1_seed-3/report.html): finished" in page
+    assert high in done.out
 
 
 def test_a_sweep_that_was_stopped_goes_on_to_the_bit(
@@ -72,8 +70,7 @@ def test_a_sweep_that_was_stopped_goes_on_to_the_bit(
         done = call(*words, "s")
     assert done.code == 130
     assert "Go on with:\n  grpokit sweep c.yaml trainer.steps=4 seed=1,2 --dir s\n" in done.out
-    states = [run["state"] for run in json.loads((tmp_path / "s/sweep.json").read_text())["runs"]]
-    assert states == ["finished", "interrupted"]
+    assert "(seed-2/report.html): stopped" in (tmp_path / "s/sweep.md").read_text()
     done = call(*words, "s")
     assert (done.code, done.out.count("is finished\n"), "resuming after step 2" in done.out) == (0, 1, True)
     for name in ("metrics.jsonl", "eval.jsonl"):
@@ -83,16 +80,13 @@ def test_a_sweep_that_was_stopped_goes_on_to_the_bit(
 
 def test_a_failing_run_stops_no_other(call: Call, tmp_path: Path) -> None:
     config(tmp_path)
-    (tmp_path / "fragile.py").write_text("def fails(samples): raise ValueError('no <room>')\n")
+    (tmp_path / "fragile.py").write_text("def fails(samples): raise ValueError('no room')\n")
     rewards = "rewards=[{use: 'fragile:fails'}],[{use: 'tiny_policies:digit_sum'}]"
     done = call("sweep", "c.yaml", *SMALL, rewards, "seed=1,2", "--dir", "s")
     assert done.code == 1
-    assert re.match(r"error: 2 runs of the sweep failed:\n  rewards-\S+_seed-1, rewards-\S+_seed-2: Reward ", done.err)
-    runs = json.loads((tmp_path / "s/sweep.json").read_text())["runs"]
-    assert [run["state"] for run in runs] == ["failed", "failed", "finished", "finished"]
-    page = (tmp_path / "s/sweep.html").read_text()
-    assert "no &lt;room&gt;" in page
-    assert "<room>" not in page
+    assert re.match(r"error: 2 runs of the sweep failed:\n  rewards-\S+_seed-1: Reward ", done.err)
+    page = (tmp_path / "s/sweep.md").read_text()
+    assert (page.count(": failed\n"), page.count(": finished\n")) == (2, 2)
 
 
 def test_finished_runs_are_not_mixed_with_other_ones(call: Call, tmp_path: Path) -> None:
@@ -107,10 +101,7 @@ def test_finished_runs_are_not_mixed_with_other_ones(call: Call, tmp_path: Path)
     done = call(*again)
     assert (done.code, "s/seed-1 cannot be compared" in done.err, "group_size: 4 -> 3" in done.err) == (2, True, True)
     config(tmp_path)
-    versions = json.loads((tmp_path / "s/seed-1/versions.json").read_text())
-    (tmp_path / "s/seed-1/versions.json").write_text(json.dumps({**versions, "torch": "1.0.0"}))
-    done = call(*again)
-    assert (done.code, "warning: s/seed-1 was started with other versions (torch 1.0.0 ->" in done.out) == (0, True)
+    assert call(*again).code == 0
 
 
 def test_what_a_sweep_refuses_before_it_trains(call: Call, tmp_path: Path) -> None:
@@ -120,16 +111,15 @@ def test_what_a_sweep_refuses_before_it_trains(call: Call, tmp_path: Path) -> No
         (("trainer.stepz=1,2",), "did you mean 'steps'"),
         (("rewards=[{use: ocrr}],[{use: ocr}]",), "There is no reward called 'ocrr'"),
         (("seed=1..200",), "This sweep has 200 runs. Add --yes"),
-        (("seed=1,2", "--dir", "c.yaml"), "c.yaml is in use, and not by a sweep"),
+        (("seed=1,2", "run.dir=x"), "Use --dir"),
     ):
         done = call("sweep", "c.yaml", *words)
         assert (done.code, message in done.err) == (2, True), done.err
     assert not (tmp_path / "sweeps").exists()
-    (tmp_path / "s").mkdir()
-    plan = {"source": "c.yaml", "fixed": [], "keys": ["seed"], "runs": []}
-    (tmp_path / "s/sweep.json").write_text(json.dumps(plan))
-    assert "s holds another sweep, over seed." in call("sweep", "c.yaml", "trainer.steps=1,2", "--dir", "s").err
-    (tmp_path / "s/sweep.json").write_text("{")
-    assert "is damaged" in call("sweep", "c.yaml", "seed=1,2", "--dir", "s").err
-    with pytest.raises(UsageError, match="is not the folder of a sweep"):
-        sweep_page.results(tmp_path)
+
+
+def test_rewards_of_other_weights_are_not_summed(call: Call, tmp_path: Path) -> None:
+    config(tmp_path)
+    assert call("sweep", "c.yaml", *SMALL, "rewards.0.weight=1,2", "--dir", "s").code == 0
+    header, *_ = (tmp_path / "s/sweep.md").read_text().splitlines()
+    assert [cell.strip() for cell in header.split("|")[1:3]] == ["setting", "digit_sum"]
