@@ -66,7 +66,7 @@ def score(
     ] = None,
     batch_size: Annotated[int, whole_number("--batch-size", help="Samples in memory at a time.")] = 32,
 ) -> None:
-    """Score pictures or texts in files, or the rollouts that a run has recorded, without training.
+    """Score files, or the rollouts of a run, without training.
 
     Give --reward once or several times, or --config. With --prompts, a picture's name is the line of its prompt. Of a
     run it shows how the rankings would change with another reward.
