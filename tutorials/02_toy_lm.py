@@ -25,7 +25,7 @@ import warnings
 
 warnings.simplefilter("ignore")  # of libraries below, about bars and about what they will change one day
 if importlib.util.find_spec("grpokit_toy") is None:  # on Colab, for example
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[toy]"], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[toy,picture]"], check=True)
 
 # %%
 import re

@@ -25,7 +25,7 @@ import warnings
 
 warnings.simplefilter("ignore")  # of libraries below, about bars and about what they will change one day
 if any(importlib.util.find_spec(name) is None for name in ("grpokit_toy", "grpokit_hf")):  # on Colab, for example
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[toy]", "grpokit-hf"], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[toy,picture]", "grpokit-hf"], check=True)
 
 # %%
 import math

@@ -23,7 +23,7 @@ import subprocess
 import sys
 
 if importlib.util.find_spec("grpokit_lm") is None:  # on Colab, for example
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[lm]"], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[lm,picture]"], check=True)
 
 # %%
 import warnings

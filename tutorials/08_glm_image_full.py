@@ -26,7 +26,7 @@ import warnings
 
 warnings.simplefilter("ignore")  # of libraries below, about bars and about what they will change one day
 if importlib.util.find_spec("grpokit_glm_image") is None:  # on Colab, for example
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[glm-image-rewards]"], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[glm-image-rewards,picture]"], check=True)
 
 # %% nbmake={"mock": {"STEPS": 2}}
 MODEL, SIZE, STEPS = "tiny", (64, 96), 8

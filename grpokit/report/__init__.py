@@ -1,15 +1,20 @@
 """A run folder -> a page that opens offline, or that follows the run while it goes on.
 
-`scores`, `samples` and `curves` decide what to show of it; `view` puts that into
-one JSON object, which the program in `templates` draws. `page` freezes it into a file, `watch` serves it.
+`scores`, `samples` and `curves` decide what to show of it; `view` puts that into one JSON object, which the program in
+`templates` draws. `page` freezes it into a file, `watch` serves it.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from grpokit.report.page import alarm as alarm
 from grpokit.report.page import compare as compare
 from grpokit.report.page import write as write
-from grpokit.report.story import figure as figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = [
     "alarm",
@@ -17,3 +22,15 @@ __all__ = [
     "figure",
     "write",
 ]
+
+
+def figure(run: Path) -> Figure:
+    """A run's reward over the steps and, where it draws pictures, samples of the same prompts before and after.
+
+    Raises:
+        UsageError: it is not a run folder.
+        ImportError: matplotlib is not installed.
+    """
+    from grpokit.report.run_figure import figure
+
+    return figure(run)

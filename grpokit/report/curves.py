@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from grpokit.report.names import correlated, words
+from grpokit.report.metric_words import correlated, words
 from grpokit.run_folder.names import GROUPS, ROWS
 from grpokit.run_folder.reader import Row, Run, read_samples
 

@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,8 @@ from plotly.offline import get_plotlyjs
 
 from grpokit.errors import RunError, UsageError
 from grpokit.files import replacing
-from grpokit.report.album import Inlined
+from grpokit.report.pictures import Inlined
 from grpokit.report.scores import hacking, headline
-from grpokit.report.story import quiet, story
 from grpokit.report.view import view
 from grpokit.run_folder.names import REPORT, REPORT_PICTURE
 from grpokit.run_folder.reader import Run, read
@@ -41,7 +41,8 @@ def write(run: Path, *, out: Path | None = None) -> Path:
 
     Args:
         run: the run folder.
-        out: the page's file; by default `report.html` in the run folder, with `report.png` beside it.
+        out: the page's file; by default `report.html` in the run folder, with `report.png` beside it if matplotlib is
+            installed.
 
     Raises:
         UsageError: it is not a run folder, or `out` is a folder.
@@ -51,9 +52,11 @@ def write(run: Path, *, out: Path | None = None) -> Path:
     path = _page_file(out, run / REPORT)
     frozen = _frozen([content])
     _whole(path, lambda place: place.write_bytes(frozen))
-    if content.metrics and content.evaluations and out is None:
+    if content.metrics and content.evaluations and out is None and find_spec("matplotlib"):
+        from grpokit.report.run_figure import drawn, quiet
+
         with quiet():
-            _whole(run / REPORT_PICTURE, lambda place: story(content).savefig(place, dpi=110, format="png"))
+            _whole(run / REPORT_PICTURE, lambda place: drawn(content).savefig(place, dpi=110, format="png"))
     return path
 
 

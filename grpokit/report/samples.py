@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from grpokit.report.album import LARGE, MEDIUM, SMALL, Album
+from grpokit.report.pictures import LARGE, MEDIUM, SMALL, Album
 from grpokit.run_folder.names import GROUPS, ROWS, SAMPLES
 from grpokit.run_folder.reader import Row, Run, kept, read_samples
 

@@ -19,9 +19,9 @@ from grpokit.config.schema import differences
 from grpokit.errors import counted
 from grpokit.files import read_json
 from grpokit.report import samples
-from grpokit.report.album import Album
 from grpokit.report.curves import advantages, charts, reward_against_kl
-from grpokit.report.names import words
+from grpokit.report.metric_words import words
+from grpokit.report.pictures import Album
 from grpokit.report.scores import Change, changes, hacking, headline, missing, moved, prompts_of
 from grpokit.run_folder.names import MACHINE
 from grpokit.run_folder.reader import Run, listed

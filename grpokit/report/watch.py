@@ -21,8 +21,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from grpokit.errors import UsageError, one_line
-from grpokit.report.album import Linked, is_inside
 from grpokit.report.page import distinct, page
+from grpokit.report.pictures import Linked, is_inside
 from grpokit.report.view import view
 from grpokit.run_folder.lock import is_running
 from grpokit.run_folder.names import (

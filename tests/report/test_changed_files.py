@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from grpokit import report
-from grpokit.report.album import Inlined
+from grpokit.report.pictures import Inlined
 from grpokit.report.view import view
 from grpokit.run_folder import reader
 from grpokit.run_folder.journal import Journal

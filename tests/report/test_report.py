@@ -17,7 +17,7 @@ from PIL import Image
 
 from command_line import Call, Done, embedded
 from grpokit import RunError, UsageError, report
-from grpokit.report.album import Inlined
+from grpokit.report.pictures import Inlined
 from grpokit.report.view import view
 from grpokit.run_folder import reader
 from grpokit.run_folder.journal import Journal

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from grpokit.evaluation.intervals import half_width, mean_of_totals, student_t
-from grpokit.report.album import Inlined
+from grpokit.report.pictures import Inlined
 from grpokit.report.scores import headline
 from grpokit.report.view import verdict, view
 from grpokit.run_folder.reader import read

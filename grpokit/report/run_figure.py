@@ -19,7 +19,7 @@ from PIL import Image
 
 from grpokit.errors import RewardError
 from grpokit.images import to_rgb
-from grpokit.report.album import is_inside
+from grpokit.report.pictures import is_inside
 from grpokit.report.samples import by_prompt
 from grpokit.run_folder.names import SAMPLES
 from grpokit.run_folder.reader import Row, Run, read
@@ -51,7 +51,7 @@ _STYLE: Any = {
 
 def figure(run: Path) -> Figure:
     """Reward over the steps and, where the run draws pictures, samples of the same prompts before and after."""
-    return story(read(run))
+    return drawn(read(run))
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def quiet() -> Iterator[None]:
 
 
 @quiet()
-def story(run: Run) -> Figure:
+def drawn(run: Run) -> Figure:
     """As `figure`, for a run that has been read."""
     names = ["reward", *run.names]
     rows, keys = run.evaluations, {name: name for name in names}

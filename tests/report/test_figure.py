@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpokit import report
-from grpokit.report.story import figure, quiet
+from grpokit.report.run_figure import figure, quiet
 from made_runs import make_run, read_rows, write_rows
 
 LONG = "the-agreement-of-the-picture-with-" + "very-" * 12 + "long prompts"
