@@ -35,7 +35,7 @@ def test_image_generators_learn_the_same() -> None:
     for answer in together(2, of_pictures, seconds=120):
         assert not isinstance(answer, str), answer
         for name in PICTURES:
-            tolerance = {"glm-image-dit": 1e-12, "glm-image-ar": 1e-6, "diffusers-flow": 1e-5}[name]  # of its float32
+            tolerance = {"glm-image-dit": 1e-12, "glm-image-ar": 1e-6, "diffusers-flow": 3e-5}[name]  # of its float32
             assert_equal(alone[name], answer[name], tolerance)
 
 

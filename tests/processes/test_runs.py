@@ -41,7 +41,7 @@ def assert_close(one: Path, other: Path, tolerance: float) -> None:
             assert a.keys() == b.keys()
             for key, value in a.items():
                 if key not in ("scores", "positions"):
-                    assert b[key] == pytest.approx(value, abs=tolerance, nan_ok=True), (a["step"], key)
+                    assert b[key] == pytest.approx(value, abs=tolerance, rel=tolerance, nan_ok=True), (a["step"], key)
 
 
 def test_they_write_what_one_would(whole: tuple[int, Path], alone: Path) -> None:
