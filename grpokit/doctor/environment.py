@@ -1,4 +1,4 @@
-"""Packages, plugins and weights; what needs torch is found by another process, which a broken library may end."""
+"""Packages, plugins and weights. What needs libraries is found by another process, which a broken one may end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Finding:
 
 def examine() -> Iterator[Finding]:
     """Yield what is found, area by area; a broken installation raises nothing."""
-    for look in (packages, plugins, weights, training):
+    for look in (packages, plugins, training):
         yield from look()
 
 
@@ -65,7 +65,7 @@ def packages() -> Iterator[Finding]:
 def plugins() -> Iterator[Finding]:
     """Plugins with their errors, and names that two of them use."""
     for plugin in registry.plugins():
-        what = f"plugin '{plugin.name}' of {plugin.package or 'an unknown package'} {plugin.version}".rstrip()
+        what = f"plugin '{plugin.name}' of {plugin.package} {plugin.version}"
         if not plugin.error:
             yield Finding(area="plugins", state="ok", what=what)
             continue

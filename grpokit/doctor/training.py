@@ -1,4 +1,4 @@
-"""Imports torch, looks for a GPU and trains a little: `python -m grpokit.doctor.training` prints what it finds."""
+"""Looks for weights and a GPU, and trains a little: `python -m grpokit.doctor.training` prints what it finds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from accelerate.commands.env import env_command, env_command_parser
 
-from grpokit.doctor.environment import MARK, Finding
+from grpokit.doctor.environment import MARK, Finding, weights
 from grpokit.errors import typed_line
 from grpokit.scaffold import write
 from grpokit.trainer import Trainer
@@ -87,6 +87,6 @@ def self_test() -> Iterator[Finding]:
 
 
 if __name__ == "__main__":
-    for look in (device, self_test, torchvision):
+    for look in (weights, device, self_test, torchvision):
         for finding in look():
             print(f"\n{MARK}{json.dumps(dataclasses.asdict(finding))}", flush=True)
