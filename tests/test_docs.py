@@ -149,7 +149,7 @@ def test_readme_can_be_typed_from_top_to_bottom(typed: Typed, tmp_path: Path) ->
         line = re.sub(r"trainer\.steps=(\d+)0\b", r"trainer.steps=\1", line)
         changes = small if "trainer.steps=" in line else f"{small} trainer.steps=2"
         printed[line] = typed(f"{line} {changes}" if re.match("grpokit train (toy|lm|glm)-", line) else line)
-    assert [line for line, out in printed.items() if "metrics are equal to the bit" in out] == [
+    assert [line for line, out in printed.items() if ": equal to the bit (" in out] == [
         "grpokit redraw runs/first --step 7"
     ]
     assert len((tmp_path / "runs/first/metrics.jsonl").read_text().splitlines()) == 10

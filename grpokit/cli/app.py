@@ -42,12 +42,12 @@ class Commands(typer.core.TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, those of plugins last."""
-        return [*self.commands, *commands()]
+        return list({**self.commands, **commands()})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command; of a plugin's what the list of commands shows."""
-        summary = commands().get(cmd_name)
-        return typer.core.TyperCommand(cmd_name, help=summary) if summary else self.commands.get(cmd_name)
+        shown = {name: typer.core.TyperCommand(name, help=summary) for name, summary in commands().items()}
+        return {**shown, **self.commands}.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is called, and what follows it.
