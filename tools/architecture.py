@@ -31,6 +31,7 @@ LONG = 60  # a function of more lines holds two ideas
 
 # Lines, docstrings included, or how many there are. They follow the code down, and nothing may grow beyond them.
 LIMITS = {
+    "core": 27235,
     "root modules": 18,
     "learning path": 1429,
     "trainer.py": 328,
@@ -245,6 +246,7 @@ def sizes() -> dict[str, int]:
     """How much there is of what `LIMITS` holds."""
     found = longest()  # not by name: a file may have two functions of one
     return {
+        "core": sum(map(lines, files())),
         "root modules": sum(file.parent == PACKAGE for file in files()),
         "learning path": sum(map(lines, learning_path())),
         "trainer.py": lines(PACKAGE / "trainer.py"),
