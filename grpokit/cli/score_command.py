@@ -78,6 +78,10 @@ def score(
     from grpokit.run_folder.names import CONFIG, ROLLOUTS
 
     if (path / CONFIG).is_file() and any((path / ROLLOUTS).glob("step_*")):
+        if any((config, prompt, target, source, prompts, targets, sources)):
+            raise UsageError(
+                f"{path} is a run, whose rollouts have their own prompts and pictures. Give --reward alone."
+            )
         _score_run(path, reward or [], words or [], out)
         return
     settings = _settings(reward or [], config, words or [])

@@ -96,7 +96,9 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         trainer = build.trainer(config, policies, terms, build.prompts(config)[0], own_rewards=own_terms)
         start = _load(run, trainer, step)
         if trainer.completed < step - 1:
-            say(f"Repeating the steps {trainer.completed + 1} to {step - 1} first, from {_name(start)}.")
+            first = trainer.completed + 1
+            before = f"step {first}" if first == step - 1 else f"the steps {first} to {step - 1}"
+            say(f"Repeating {before} first, from {_name(start)}.")
         report = trainer.step()
         while report.step < step:
             report = trainer.step()

@@ -604,7 +604,7 @@ def test_rescore_prints_a_table(tmp_path: Path, call: Call) -> None:
 def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -> None:
     done = call("redraw", copy, "--step", 2)
     start = "from the policy that the config builds"
-    assert (done.code, done.err) == (0, f"Repeating the steps 1 to 1 first, {start}.\n")
+    assert (done.code, done.err) == (0, f"Repeating step 1 first, {start}.\n")
     assert done.out == f"step 2 drawn again {start}: equal to the bit ({', '.join(PARTS)})\n"
     (record.folder_of(copy, 2) / record.SAMPLES).write_bytes((record.folder_of(copy, 3) / record.SAMPLES).read_bytes())
     done = call("redraw", copy, "--step", 2)
