@@ -20,7 +20,7 @@ from grpokit import knobs
 from grpokit.advantages import AdvantageFn
 from grpokit.data import as_prompts, check_prompts
 from grpokit.errors import UsageError
-from grpokit.guards.first_scores import FirstScores, Late
+from grpokit.guards.first_scores import FirstScores
 from grpokit.guards.gradients import Gradients
 from grpokit.guards.hacking import RewardHacking
 from grpokit.guards.observer import Observer, check_observers
@@ -169,7 +169,6 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     def _guards(self) -> dict[str, Observer]:
         """What follows the steps of every trainer, in this order."""
         return {
-            "guards/late": Late(self.steps),
             "guards/reward_hacking": RewardHacking(),
             "guards/first_scores": FirstScores(self.terms, self.train_prompts),
             "guards/zero_std": self._zero_std,

@@ -31,12 +31,12 @@ LONG = 60  # a function of more lines holds two ideas
 
 # Lines, docstrings included, or how many there are. They follow the code down, and nothing may grow beyond them.
 LIMITS = {
-    "core": 27235,
+    "core": 27214,
     "root modules": 18,
-    "learning path": 1429,
-    "trainer.py": 328,
+    "learning path": 1428,
+    "trainer.py": 327,
     "Trainer._step": 40,
-    "engine": 4557,
+    "engine": 4534,
     "longest function": 60,
     "long functions": 0,
 }

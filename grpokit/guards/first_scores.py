@@ -1,15 +1,13 @@
-"""Looks at the scores of the first step, and at the time that rewards take."""
+"""Looks at the scores of the first step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 from grpokit.data import PromptSequence
-from grpokit.errors import UsageError, counted, shown
+from grpokit.errors import UsageError, shown
 from grpokit.guards.observer import Observer
 from grpokit.rewards.needs import lacking
-from grpokit.rewards.submission import LATE
 from grpokit.rewards.terms import RewardTerm
 from grpokit.training.step import Step
 
@@ -44,23 +42,3 @@ class FirstScores(Observer):
                 page="guards#before-the-first-step",
             )
         return []
-
-
-class Late(Observer):
-    """Says once how long the run will wait for rewards that take too long, where `on_error` skips these."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps, self.said = steps, False
-
-    def drawn(self, step: Step) -> list[str]:
-        """Look at the notes of the rewards."""
-        left = self.steps - step.number
-        if self.said or not left or not any(LATE in note for note in step.scores.notes):
-            return []
-        self.said = True
-        seconds = max(step.scores.seconds)
-        return [
-            f"The step waited {seconds:.1f} s for its rewards, of which one gave no answer in time. At this rate the "
-            f"{counted(left, 'step')} to come take {timedelta(seconds=round(left * seconds))}. Set a lower "
-            "reward_timeout or more workers, or on_error: stop, and find out why it hangs."
-        ]

@@ -61,10 +61,6 @@ def from_message(rows: Sequence[int], message: Sequence[Any]) -> Portion:
     return Portion(rows=rows, values=values, failure=failure, error=error)
 
 
-LATE = "(reward_timeout)"
-"""The end of a failure that cost the whole of this time."""
-
-
 class Pending:
     """The scores that are being computed for some samples; iterating waits for them, in the order of `futures`.
 

@@ -28,7 +28,7 @@ from grpokit import registry
 from grpokit.errors import PluginError, UsageError, typed_line
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.elsewhere import Ask, RewardElsewhere
-from grpokit.rewards.submission import LATE, Portion, from_message
+from grpokit.rewards.submission import Portion, from_message
 from grpokit.rewards.worker_process import serve
 from grpokit.types import Sample
 
@@ -169,7 +169,7 @@ class _Worker:
             return self._received(rows, self.timeout)
         except TimeoutError:
             self._kill()
-            return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s {LATE}")
+            return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s (reward_timeout)")
         except (EOFError, OSError, ValueError):
             return Portion(rows=rows, failure=self._loss())
 

@@ -13,7 +13,7 @@ from typing import Any
 from grpokit import Portion, Sample
 from grpokit.errors import UsageError, one_line, shown
 from grpokit.rewards.elsewhere import ENDING, Ask, RewardElsewhere
-from grpokit.rewards.submission import LATE, from_message
+from grpokit.rewards.submission import from_message
 from grpokit_http.client import AnswerError, ask, checked_address, public, secret
 from grpokit_http.wire import PROTOCOL, to_json
 
@@ -105,7 +105,7 @@ class RemoteReward(RewardElsewhere):
                     self._silent.discard(url)
                     return found
                 except TimeoutError:
-                    how, too_late = f"gave no answer within {self.timeout:g} s {LATE}", True
+                    how, too_late = f"gave no answer within {self.timeout:g} s (reward_timeout)", True
                 except (OSError, ValueError, KeyError, TypeError) as error:
                     how = _how(error)
                     if isinstance(error, AnswerError) and error.status < 500 and error.status != 408:

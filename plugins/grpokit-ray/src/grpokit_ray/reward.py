@@ -15,7 +15,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from grpokit import Portion, Sample
 from grpokit.errors import PluginError, UsageError, counted, one_line, shown, typed_line
 from grpokit.rewards.elsewhere import Ask, RewardElsewhere
-from grpokit.rewards.submission import LATE, from_message
+from grpokit.rewards.submission import from_message
 from grpokit_ray import cluster
 from grpokit_ray.replica import Replica
 
@@ -153,7 +153,7 @@ class RayReward(RewardElsewhere):
                 return from_message(rows, json.loads(ray.get(answer, timeout=self.timeout)))
             except GetTimeoutError:
                 self._replace(number)
-                return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s {LATE}")
+                return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s (reward_timeout)")
             except RayTaskError as error:  # a sample's class may not be importable there
                 raise UsageError(
                     f"samples cannot be read in its replica ({_why(error)}). Remove `placement`, so that it runs in "
