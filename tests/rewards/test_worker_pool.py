@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,10 @@ import pytest
 import torch
 from PIL import Image
 
-from grpokit import DataError, PluginError, Prompt, RewardError, RewardTerm, Sample, Trainer, UsageError
+from grpokit import DataError, PluginError, Prompt, RewardError, RewardTerm, Sample, UsageError
 from grpokit.rewards.scoring import Scores, score
 from grpokit.rewards.worker_pool import PooledReward
 from pool_rewards import obey
-from tiny_policies import TinyTokens
 
 Make = Callable[..., PooledReward]
 PATHS = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}  # for scripts of their own
@@ -63,19 +61,6 @@ def test_scores_are_those_of_one_process_in_the_same_order(pooled: Make, workers
     outputs = [f"{i / 7:.17f}" for i in range(24)]
     reward = pooled("obey", workers=workers, per_sample=per_sample)
     assert column(reward, samples(*outputs, size=4)) == obey(samples(*outputs))
-
-
-def test_the_first_hang_says_what_the_run_will_wait_for(pooled: Make) -> None:
-    term = RewardTerm(name="r", reward=pooled("hangs", timeout=0.5, per_sample=False), on_error="skip", skip_limit=1.0)
-    term.reward.start()
-    sizes = {"prompts_per_step": 2, "group_size": 2, "steps": 1001}
-    trainer = Trainer(TinyTokens(), [term], ["3", "1"], device="cpu", **sizes)
-    first, second = trainer.step(), trainer.step()
-    seconds = first.metrics["rewards/r/seconds"]
-    assert seconds >= 0.5
-    (warning,) = (line for line in first.warnings if "1,000 steps to come" in line)
-    assert f"take {timedelta(seconds=round(1000 * seconds))}." in warning
-    assert not any("steps to come" in line for line in second.warnings)
 
 
 def test_a_reward_without_a_spec_gets_whole_groups(pooled: Make) -> None:
