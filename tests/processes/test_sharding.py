@@ -31,7 +31,7 @@ def test_real_models_learn_as_in_one_process() -> None:
     for answer in together(2, of_spread, "fsdp2", seconds=300):
         assert not isinstance(answer, str), answer
         for case, ((weights, metrics, warnings), held) in alone.items():
-            tolerance = 1e-5 if "diffusers" in case else 1e-10  # they compute in float32
+            tolerance = 3e-5 if "diffusers" in case else 1e-10  # they compute in float32
             assert_equal((weights, metrics), answer[case][0], tolerance)
             assert bool(warnings[0]) == bool(answer[case][0][2][0]) == ("none ends" in case)
             if "adapter" in case:
