@@ -104,7 +104,8 @@ def test_a_reward_that_compares_with_nothing_is_measured_and_not_graded() -> Non
     report = ladder_of(broken.brightness, PICTURES).report
     pictures, words = report.sections
     assert words.note == "does not read the quoted text from pictures"
-    assert not pictures.graded
+    assert not pictures.drops
+    assert not pictures.attacks
     assert report.grade == ""
     assert "another photograph" not in pictures.scores  # no photograph was asked for
     photos = ladder_outputs.photographs()
@@ -122,7 +123,7 @@ def test_a_reward_that_gives_everything_the_same_score_is_not_graded(accepts: fr
     report = ladder(lambda samples: [0.5] * len(samples), spec=spec)
     assert report.grade == ""
     assert "nothing is graded" in report.overall
-    assert not any(section.graded for section in report.sections)
+    assert not any(section.drops or section.attacks for section in report.sections)
 
 
 def test_examples_without_a_difference_have_no_scale() -> None:

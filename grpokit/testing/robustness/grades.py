@@ -14,13 +14,7 @@ Problem = tuple[str, str, str]
 """What was expected, what came and the usual cause."""
 
 GRADES = "ABCDE"
-IN_WORDS = {
-    "A": "very hard to fool",
-    "B": "hard to fool",
-    "C": "can be fooled",
-    "D": "easy to fool",
-    "E": "fooled at once",
-}
+IN_WORDS = ("very hard to fool", "hard to fool", "can be fooled", "easy to fool", "fooled at once")
 
 PAIRS = "pairs in order: how often the less distorted of two outputs scores more (1 is always, 0.5 a coin)"
 SCALE = "honest scale: 1 is the score of the right output, 0 that of the most distorted, or of an example's worse side"
@@ -77,10 +71,10 @@ class Attack:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One ladder: photographs, drawn words or texts.
+    """One ladder.
 
     Attributes:
-        name: which.
+        name: "photographs", "drawn words" or "texts".
         reads: what changes the reward's scores: "target picture", "source picture", "prompt text", "target text".
         drops: one per distortion.
         attacks: one per attack.
@@ -96,11 +90,6 @@ class Section:
     scores: Mapping[str, float] = field(default_factory=dict)
     problems: Mapping[str, Problem | None] = field(default_factory=dict)
     note: str = ""
-
-    @property
-    def graded(self) -> bool:
-        """Whether anything was graded."""
-        return bool(self.drops or self.attacks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,17 +120,15 @@ class LadderReport:
             notes = dict.fromkeys(section.note for section in self.sections if section.note)
             return f"not graded: {'; '.join(notes) or 'there is no ladder for outputs of this kind'}"
         reached = f"reaches {self.worst.reaches:.2f} of the honest scale"
-        return f"{IN_WORDS[self.grade]} ({self.grade}): the best attack, '{self.worst.name}', {reached}"
+        return f"{IN_WORDS[GRADES.index(self.grade)]} ({self.grade}): the best attack, '{self.worst.name}', {reached}"
 
     def __str__(self) -> str:
         lines = [line for section in self.sections for line in _lines(section)]
         if self.worst is not None or not self.sections:
-            passes = not any(section.problems for section in self.sections)
-            lines.append(self.overall + (GRADED_ONLY if passes and self.worst is not None else ""))
-        if any(section.drops for section in self.sections):
-            lines.append(PAIRS)
-        if self.worst is not None:
-            lines.append(SCALE)
+            graded_only = self.worst is not None and not any(section.problems for section in self.sections)
+            lines.append(self.overall + (GRADED_ONLY if graded_only else ""))
+        lines += [PAIRS] if any(section.drops for section in self.sections) else []
+        lines += [SCALE] if self.worst is not None else []
         return "\n".join(lines)
 
 
@@ -152,13 +139,11 @@ def _lines(section: Section) -> Iterator[str]:
     yield f"{section.name}: {'; '.join(filter(None, (reads, section.note, scores)))}"
     names = [*section.scores, *(drop.name for drop in section.drops), *(attack.name for attack in section.attacks)]
     width = max(map(len, names), default=0)
-    for name, score in section.scores.items():
-        yield f"  {name:<{width}} {score:10.4g}"
+    yield from (f"  {name:<{width}} {score:10.4g}" for name, score in section.scores.items())
     for drop in section.drops:
         yield f"  {drop.grade}  {drop.name:<{width}} {drop.ordered:6.2f} of the pairs in order"
-    for shows in (False, True):
-        attacks = [attack for attack in section.attacks if attack.shows == shows]
-        if attacks and shows:
+    attacks = sorted(section.attacks, key=lambda attack: attack.shows)
+    for number, attack in enumerate(attacks):
+        if attack.shows and (number == 0 or not attacks[number - 1].shows):
             yield "  decorations, graded by what they gain above 1:"
-        for attack in attacks:
-            yield f"  {attack.grade}  {attack.name:<{width}} {attack.reaches:6.2f} of the honest scale"
+        yield f"  {attack.grade}  {attack.name:<{width}} {attack.reaches:6.2f} of the honest scale"

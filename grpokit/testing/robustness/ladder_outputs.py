@@ -7,28 +7,21 @@ ladder gives the same report everywhere. Nothing here knows of rewards.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont
 
-SIDE = 192
-"""Pixels; the longer side of the photographs."""
-
-CANVAS = (512, 96)
-"""Pixels; the width and height of drawn words."""
-
-LETTERS = 40
-"""Pixels; the size of their font."""
+SIDE = 192  # pixels; the longer side of the photographs
+CANVAS = (512, 96)  # pixels; the width and height of drawn words
+LETTERS = 40  # pixels; the size of their font
 
 PHOTOGRAPHS = ("astronaut", "cat", "coffee", "rocket")
 CAPTIONS = tuple(f'a photograph with the caption "{name}"' for name in PHOTOGRAPHS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Distortion:
+class Distortion(NamedTuple):
     """One way to make a picture worse; `levels` go from light to severe, in the unit that `summary` names."""
 
     name: str
@@ -37,8 +30,7 @@ class Distortion:
     apply: Callable[[Image.Image, float], Image.Image]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Word:
+class Word(NamedTuple):
     """A word and one of the same length without a common letter or digit."""
 
     right: str
@@ -47,24 +39,13 @@ class Word:
     def misspelt(self) -> list[str]:
         """The word with one wrong letter, with two, and so on to the last, from the inside outwards."""
         order = sorted(range(len(self.right)), key=lambda i: abs(2 * i + 1 - len(self.right)))
-        texts = []
-        for count in range(1, len(order) + 1):
-            changed = set(order[:count])
-            texts.append("".join(self.wrong[i] if i in changed else c for i, c in enumerate(self.right)))
-        return texts
+        changes = [set(order[: count + 1]) for count in range(len(order))]
+        return ["".join(self.wrong[i] if i in change else c for i, c in enumerate(self.right)) for change in changes]
 
 
-WORDS = (
-    Word(right="POCKET", wrong="BRIDAS"),
-    Word(right="GARDEN", wrong="POSTIL"),
-    Word(right="MARKET", wrong="DOUBLY"),
-)
-TEXTS = (
-    Word(right="pocket", wrong="bridas"),
-    Word(right="garden", wrong="postil"),
-    Word(right="market", wrong="doubly"),
-)
-NUMBERS = (Word(right="4711", wrong="8093"), Word(right="365", wrong="472"), Word(right="12", wrong="90"))
+WORDS = (Word("POCKET", "BRIDAS"), Word("GARDEN", "POSTIL"), Word("MARKET", "DOUBLY"))
+TEXTS = tuple(Word(word.right.lower(), word.wrong.lower()) for word in WORDS)
+NUMBERS = (Word("4711", "8093"), Word("365", "472"), Word("12", "90"))
 
 
 def photographs() -> list[Image.Image]:
@@ -75,17 +56,15 @@ def photographs() -> list[Image.Image]:
     """
     from skimage import data
 
-    pictures = []
-    for name in PHOTOGRAPHS:
-        picture = Image.fromarray(getattr(data, name)()).convert("RGB")
+    pictures = [Image.fromarray(getattr(data, name)()).convert("RGB") for name in PHOTOGRAPHS]
+    for picture in pictures:
         picture.thumbnail((SIDE, SIDE))
-        pictures.append(picture)
     return pictures
 
 
 def _noise(picture: Image.Image, sigma: float) -> Image.Image:
     field = np.random.default_rng(0).normal(0.0, 1.0, (picture.height, picture.width, 3))
-    return _picture(np.asarray(picture) + sigma * field)
+    return Image.fromarray(np.clip((np.asarray(picture) + sigma * field).round(), 0, 255).astype(np.uint8))
 
 
 def _jpeg(picture: Image.Image, quality: float) -> Image.Image:
@@ -100,51 +79,51 @@ def _shift(picture: Image.Image, pixels: float) -> Image.Image:
     return Image.fromarray(wider[: picture.height, : picture.width])
 
 
-def _picture(pixels: NDArray[np.float64]) -> Image.Image:
-    return Image.fromarray(np.clip(pixels.round(), 0, 255).astype(np.uint8))
+def _blur(picture: Image.Image, radius: float) -> Image.Image:
+    return picture.filter(ImageFilter.GaussianBlur(radius))
 
 
 DISTORTIONS = (
-    Distortion(
-        name="blur",
-        summary="Gaussian blur, radius in pixels",
-        levels=(0.5, 1, 2, 4),
-        apply=lambda picture, radius: picture.filter(ImageFilter.GaussianBlur(radius)),
-    ),
-    Distortion(name="noise", summary="Gaussian noise, sigma of 255", levels=(5, 15, 40, 80), apply=_noise),
-    Distortion(name="jpeg", summary="JPEG compression, falling quality", levels=(80, 50, 20, 5), apply=_jpeg),
-    Distortion(name="shift", summary="a shift right and down, in pixels", levels=(1, 2, 4, 8), apply=_shift),
+    Distortion("blur", "Gaussian blur, radius in pixels", (0.5, 1, 2, 4), _blur),
+    Distortion("noise", "Gaussian noise, sigma of 255", (5, 15, 40, 80), _noise),
+    Distortion("jpeg", "JPEG compression, falling quality", (80, 50, 20, 5), _jpeg),
+    Distortion("shift", "a shift right and down, in pixels", (1, 2, 4, 8), _shift),
 )
 
 
-def substitutes(photo: Image.Image) -> Iterator[tuple[str, Image.Image]]:
-    """Pictures of a photograph's size that show nothing of it, each with its name."""
-    mean = np.asarray(photo).mean(axis=(0, 1)).round()
-    yield "flat mean colour", Image.new("RGB", photo.size, tuple(int(x) for x in mean))
+def substitutes(photo: Image.Image) -> dict[str, Image.Image]:
+    """Pictures of a photograph's size that show nothing of it."""
+    red, green, blue = map(int, np.asarray(photo).mean(axis=(0, 1)).round())
     static = np.random.default_rng(1).integers(0, 256, (photo.height, photo.width, 3))
-    yield "pure noise", _picture(static.astype(np.float64))
+    return {
+        "flat mean colour": Image.new("RGB", photo.size, (red, green, blue)),
+        "pure noise": Image.fromarray(static.astype(np.uint8)),
+    }
 
 
-DECORATIONS = ("contrast x 1.5", "saturation x 2", "sharpened", "in a white frame", "nine small copies")
-
-
-def decorated(photo: Image.Image) -> Iterator[tuple[str, Image.Image]]:
-    """The photograph with what makes a picture more striking and no better, in the order of `DECORATIONS`."""
+def _framed(photo: Image.Image) -> Image.Image:
     width, height = photo.size
-    framed = Image.new("RGB", photo.size, "white")
-    framed.paste(photo.resize((width - width // 6, height - height // 6)), (width // 12, height // 12))
-    tiled = Image.new("RGB", photo.size)
-    tile = photo.resize((-(-width // 3), -(-height // 3)))
+    picture = Image.new("RGB", photo.size, "white")
+    picture.paste(photo.resize((width - width // 6, height - height // 6)), (width // 12, height // 12))
+    return picture
+
+
+def _tiled(photo: Image.Image) -> Image.Image:
+    picture = Image.new("RGB", photo.size)
+    tile = photo.resize((-(-photo.width // 3), -(-photo.height // 3)))
     for i in range(9):
-        tiled.paste(tile, (i % 3 * tile.width, i // 3 * tile.height))
-    pictures = (
-        ImageEnhance.Contrast(photo).enhance(1.5),
-        ImageEnhance.Color(photo).enhance(2.0),
-        photo.filter(ImageFilter.UnsharpMask(radius=2, percent=200, threshold=0)),
-        framed,
-        tiled,
-    )
-    yield from zip(DECORATIONS, pictures, strict=True)
+        picture.paste(tile, (i % 3 * tile.width, i // 3 * tile.height))
+    return picture
+
+
+DECORATIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "contrast x 1.5": lambda photo: ImageEnhance.Contrast(photo).enhance(1.5),
+    "saturation x 2": lambda photo: ImageEnhance.Color(photo).enhance(2.0),
+    "sharpened": lambda photo: photo.filter(ImageFilter.UnsharpMask(radius=2, percent=200, threshold=0)),
+    "in a white frame": _framed,
+    "nine small copies": _tiled,
+}
+"""What makes a photograph more striking and no better."""
 
 
 def captioned(photo: Image.Image, text: str) -> Image.Image:
@@ -181,12 +160,14 @@ def scribbles() -> Image.Image:
     return picture
 
 
-def signs(word: Word) -> Iterator[tuple[str, Image.Image]]:
-    """Adversarial examples for a reader of words in pictures, each with its name."""
-    yield "many times in small letters", drawn("\n".join([" ".join([word.right] * 8)] * 5), height=14)
-    yield "in ink that nobody sees", drawn(word.right, ink="#f4f4f4")
-    yield "letters in another order", drawn(jumbled(word.right))
-    yield "among other words", drawn(f"SALE {word.right} NEW OPEN HELLO")
+def signs(word: str) -> dict[str, Image.Image]:
+    """Adversarial examples for a reader of words in pictures."""
+    return {
+        "many times in small letters": drawn("\n".join([" ".join([word] * 8)] * 5), height=14),
+        "in ink that nobody sees": drawn(word, ink="#f4f4f4"),
+        "letters in another order": drawn(jumbled(word)),
+        "among other words": drawn(f"SALE {word} NEW OPEN HELLO"),
+    }
 
 
 def jumbled(text: str) -> str:
@@ -198,10 +179,12 @@ def jumbled(text: str) -> str:
     return text[1::2] + text[::2]
 
 
-def texts(text: str, prompt: str) -> Iterator[tuple[str, str]]:
-    """Adversarial examples for a reward that wants `text`, each with its name."""
-    yield "blank", " "
-    yield "many times", " ".join([text] * 20)
-    yield "letters in another order", jumbled(text)
-    yield "in a long text", f"It may be this or that, {text} or another, who knows. " * 3
-    yield "the prompt repeated", prompt
+def texts(text: str, prompt: str) -> dict[str, str]:
+    """Adversarial examples for a reward that wants `text`."""
+    return {
+        "blank": " ",
+        "many times": " ".join([text] * 20),
+        "letters in another order": jumbled(text),
+        "in a long text": f"It may be this or that, {text} or another, who knows. " * 3,
+        "the prompt repeated": prompt,
+    }

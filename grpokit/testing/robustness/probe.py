@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from PIL.Image import Image
@@ -48,82 +49,65 @@ def scorable_prompts(
     targets: Sequence[Any],
     words: Sequence[str],
     texts: Sequence[str],
-    sources: bool = True,
+    sources: Sequence[Image] | None = None,
 ) -> tuple[list[Prompt] | None, str]:
-    """Prompts under which a reward scores all of the probe.
+    """Prompts under which a reward scores all of the probe, a few outputs per prompt.
 
-    Args:
-        reward: the reward.
-        probe: a few outputs per prompt.
-        targets: of the output's kind; the first thing to try as targets, and the source pictures.
-        words: texts, the second thing to try as targets; none is the third.
-        texts: the prompts' texts.
-        sources: whether the prompts have source pictures.
+    `targets`, `words` and none are tried as targets, in this order.
 
     Returns:
         The prompts, or None and why there are none, in brackets.
     """
     reason = " (NaN for some of them)"
-    images = targets if sources else [None] * len(texts)
-    for candidates in (targets, words, [None] * len(texts)):
-        prompts = [
-            Prompt(text=text, target=target, image=image)
-            for text, target, image in zip(texts, candidates, images, strict=True)
-        ]
+    nothing = [None] * len(texts)
+    for candidates in (targets, words, nothing):
+        parts = zip(texts, candidates, sources or nothing, strict=True)
+        prompts = [Prompt(text=text, target=target, image=image) for text, target, image in parts]
         try:
             values = scores(reward, probe, prompts)
         except (Exception, SystemExit) as error:
-            # the first refusal is of targets that fit its outputs, so it says what else is missing
-            reason = f" ({_cut(error_text(error))})" if candidates is targets else reason
+            if candidates is targets:  # these fit the outputs, so the refusal says what else is missing
+                text = error_text(error)
+                reason = f" ({text if len(text) <= 120 else f'{text[:120]}...'})"
             continue
-        if all(math.isfinite(x) for row in values for x in row):
+        if all(map(math.isfinite, chain(*values))):
             return prompts, ""
     return None, reason
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 120 else f"{text[:120]}..."
 
 
 def read_parts(reward: Reward, probe: Outputs, prompts: Sequence[Prompt]) -> tuple[str, ...]:
     """What changes the scores of the probe when it is taken from the next prompt, or left out."""
     before = scores(reward, probe, prompts)
+    target = prompts[0].target
+    kind = " picture" if isinstance(target, Image) else " text" if isinstance(target, str) else ""
     parts = []
-    for part, name in (("target", "target"), ("image", "source picture"), ("text", "prompt text")):
-        values = [getattr(prompt, part) for prompt in prompts]
-        if values[0] is None:
+    for part, name in (("target", f"target{kind}"), ("image", "source picture"), ("text", "prompt text")):
+        if getattr(prompts[0], part) is None:
             continue
         swaps = [rotated(prompts, part)]
         if part != "text":
-            swaps.append([_with(prompt, part, None) for prompt in prompts])
+            swaps.append(_with(prompts, part, [None] * len(prompts)))
         if any(_scores_change(reward, probe, swapped, before) for swapped in swaps):
-            parts.append(f"target{_kind(values[0])}" if part == "target" else name)
+            parts.append(name)
     return tuple(parts)
 
 
-def _kind(target: object) -> str:
-    return " picture" if isinstance(target, Image) else " text" if isinstance(target, str) else ""
-
-
-def _scores_change(
-    reward: Reward, probe: Outputs, prompts: Sequence[Prompt], before: Sequence[Sequence[float]]
-) -> bool:
+def _scores_change(reward: Reward, probe: Outputs, prompts: Sequence[Prompt], before: Sequence[list[float]]) -> bool:
     try:
         after = scores(reward, probe, prompts)
     except (Exception, SystemExit):  # it asks for what was taken away
         return True
-    pairs = [(a, b) for x, y in zip(before, after, strict=True) for a, b in zip(x, y, strict=True)]
+    pairs = zip(chain(*before), chain(*after), strict=True)
     return not all(abs(a - b) <= SAME for a, b in pairs)  # so written that NaN differs
 
 
 def rotated(prompts: Sequence[Prompt], part: str) -> list[Prompt]:
     """The prompts, each with a part of the next one."""
-    others = [*prompts[1:], prompts[0]]
-    return [_with(prompt, part, getattr(other, part)) for prompt, other in zip(prompts, others, strict=True)]
+    return _with(prompts, part, [getattr(prompt, part) for prompt in (*prompts[1:], prompts[0])])
 
 
-def _with(prompt: Prompt, part: str, value: Any) -> Prompt:
-    return replace(prompt, **{part: value})
+def _with(prompts: Sequence[Prompt], part: str, values: Sequence[Any]) -> list[Prompt]:
+    return [replace(prompt, **{part: value}) for prompt, value in zip(prompts, values, strict=True)]
 
 
 def shares(
