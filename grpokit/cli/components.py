@@ -176,7 +176,7 @@ def check(
     from rich.table import Table
     from rich.text import Text
 
-    from grpokit.testing import by_name
+    from grpokit.testing import component
 
     ladder = None
     own_prompts = read_prompts(prompt, prompts)
@@ -187,16 +187,16 @@ def check(
         ExitStack() as stack,
     ):
         show(f"building {name}")
-        if by_name.kind_of(name, kind) == "policy":
+        if component.kind_of(name, kind) == "policy":
             first = own_prompts if prompts is None or own_prompts is None else own_prompts[:4]
-            checks = by_name.of_policy(name, params, first, slow=slow)
+            checks = component.of_policy(name, params, first, slow=slow)
         else:
             if own_prompts:
                 raise UsageError(
                     f"'{name}' is a reward, which reads no prompts. Leave out --prompt and --prompts, or add --kind "
                     "policy if it makes a policy."
                 )
-            checks, ladder = stack.enter_context(by_name.of_reward(name, params))
+            checks, ladder = stack.enter_context(component.of_reward(name, params))
         results = list(_run(checks, show))
         report = "" if ladder is None else _report(ladder, results)
     table = Table(box=None, pad_edge=False)
@@ -279,7 +279,7 @@ def _warning_lines(records: Iterable[WarningMessage]) -> Iterator[str]:
 
 def _report(ladder: Ladder, results: Sequence[Outcome]) -> str:
     """The report of the ladders. If a reward raises on one, the check of that ladder shows the error."""
-    from grpokit.testing.reward.first_call import UNSCORED
+    from grpokit.testing.reward.calls import UNSCORED
 
     if any(outcome.message == UNSCORED for outcome in results):
         return f"ladder: not measured, since {UNSCORED}"

@@ -62,9 +62,10 @@ def error_text(error: BaseException, *, place: bool = False) -> str:
     """
     if isinstance(error, GrpokitError):
         return one_line(error)
-    frames = traceback.extract_tb(error.__traceback__)[-1:] if place else []
-    where = "".join(f" ({Path(at.filename).name}, line {at.lineno}, in {at.name})" for at in frames)
-    return f"{typed_line(error)}{where}"
+    if not place:
+        return typed_line(error)
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{typed_line(error)} ({Path(at.filename).name}, line {at.lineno}, in {at.name})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +106,11 @@ class Check:
                 if self.expected_failure:
                     raise ExpectedFailure(f"expected failure: {self.expected_failure}") from failed
                 raise CheckError(f"{self.name}: {failed}") from failed
+            except GrpokitError as error:
+                raise CheckError(f"{self.name}: Expected that {self.summary}; got {typed_line(error)}.") from error
             except (Exception, SystemExit) as error:  # a component may raise anything
-                own = isinstance(error, GrpokitError)
-                actual = typed_line(error) if own else error_text(error, place=True)
-                cause = "" if own else " Usual cause: a bug; run this check in a debugger."
-                raise CheckError(f"{self.name}: Expected that {self.summary}; got {actual}.{cause}") from error
+                actual, cause = error_text(error, place=True), "Usual cause: a bug; run this check in a debugger."
+                raise CheckError(f"{self.name}: Expected that {self.summary}; got {actual}. {cause}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,18 +142,17 @@ class Outcome:
 def outcomes(checks: Iterable[Check]) -> Iterator[Outcome]:
     """Run checks one after the other; a failure does not stop the next."""
     for check in checks:
+        state: State = "ok"
+        message = ""
         try:
             check()
         except CheckError as failed:
-            yield Outcome(name=check.name, state="failed", message=str(failed).removeprefix(f"{check.name}: "))
+            state, message = "failed", str(failed).removeprefix(f"{check.name}: ")
         except ExpectedFailure as reason:
-            yield Outcome(
-                name=check.name, state="expected failure", message=str(reason).removeprefix("expected failure: ")
-            )
+            state, message = "expected failure", str(reason).removeprefix("expected failure: ")
         except NotChecked as reason:
-            yield Outcome(name=check.name, state="not checked", message=str(reason))
-        else:
-            yield Outcome(name=check.name, state="ok")
+            state, message = "not checked", str(reason)
+        yield Outcome(name=check.name, state=state, message=message)
 
 
 def random_states() -> dict[str, Any]:
@@ -160,12 +160,8 @@ def random_states() -> dict[str, Any]:
     import numpy as np
     import torch
 
-    name, keys, *rest = np.random.get_state(legacy=True)
-    return {
-        "torch": torch.random.get_rng_state().tolist(),
-        "numpy": (name, keys.tolist(), *rest),  # type: ignore[union-attr]
-        "random": random.getstate(),
-    }
+    numpy_state = [np.asarray(part).tolist() for part in np.random.get_state()]
+    return {"torch": torch.random.get_rng_state().tolist(), "numpy": numpy_state, "random": random.getstate()}
 
 
 def seed_random_states(seed: int) -> None:
@@ -184,39 +180,33 @@ def restored_random_states() -> Iterator[None]:
     import numpy as np
     import torch
 
-    torch_state, numpy_state, python_state = torch.random.get_rng_state(), np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.random.set_rng_state(torch_state)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)
 
 
 def expect_untouched(before: Mapping[str, Any], what: str) -> None:
     """Fail where a global random state has changed since `before`."""
     after = random_states()
     names = [name for name, state in before.items() if state != after[name]]
-    expect(
-        not names,
-        f"that {what} leaves the global random states alone",
-        f"a change in the state of {', '.join(names)}",
-        "a draw from the global generator, or seeding it; draw from the seeds, or from a generator of your own",
-    )
+    expect(not names, f"that {what} leaves the global random states alone",
+           f"a change in the state of {', '.join(names)}",
+           "a draw from the global generator, or seeding it; draw from the seeds, or from a generator of your "
+           "own")  # fmt: skip
 
 
 def common_checks(params: Mapping[str, Any], module: str | None) -> Iterator[Check]:
     """The checks that policies and rewards share: parameters that a config can hold, a light plugin module."""
     if params:
-        yield Check(
-            name="parameters", summary="the parameters can be written as JSON", test=lambda: _parameters(params)
-        )
+        summary = "the parameters can be written as JSON"
+        yield Check(name="parameters", summary=summary, test=lambda: _parameters(params))
     if module is not None:
-        yield Check(
-            name="light-plugin",
-            summary="the plugin's module imports nothing heavy",
-            test=lambda: _light(module),
-        )
+        summary = "the plugin's module imports nothing heavy"
+        yield Check(name="light-plugin", summary=summary, test=lambda: _light(module))
 
 
 def _parameters(params: Mapping[str, Any]) -> None:
@@ -234,19 +224,13 @@ def _parameters(params: Mapping[str, Any]) -> None:
 
 
 def _light(module: str) -> None:
-    code = (
-        f"import importlib, sys; importlib.import_module({module!r}); "
-        f"print(*[m for m in {HEAVY!r} if m in sys.modules])"
-    )
-    result = in_new_python(code)
-    error = result.stderr.strip()[-400:]
-    expect(result.returncode == 0, f"that '{module}' can be imported", error, "a missing dependency")
-    expect(
-        not result.stdout.strip(),
-        f"that importing '{module}' imports none of {', '.join(HEAVY)}",
-        ", ".join(result.stdout.split()),
-        "an import at the top of the module with the hooks; name the factory as a string and import in its module",
-    )
+    result = in_new_python(f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])")
+    expect(not result.returncode, f"that '{module}' can be imported", result.stderr.strip()[-400:],
+           "a missing dependency")  # fmt: skip
+    expect(not result.stdout.strip(), f"that importing '{module}' imports none of {', '.join(HEAVY)}",
+           ", ".join(result.stdout.split()),
+           "an import at the top of the module with the hooks; name the factory as a string and import in its "
+           "module")  # fmt: skip
 
 
 def in_new_python(code: str) -> subprocess.CompletedProcess[str]:

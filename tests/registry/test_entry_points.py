@@ -33,7 +33,7 @@ from grpokit.registry import entry_points, hookspecs
 from grpokit.runs import build, build_rewards
 from grpokit.runs import train as run
 from grpokit.runs.resuming import refuse_other_config
-from grpokit.testing import by_name
+from grpokit.testing import component
 from tiny_policies import TinyTokens
 
 HERE = Path(__file__).parent.parent
@@ -247,7 +247,7 @@ def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(PluginError, match=r"no policy called 'toy-lm'.*comes with: pip install 'grpokit\[toy\]'$"):
         registry.create("policy", "toy-lm")
     with pytest.raises(UsageError, match=r"policy or reward called 'ocr'\. Known: .* pip install 'grpokit\[ocr\]'$"):
-        by_name.kind_of("ocr", None)
+        component.kind_of("ocr", None)
     with pytest.raises(PluginError, match=r"no reward called 'toy-lm'\. Known: .*soft-overlong\.$"):
         registry.create("reward", "toy-lm")  # a policy
 

@@ -15,23 +15,10 @@ from grpokit.testing.check import expect
 from grpokit.training.contract import scorer
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
 
-FIRST_GROUP = 5
-
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What the checks of a policy share.
-
-    Attributes:
-        factory: builds a new policy, always with the same weights.
-        prompts: P prompts that it can read.
-        group_size: G.
-        tolerance: the largest difference of log-probs that counts as equal.
-        decode: rollout -> its outputs from the trace alone, one per row, or None.
-        decisions: rollout -> the drawn values [B, T, ...] of Gaussian decisions, or None.
-        makes: the kind of output, "image" or "text"; empty where no plugin says it.
-        drawn: the rollout that several checks score, once one of them has drawn it.
-    """
+    """What the checks of a policy share; see `policy_checks`. `drawn` holds the rollout that some of them share."""
 
     factory: Callable[[], Policy]
     prompts: Sequence[Prompt]
@@ -39,15 +26,15 @@ class Case:
     tolerance: float
     decode: Callable[[Rollout], Sequence[Any]] | None
     decisions: Callable[[Rollout], Tensor] | None
-    makes: str = ""
+    makes: str
     drawn: list[Rollout] = field(default_factory=list)
 
     def seeds(self, *, step: int = 0, group_size: int | None = None) -> Seeds:
         """Seeds for all prompts."""
-        size = self.group_size if group_size is None else group_size
         return derive_seeds(
-            3, stream="train", step=step, prompts=len(self.prompts), group_size=size, first_group=FIRST_GROUP
-        )
+            3, stream="train", step=step, prompts=len(self.prompts), group_size=group_size or self.group_size,
+            first_group=5,
+        )  # fmt: skip
 
     def rollout(self, policy: Policy, *, seeds: Seeds | None = None, evaluate: bool = False) -> Rollout:
         """Draw for all prompts."""
@@ -122,11 +109,8 @@ def perturb(policy: Policy, seed: int = 1) -> None:
 
 def same_decisions(a: Rollout, i: int, b: Rollout, j: int, tolerance: float) -> bool:
     """Whether row i of a and row j of b hold the same decisions, as far as the trace shows under the mask."""
-    if int(a.mask[i].sum()) != int(b.mask[j].sum()):
-        return False
-    if not torch.allclose(
-        a.old.logprobs[i][a.mask[i]], b.old.logprobs[j][b.mask[j]], rtol=0, atol=tolerance, equal_nan=True
-    ):
+    old, new = a.old.logprobs[i][a.mask[i]], b.old.logprobs[j][b.mask[j]]
+    if old.shape != new.shape or not torch.allclose(old, new, rtol=0, atol=tolerance, equal_nan=True):
         return False
     return all(
         _close(_decided(x, a.mask, i), _decided(b.trace.per_row[name], b.mask, j), tolerance)

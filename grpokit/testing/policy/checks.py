@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from grpokit.errors import UsageError
+from grpokit.policy import Policy
 from grpokit.registry.specs import KINDS
 from grpokit.testing.check import Check, common_checks
+from grpokit.testing.policy import logprob_checks, rollout_checks, weight_checks
+from grpokit.testing.policy.case import Case
 from grpokit.types import Prompt, Rollout
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from grpokit.policy import Policy
 
 
 def policy_checks(
@@ -57,56 +57,38 @@ def policy_checks(
             f"A policy's checks need at least two prompts and two samples per prompt; got {len(cases)} prompts and "
             f"group_size={group_size}."
         )
-    drawn: list[Rollout] = []
+    case = Case(
+        factory=factory, prompts=cases, group_size=group_size, tolerance=tolerance, decode=decode, decisions=decisions,
+        makes=makes,
+    )  # fmt: skip
     for name, summary, test in _CHECKS:
-        if name == "outputs" and makes not in KINDS:
-            continue
-        run = partial(
-            _run, test,
-            factory=factory, prompts=cases, group_size=group_size, tolerance=tolerance, decode=decode,
-            decisions=decisions, makes=makes, drawn=drawn,
-        )  # fmt: skip
-        if name != "learns":
-            yield Check(name=name, summary=summary, test=run)
-        elif learn:
-            slow = partial(run, steps=learn_steps, learning_rate=learning_rate)
-            yield Check(name=name, summary=summary, test=slow, slow=True)
+        if name != "outputs" or makes in KINDS:
+            yield Check(name=name, summary=summary, test=partial(test, case))
+    if learn:
+        test = partial(weight_checks.learns, case, learn_steps, learning_rate)
+        yield Check(name="learns", summary="a toy reward rises", test=test, slow=True)
     yield from common_checks(params or {}, module)
 
 
-_CHECKS = (
-    ("protocol", "the policy has the methods of the contract", "weight.protocol"),
-    ("shapes", "groups, samples, masks and log-probs have their form", "rollout.shapes"),
-    ("outputs", "outputs are of the kind that the spec declares", "rollout.outputs"),
-    ("ratio-is-one", "logprobs right after rollout gives the rollout's log-probs", "logprob.ratio_is_one"),
-    ("scored-is-sampled", "an output is decoded from its own decisions", "rollout.scored_is_sampled"),
-    ("rows-independent", "a row's log-probs do not depend on its batch", "logprob.rows_independent"),
-    ("batch-size", "a rollout does not depend on the batch size", "rollout.batch_size"),
-    ("joined", "rows drawn one by one can be scored together", "rollout.joined"),
-    ("seeded", "the seeds alone decide the rollout", "rollout.seeded"),
-    ("global-rng", "global random states are left alone", "rollout.global_rng"),
-    ("logprobs-repeat", "two calls are equal to the bit", "logprob.logprobs_repeat"),
-    ("mask", "nothing under the mask counts", "logprob.masked_out"),
-    ("slices", "step slices partition the decisions", "logprob.slices"),
-    ("trimmed", "a slice that is cut short gives the same log-probs", "logprob.trimmed"),
-    ("frequencies", "tokens are drawn as often as log-probs say, where there are any", "logprob.frequencies"),
-    ("gaussian", "log-probs agree with mean and std, where there are any", "logprob.gaussian"),
-    ("gradient", "every trainable parameter gets a gradient", "weight.gradient"),
-    ("reference", "the reference policy is frozen, and the live policy restored", "weight.reference"),
-    ("save-load", "load_state_dict restores what state_dict gave", "weight.save_load"),
-    ("evaluate", "evaluation is seeded and changes nothing", "rollout.evaluation"),
-    ("learns", "a toy reward rises", "weight.learns"),
+_CHECKS: Sequence[tuple[str, str, Callable[[Case], None]]] = (
+    ("protocol", "the policy has the methods of the contract", weight_checks.protocol),
+    ("shapes", "groups, samples, masks and log-probs have their form", rollout_checks.shapes),
+    ("outputs", "outputs are of the kind that the spec declares", rollout_checks.outputs),
+    ("ratio-is-one", "logprobs right after rollout gives the rollout's log-probs", logprob_checks.ratio_is_one),
+    ("scored-is-sampled", "an output is decoded from its own decisions", rollout_checks.scored_is_sampled),
+    ("rows-independent", "a row's log-probs do not depend on its batch", logprob_checks.rows_independent),
+    ("batch-size", "a rollout does not depend on the batch size", rollout_checks.batch_size),
+    ("joined", "rows drawn one by one can be scored together", rollout_checks.joined),
+    ("seeded", "the seeds alone decide the rollout", rollout_checks.seeded),
+    ("global-rng", "global random states are left alone", rollout_checks.global_rng),
+    ("logprobs-repeat", "two calls are equal to the bit", logprob_checks.logprobs_repeat),
+    ("mask", "nothing under the mask counts", logprob_checks.masked_out),
+    ("slices", "step slices partition the decisions", logprob_checks.slices),
+    ("trimmed", "a slice that is cut short gives the same log-probs", logprob_checks.trimmed),
+    ("frequencies", "tokens are drawn as often as log-probs say, where there are any", logprob_checks.frequencies),
+    ("gaussian", "log-probs agree with mean and std, where there are any", logprob_checks.gaussian),
+    ("gradient", "every trainable parameter gets a gradient", weight_checks.gradient),
+    ("reference", "the reference policy is frozen, and the live policy restored", weight_checks.reference),
+    ("save-load", "load_state_dict restores what state_dict gave", weight_checks.save_load),
+    ("evaluate", "evaluation is seeded and changes nothing", rollout_checks.evaluation),
 )
-
-
-def _run(test: str, *, steps: int = 0, learning_rate: float | None = None, **settings: Any) -> None:
-    from grpokit.testing.policy import logprob_checks, rollout_checks, weight_checks
-    from grpokit.testing.policy.case import Case
-
-    home, _, name = test.partition(".")
-    function = getattr({"rollout": rollout_checks, "logprob": logprob_checks, "weight": weight_checks}[home], name)
-    case = Case(**settings)
-    if name == "learns":
-        function(case, steps, learning_rate)
-    else:
-        function(case)

@@ -1,8 +1,8 @@
 """The checks that every reward passes.
 
 A reward is called with all samples, with each alone, in another order, twice, with no samples, and with an output of an
-unknown type; `first_call`, `unusual_outputs`, `examples`, `dependencies` and `ladder` add checks. Only `numbers` looks
-at the form of the scores, so that one mistake fails one check. Each call gets a list of its own.
+unknown type; the modules beside this one and the ladders add checks. Only `numbers` looks at the form of the scores, so
+that one mistake fails one check. Each call gets a list of its own.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward
 from grpokit.testing.check import Check, common_checks, expect, expect_untouched, random_states
-from grpokit.testing.reward.called import as_callable
-from grpokit.testing.reward.dependencies import announcing_plugin, check_declared, check_missing
+from grpokit.testing.reward.calls import FirstCall, as_callable
+from grpokit.testing.reward.dependencies import dependency_checks
 from grpokit.testing.reward.examples import accepted, check_examples, example_samples, samples_for
-from grpokit.testing.reward.first_call import FirstCall
 from grpokit.testing.reward.unusual_outputs import check_pictures, check_texts
 from grpokit.testing.robustness.ladder import Ladder, ladder_checks
 from grpokit.types import Sample
 
-_DIGITS = 1e-6
+_Row = tuple[str, str, Callable[[], None]]
+"""A check's name, its summary and its test."""
 
 
 def reward_checks(
@@ -55,60 +55,60 @@ def reward_checks(
     Raises:
         UsageError: too few samples or groups, or examples in the spec that cannot be read.
     """
-    reward = as_callable(reward)
+    reward, params = as_callable(reward), params or {}
     accepts = frozenset(spec.accepts) if spec is not None else accepted(reward) if samples is None else _kinds(samples)
     if samples is None:
         samples = samples_for(accepts, spec)
-    if len(samples) < 2 or len({s.group for s in samples}) < 2:
+    if len({sample.group for sample in samples}) < 2:
         raise UsageError(f"A reward's checks need samples of at least two groups; got {len(samples)} samples.")
     if per_sample is None:
         per_sample = spec is None or spec.per_sample
     first_call = FirstCall(reward, samples)
-    tests: list[tuple[str, str, Callable[[], None]]] = [
-        ("batch-size", "a sample's score is the same alone, in its group and among other groups",
-         partial(_batch, reward, samples, per_sample)),
-        ("order", "scores follow their samples into another order", partial(_order, reward, samples)),
-        ("deterministic", "the same samples get the same scores again", partial(_deterministic, reward, samples)),
-        ("inputs-unchanged", "scoring changes no sample in place", first_call.check_inputs),
-        ("list-unchanged", "scoring leaves the list of samples and its order alone", first_call.check_list),
-        ("global-rng", "global random states are left alone", partial(_global_rng, reward, samples)),
-        ("wrong-type", "an output of an unknown type is refused clearly", partial(_wrong_type, reward, samples)),
-        ("empty", "no samples get no scores", partial(_empty, reward)),
-    ]  # fmt: skip
-    if spec is not None and spec.range != (None, None):
-        test = partial(_range, reward, samples, spec.range)
-        tests.insert(0, ("range", "scores lie in the range that the spec declares", test))
-    if "image" in accepts:
-        test = partial(check_pictures, reward, _first(samples, "image"))
-        tests.append(("degenerate-images", "any picture gets a number, NaN or a clear error", test))
-    if "text" in accepts:
-        test = partial(check_texts, reward, _first(samples, "text"))
-        tests.append(("degenerate-texts", "any text gets a number, NaN or a clear error", test))
-    if spec is not None and spec.examples:
-        test = partial(check_examples, reward, spec, params or {})
-        tests.append(("examples", "the better side of each example scores more", test))
-    expected = spec.expected_failures if spec is not None else {}
     yield Check(name="numbers", summary="there is one finite number or NaN per sample", test=first_call.check_numbers)
-    for name, summary, run in tests:
-        yield Check(name=name, summary=summary, test=first_call.needed_by(run), expected_failure=expected.get(name, ""))
-    if spec is not None and spec.install:
-        yield Check(
-            name="missing-dependency",
-            summary="without its packages it says how to install them",
-            test=partial(check_missing, spec, params or {}),
-        )
-    plugin = announcing_plugin(spec) if spec is not None else None
-    if spec is not None and plugin is not None and plugin.package != "grpokit":
-        yield Check(
-            name="declared-dependencies",
-            summary="its distribution declares what it imports",
-            test=partial(check_declared, spec),
-        )
+    checks = [*_score_checks(first_call, per_sample), *_kind_checks(first_call, accepts)]
+    if spec is not None:
+        checks = [*_spec_checks(first_call, spec, params), *checks]
+    expected = spec.expected_failures if spec is not None else {}
+    for name, summary, test in checks:
+        failure = expected.get(name, "")
+        yield Check(name=name, summary=summary, test=first_call.needed_by(test), expected_failure=failure)
+    if spec is not None:
+        yield from dependency_checks(spec, params)
     if ladder:
         measured = ladder if isinstance(ladder, Ladder) else Ladder(reward, spec=spec, accepts=accepts)
         for check in ladder_checks(measured):
             yield replace(check, test=first_call.needed_by(check.test))
-    yield from common_checks(params or {}, module)
+    yield from common_checks(params, module)
+
+
+def _spec_checks(call: FirstCall, spec: RewardSpec, params: Mapping[str, Any]) -> Iterator[_Row]:
+    if spec.range != (None, None):
+        yield "range", "scores lie in the range that the spec declares", partial(_range, call, spec.range)
+    if spec.examples:
+        test = partial(check_examples, call.reward, spec, params)
+        yield "examples", "the better side of each example scores more", test
+
+
+def _score_checks(call: FirstCall, per_sample: bool) -> tuple[_Row, ...]:
+    return (
+        ("batch-size", "a sample's score is the same alone, in its group and among other groups",
+         partial(_batch, call, per_sample)),
+        ("order", "scores follow their samples into another order", partial(_order, call)),
+        ("deterministic", "the same samples get the same scores again", partial(_deterministic, call)),
+        ("inputs-unchanged", "scoring changes no sample in place", call.check_inputs),
+        ("list-unchanged", "scoring leaves the list of samples and its order alone", call.check_list),
+        ("global-rng", "global random states are left alone", partial(_global_rng, call)),
+        ("wrong-type", "an output of an unknown type is refused clearly", partial(_wrong_type, call)),
+        ("empty", "no samples get no scores", partial(_empty, call)),
+    )  # fmt: skip
+
+
+def _kind_checks(call: FirstCall, accepts: frozenset[str]) -> Iterator[_Row]:
+    for kind, noun, test in (("image", "picture", check_pictures), ("text", "text", check_texts)):
+        if kind in accepts:
+            own = (sample for sample in call.samples if kind in _kinds([sample]))
+            run = partial(test, call.reward, next(own, example_samples({kind})[0]))
+            yield f"degenerate-{kind}s", f"any {noun} gets a number, NaN or a clear error", run
 
 
 def _kinds(samples: Sequence[Sample]) -> frozenset[str]:
@@ -118,59 +118,52 @@ def _kinds(samples: Sequence[Sample]) -> frozenset[str]:
     return frozenset(kind for s in samples for base, kind in kinds.items() if isinstance(s.output, base))
 
 
-def _first(samples: Sequence[Sample], kind: str) -> Sample:
-    """The first sample with an output of a kind, or a built-in one."""
-    return next((s for s in samples if kind in _kinds([s])), example_samples({kind})[0])
+def _scores(call: FirstCall, samples: Sequence[Sample]) -> list[float]:
+    return [float(x) for x in call.reward(list(samples))]
 
 
-def _scores(reward: Reward, samples: Sequence[Sample]) -> list[float]:
-    return [float(x) for x in reward(list(samples))]
-
-
-def _same(a: float, b: float, tolerance: float = _DIGITS) -> bool:
+def _same(a: float, b: float, tolerance: float = 1e-6) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
 
 
-def _range(reward: Reward, samples: Sequence[Sample], bounds: tuple[float | None, float | None]) -> None:
-    low, high = bounds
-    for row, value in enumerate(_scores(reward, samples)):
-        if not math.isfinite(value):  # the check `numbers` is about these
-            continue
-        inside = (low is None or not value < low) and (high is None or not value > high)
+def _range(call: FirstCall, bounds: tuple[float | None, float | None]) -> None:
+    low, high = (limit if x is None else x for x, limit in zip(bounds, (-math.inf, math.inf), strict=True))
+    for row, value in enumerate(_scores(call, call.samples)):
+        inside = low <= value <= high or not math.isfinite(value)  # the check `numbers` is about these
         expect(inside, f"scores within {bounds}, as the spec declares", f"{value} in row {row}",
                "rounding at the edge (clamp it), or a range in the spec that is another reward's")  # fmt: skip
 
 
-def _batch(reward: Reward, samples: Sequence[Sample], per_sample: bool) -> None:
-    together = _scores(reward, samples)
-    groups = [s.group for s in samples]
+def _batch(call: FirstCall, per_sample: bool) -> None:
+    together = _scores(call, call.samples)
+    groups = [sample.group for sample in call.samples]
     parts = [[i for i, g in enumerate(groups) if g == group] for group in dict.fromkeys(groups)]
-    alone = [[i] for i in range(len(samples))] if per_sample else []
+    alone = [[i] for i in range(len(groups))] if per_sample else []
     for rows in [*alone, *parts]:
-        for row, value in zip(rows, _scores(reward, [samples[i] for i in rows]), strict=True):
+        for row, value in zip(rows, _scores(call, [call.samples[i] for i in rows]), strict=True):
             where = "alone" if len(rows) == 1 else "in its group"
             expect(_same(value, together[row]), f"the score of row {row} {where} to be its score among all, "
                    f"{together[row]}", f"{value}", "a mean, a padding or a normalisation over the batch")  # fmt: skip
 
 
-def _order(reward: Reward, samples: Sequence[Sample]) -> None:
-    together, reverse = _scores(reward, samples), _scores(reward, samples[::-1])[::-1]
+def _order(call: FirstCall) -> None:
+    together, reverse = _scores(call, call.samples), _scores(call, call.samples[::-1])[::-1]
     differing = [row for row, pair in enumerate(zip(together, reverse, strict=True)) if not _same(*pair)]
     expect(not differing, f"the scores {together} of the same samples in reverse order",
            f"{reverse} (rows {differing} differ)",
            "scores in a sorted or grouped order; return them in the order of the samples")  # fmt: skip
 
 
-def _deterministic(reward: Reward, samples: Sequence[Sample]) -> None:
-    first, second = _scores(reward, samples), _scores(reward, samples)
+def _deterministic(call: FirstCall) -> None:
+    first, second = _scores(call, call.samples), _scores(call, call.samples)
     differing = [row for row, pair in enumerate(zip(first, second, strict=True)) if not _same(*pair, tolerance=0.0)]
     expect(not differing, f"the same scores twice, {first}", f"{second} (rows {differing} differ)",
            "noise, a state that each call changes, or active dropout (call eval())")  # fmt: skip
 
 
-def _global_rng(reward: Reward, samples: Sequence[Sample]) -> None:
+def _global_rng(call: FirstCall) -> None:
     before = random_states()
-    _scores(reward, samples)
+    _scores(call, call.samples)
     expect_untouched(before, "scoring")
 
 
@@ -178,23 +171,24 @@ class _Unknown:
     """The type of an output that no reward knows."""
 
 
-def _wrong_type(reward: Reward, samples: Sequence[Sample]) -> None:
-    unknown = replace(samples[0], output=_Unknown())
-    cause = "an output that is used without a check of its type; raise a grpokit.RewardError that says what it expects"
+def _wrong_type(call: FirstCall) -> None:
+    answer: Any
     try:
-        values = _scores(reward, [unknown])
+        answer = _scores(call, [replace(call.samples[0], output=_Unknown())])
     except GrpokitError:
         return
     except (Exception, SystemExit) as error:  # a component may raise anything
-        expect(False, "a GrpokitError, or NaN, for an output of an unknown type", repr(error), cause)
-    else:
-        expect(all(map(math.isnan, values)), "a GrpokitError, or NaN, for an output of an unknown type",
-               f"the score {values}", cause)  # fmt: skip
+        answer = error
+    refused = isinstance(answer, list) and all(map(math.isnan, answer))
+    expect(refused, "a GrpokitError, or NaN, for an output of an unknown type", f"{answer!r}",
+           "an output that is used without a check of its type; raise a grpokit.RewardError that says what it "
+           "expects")  # fmt: skip
 
 
-def _empty(reward: Reward) -> None:
+def _empty(call: FirstCall) -> None:
+    answer: Any
     try:
-        values: Any = list(reward([]))
+        answer = list(call.reward([]))
     except (Exception, SystemExit) as error:  # a component may raise anything
-        values = repr(error)
-    expect(values == [], "an empty list for no samples", f"{values}", "a maximum, a mean or a stack of nothing")
+        answer = error
+    expect(answer == [], "an empty list for no samples", f"{answer!r}", "a maximum, a mean or a stack of nothing")

@@ -6,12 +6,12 @@ for rewards of pictures, and answers to a sum for rewards of texts.
 
 from __future__ import annotations
 
-import importlib
 import math
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from grpokit import registry
 from grpokit.errors import UsageError, typed_line
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.terms import Reward
@@ -19,7 +19,6 @@ from grpokit.testing.check import NotChecked, expect
 from grpokit.types import Prompt, Sample
 
 _TEXTS = ("12", "the answer is 12", "<think>5+7=12</think><answer>12</answer>", "thirteen", "", "x" * 200)
-_KEYS = ("output", "prompt", "target", "image", "meta")
 
 
 def example_samples(accepts: Collection[str]) -> list[Sample]:
@@ -31,11 +30,11 @@ def example_samples(accepts: Collection[str]) -> list[Sample]:
     Raises:
         UsageError: neither "text" nor "image" is among them.
     """
-    if "text" in accepts and "image" not in accepts:
-        prompt = Prompt(text='What is 5 + 7? Write "12".', target="12")
-        return [Sample(prompt=prompt, output=text, group=i // 2) for i, text in enumerate(_TEXTS)]
     if "image" in accepts:
         return [sample for group, word in enumerate(("CAT", "DOG", "12")) for sample in _pictures(word, group)]
+    if "text" in accepts:
+        prompt = Prompt(text='What is 5 + 7? Write "12".', target="12")
+        return [Sample(prompt=prompt, output=text, group=i // 2) for i, text in enumerate(_TEXTS)]
     raise UsageError(f"There are no example samples of {', '.join(accepts) or 'no kind'}: give samples of your own.")
 
 
@@ -53,10 +52,7 @@ def _pictures(word: str, group: int) -> list[Sample]:
 
 
 def accepted(reward: Reward) -> frozenset[str]:
-    """The kinds of output that a reward without a spec scores, as calls with built-in samples show.
-
-    It accepts a kind if it scores at least one sample of it; "text" if it scores no sample at all.
-    """
+    """The kinds of output of which a reward without a spec scores a built-in sample; "text" if it scores none."""
     kinds = set()
     for kind in ("text", "image"):
         try:
@@ -65,7 +61,7 @@ def accepted(reward: Reward) -> frozenset[str]:
                 values = [float(x) for x in reward(example_samples({kind}))]
         except (Exception, SystemExit):  # refused; the check `wrong-type` looks at the message
             continue
-        if any(math.isfinite(x) for x in values):
+        if any(map(math.isfinite, values)):
             kinds.add(kind)
     return frozenset(kinds or {"text"})
 
@@ -86,16 +82,19 @@ def spec_examples(spec: RewardSpec) -> list[tuple[Sample, Sample]]:
     Raises:
         UsageError: what it announces cannot be read as such pairs.
     """
-    pairs: Any = spec.examples
-    if isinstance(pairs, str):
-        pairs = _function(spec.name, pairs)()
-    return [
-        (
-            _sample(spec.name, better, f"the better side of pair {i}"),
-            _sample(spec.name, worse, f"the worse side of pair {i}"),
-        )
-        for i, (better, worse) in enumerate(map(_pair(spec.name), pairs))
-    ]
+    title = f"examples of the reward '{spec.name}'"
+    pairs: Any = registry.call(spec.examples, {}, what=title) if isinstance(spec.examples, str) else spec.examples
+    try:
+        return [(_sample(**better), _sample(**worse)) for better, worse in pairs]
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"The {title} must be pairs (better, worse) of mappings with 'output' and possibly 'prompt', 'target', "
+            f"'image' and 'meta': {typed_line(error)}."
+        ) from error
+
+
+def _sample(*, output: Any, prompt: str = "", **parts: Any) -> Sample:
+    return Sample(prompt=Prompt(text=prompt, **parts), output=output, group=0)
 
 
 def check_examples(reward: Reward, spec: RewardSpec, params: Mapping[str, Any]) -> None:
@@ -108,41 +107,6 @@ def check_examples(reward: Reward, spec: RewardSpec, params: Mapping[str, Any]) 
         expect(holds, f"a higher score for the better side of pair {number} of the spec's examples",
                f"{better} for {brief(pair[0].output)} and {worse} for {brief(pair[1].output)}",
                "a sign that is the wrong way round, or examples that lack what the reward reads")  # fmt: skip
-
-
-def _function(name: str, path: str) -> Callable[[], Any]:
-    module, _, attribute = path.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(
-            f"The examples of the reward '{name}' name '{path}', which cannot be imported: {typed_line(error)}. "
-            "Expected package.module:function."
-        ) from error
-    if not callable(function):
-        raise UsageError(f"The examples of the reward '{name}' name '{path}', which is not a function.")
-    return function  # type: ignore[no-any-return]
-
-
-def _pair(name: str) -> Callable[[Any], tuple[Any, Any]]:
-    def read(pair: Any) -> tuple[Any, Any]:
-        if isinstance(pair, Mapping) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise UsageError(f"The examples of the reward '{name}' must be pairs (better, worse), got {brief(pair)}.")
-        return pair[0], pair[1]
-
-    return read
-
-
-def _sample(name: str, side: Any, which: str) -> Sample:
-    if not isinstance(side, Mapping) or "output" not in side or not set(side) <= set(_KEYS):
-        raise UsageError(
-            f"The examples of the reward '{name}': expected a mapping with 'output' and possibly "
-            f"{', '.join(_KEYS[1:])} as {which}, got {brief(side)}."
-        )
-    prompt = Prompt(
-        text=side.get("prompt", ""), target=side.get("target"), image=side.get("image"), meta=side.get("meta", {})
-    )
-    return Sample(prompt=prompt, output=side["output"], group=0)
 
 
 def brief(value: Any) -> str:

@@ -11,7 +11,6 @@ import gc
 import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,73 +40,69 @@ TEXTS = {
 }
 
 
-def pictures() -> Iterator[tuple[str, Image]]:
-    """Pictures of unusual sizes and modes, each with its description."""
+MODES = {
+    "1": "black and white",
+    "L": "grayscale",
+    "LA": "grayscale with transparency",
+    "P": "palette",
+    "RGBA": "RGBA",
+    "CMYK": "CMYK",
+}
+
+
+def pictures() -> dict[str, Image]:
+    """Pictures of unusual sizes and modes."""
     from PIL import Image
 
     gray = Image.linear_gradient("L").resize((48, 32))
-    yield "a picture of 1 x 1 pixels", Image.new("RGB", (1, 1), "red")
-    yield "a picture of 1 x 64 pixels", Image.new("RGB", (1, 64), "red")
-    yield "a picture of 64 x 1 pixels", Image.new("RGB", (64, 1), "red")
-    yield "an all black picture", Image.new("RGB", (48, 32), "black")
-    yield "an all white picture", Image.new("RGB", (48, 32), "white")
-    for mode, what in (
-        ("1", "black and white"),
-        ("L", "grayscale"),
-        ("LA", "grayscale with transparency"),
-        ("P", "palette"),
-        ("RGBA", "RGBA"),
-        ("CMYK", "CMYK"),
-    ):
-        yield f"a picture of mode {mode!r} ({what})", gray.convert(mode)
-    yield "a transparent picture", Image.new("RGBA", (48, 32), (255, 0, 0, 0))
     deep = Image.new("I;16", (48, 32))
     deep.putdata([40 * i for i in range(48 * 32)])
-    yield "a picture of mode 'I;16' (16-bit gray)", deep
+    return {
+        **{f"a picture of {w} x {h} pixels": Image.new("RGB", (w, h), "red") for w, h in ((1, 1), (1, 64), (64, 1))},
+        **{f"an all {colour} picture": Image.new("RGB", (48, 32), colour) for colour in ("black", "white")},
+        **{f"a picture of mode {mode!r} ({title})": gray.convert(mode) for mode, title in MODES.items()},
+        "a transparent picture": Image.new("RGBA", (48, 32), (255, 0, 0, 0)),
+        "a picture of mode 'I;16' (16-bit gray)": deep,
+    }
 
 
 def check_pictures(reward: Reward, sample: Sample) -> None:
     """Score each of `pictures`, and one of 4096 x 1024 pixels within `MEMORY`, in the place of a sample's output."""
     from PIL import Image
 
-    for what, picture in pictures():
-        _one(reward, replace(sample, output=picture), what)
+    for title, picture in pictures().items():
+        _score(reward, replace(sample, output=picture), title)
     huge = Image.effect_mandelbrot((4096, 1024), (-3.0, -2.5, 2.0, 2.5), 10).convert("RGB")
-    taken = _memory(reward, replace(sample, output=huge), "a picture of 4096 x 1024 pixels")
-    expect(taken <= MEMORY, f"at most {MEMORY / 2**20:,.0f} MiB of memory for a picture of 4096 x 1024 pixels",
-           f"{taken / 2**20:,.0f} MiB", "a computation at full size; bring pictures to a fixed size first")  # fmt: skip
+    title = "a picture of 4096 x 1024 pixels"
+    gc.collect()  # what is freed meanwhile would hide what the reward takes
+    with rise() as risen:
+        _score(reward, replace(sample, output=huge), title)
+    expect(risen.bytes <= MEMORY, f"at most {MEMORY / 2**20:,.0f} MiB of memory for {title}",
+           f"{risen.bytes / 2**20:,.0f} MiB",
+           "a computation at full size; bring pictures to a fixed size first")  # fmt: skip
 
 
 def check_texts(reward: Reward, sample: Sample) -> None:
     """Score each of `TEXTS` in the place of a sample's output."""
-    for what, text in TEXTS.items():
-        _one(reward, replace(sample, output=text), what)
+    for title, text in TEXTS.items():
+        _score(reward, replace(sample, output=text), title)
 
 
-def _one(reward: Reward, sample: Sample, what: str) -> None:
-    values: Sequence[Any] = ()
+def _score(reward: Reward, sample: Sample, title: str) -> None:
     try:
-        with warnings.catch_warnings(record=True) as warned:
+        with warnings.catch_warnings(record=True) as records:
             warnings.simplefilter("always")  # numpy's come once per line of code otherwise
-            values = [float(x) for x in reward([sample])]
+            answer: Any = [float(x) for x in reward([sample])]
     except GrpokitError:
         return
     except (Exception, SystemExit) as error:  # a component may raise anything
-        expect(False, f"a number, NaN or a GrpokitError for {what}", repr(error),
+        expect(False, f"a number, NaN or a GrpokitError for {title}", repr(error),
                "a size, mode or length that it does not expect; grpokit.images.to_rgb reads every mode")  # fmt: skip
-    expect(len(values) == 1 and not math.isinf(values[0]), f"a finite number or NaN for {what}", f"{values}",
+    expect(len(answer) == 1 and not math.isinf(answer[0]), f"a finite number or NaN for {title}", f"{answer}",
            "a division by a spread or a length that is 0")  # fmt: skip
-    unsound = [w for w in warned if issubclass(w.category, RuntimeWarning) and UNSOUND.search(str(w.message))]
-    if unsound and not math.isnan(values[0]):
-        outcome = f'the score {values[0]} after numpy\'s warning "{unsound[0].message}"'
-        expect(False, f"NaN, or a score that is computed without NaN and infinity, for {what}", outcome,
-               "a NaN that min(), max() or a comparison hides; test for it first (math.isnan), or use "
-               "numpy.errstate where it is intended")  # fmt: skip
-
-
-def _memory(reward: Reward, sample: Sample, what: str) -> int:
-    """How many bytes the process grew by, at its peak, while a sample was scored."""
-    gc.collect()  # what is freed meanwhile would hide what the reward takes
-    with rise() as risen:
-        _one(reward, sample, what)
-    return risen.bytes
+    unsound = [x.message for x in records if x.category is RuntimeWarning and UNSOUND.search(str(x.message))]
+    expect(not unsound or math.isnan(answer[0]),
+           f"NaN, or a score that is computed without NaN and infinity, for {title}",
+           f'the score {answer[0]} after numpy\'s warning "{unsound and unsound[0]}"',
+           "a NaN that min(), max() or a comparison hides; test for it first (math.isnan), or use numpy.errstate where "
+           "it is intended")  # fmt: skip

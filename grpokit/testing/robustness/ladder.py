@@ -13,7 +13,7 @@ from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward
 from grpokit.testing.check import Check, NotChecked, expect
-from grpokit.testing.reward.called import as_callable
+from grpokit.testing.reward.calls import as_callable
 from grpokit.testing.reward.examples import accepted, spec_examples
 from grpokit.testing.robustness.grades import LadderReport, Section
 

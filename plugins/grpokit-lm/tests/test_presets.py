@@ -17,7 +17,7 @@ from command_line import Call, rows
 from grpokit.config import presets
 from grpokit.runs import build, build_rewards
 from grpokit.runs import train as run
-from grpokit.testing import by_name
+from grpokit.testing import component
 
 DOCS = Path(__file__).parents[3] / "docs/language-models.md"
 
@@ -136,5 +136,5 @@ def test_the_large_preset_without_network_or_datasets(
 
 def test_checking_a_reward_fetches_no_model() -> None:
     """Only the preset that fetches one uses `final-answer`, so its examples are scored."""
-    with by_name.of_reward("final-answer", {}) as (checks, _):
+    with component.of_reward("final-answer", {}) as (checks, _):
         next(check for check in checks if check.name == "examples")()

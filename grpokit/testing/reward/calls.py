@@ -1,7 +1,7 @@
-"""The first call of a reward under check: its scores, and whether it left its samples alone.
+"""Calls of a reward under check: one that scores elsewhere as something to call, and the first call of any.
 
-The call is made once, whichever check runs first. A reward that raises, or returns too few scores, fails the check
-`numbers` and no other: without one number per sample the other checks have nothing to compare, so they are
+The first call is made once, whichever check runs first. A reward that raises, or returns too few scores, fails the
+check `numbers` and no other: without one number per sample the other checks have nothing to compare, so they are
 "not checked".
 """
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpokit.errors import GrpokitError, RewardError, one_line, typed_line
-from grpokit.rewards.terms import Reward
+from grpokit.rewards.failures import collected
+from grpokit.rewards.submission import Submits
+from grpokit.rewards.terms import Reward, RewardTerm
 from grpokit.rewards.validation import checked
 from grpokit.testing.check import NotChecked, error_text, expect
 from grpokit.testing.reward.examples import brief
@@ -24,17 +25,26 @@ UNSCORED = "numbers failed"
 """Why a check that needs scores did not run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a reward returned or raised, and its samples before and after the call.
+def as_callable(reward: Reward | Submits) -> Reward:
+    """The reward itself, or a function that submits samples and waits for their scores.
 
-    Attributes:
-        values: the returned value; None where it raised.
-        error: what it raised, or None.
-        before: the content of each sample before the call.
-        after: the same after it.
-        batch: the list that the reward was called with, after the call.
+    Unlike in a run, an exception comes out as it was raised, and the reward gets no copies: a check looks at both.
     """
+    if not isinstance(reward, Submits) or callable(reward):
+        return reward
+    term = RewardTerm(name=type(reward).__name__, reward=reward)
+
+    def submit_and_wait(samples: Sequence[Sample]) -> list[float]:
+        pending = reward.submit(samples)
+        for _ in pending:  # raises what a portion raised, which `collected` would put into words
+            pass
+        return collected(term, pending, samples).values
+
+    return submit_and_wait
+
+
+class Answer(NamedTuple):
+    """What a reward returned or raised, the content of its samples before and after, and the list that it was given."""
 
     values: Any
     error: BaseException | None
@@ -44,12 +54,7 @@ class Answer:
 
 
 class FirstCall:
-    """A reward's first answer to the samples that it is checked on, made on first use.
-
-    Args:
-        reward: the reward, with its parameters bound.
-        samples: what it is asked to score.
-    """
+    """A reward's first answer to the samples that it is checked on, made on first use."""
 
     def __init__(self, reward: Reward, samples: Sequence[Sample]) -> None:
         self.reward, self.samples = reward, samples
@@ -64,26 +69,29 @@ class FirstCall:
             values = self.reward(batch)
         except (Exception, SystemExit) as raised:  # a component may raise anything; the check `numbers` reports it
             error = raised
-        return Answer(
-            values=values,
-            error=error,
-            before=before,
-            after=[content(sample) for sample in self.samples],
-            batch=batch,
-        )
+        return Answer(values, error, before, [content(sample) for sample in self.samples], batch)
 
     @functools.cached_property
     def scored(self) -> bool:
         """Whether there was one number per sample, infinity and NaN among them."""
         try:
-            return self.answer.error is None and len([float(x) for x in self.answer.values]) == len(self.samples)
+            return len([float(x) for x in self.answer.values]) == len(self.samples)
         except (TypeError, ValueError, OverflowError, RuntimeError):  # no sequence, or not of numbers
             return False
 
+    def needed_by(self, test: Callable[[], None]) -> Callable[[], None]:
+        """The test, or `NotChecked` where there are no scores."""
+
+        def run() -> None:
+            if not self.scored:
+                raise NotChecked(UNSCORED)
+            test()
+
+        return run
+
     def check_numbers(self) -> None:
         """There is one finite number or NaN per sample, and not all are NaN."""
-        values, error = self.answer.values, self.answer.error
-        expected = "one finite number or NaN per sample"
+        error, expected = self.answer.error, "one finite number or NaN per sample"
         if isinstance(error, GrpokitError):
             expect(False, expected, typed_line(error),
                    "samples of a kind that this reward does not score, or without something that it reads")  # fmt: skip
@@ -91,17 +99,14 @@ class FirstCall:
             expect(False, expected, f"{error_text(error, place=True)} {self._culprit()}",
                    "an output that the reward does not expect, or a bug; a run would stop in the same way")  # fmt: skip
         try:
-            column = checked(values, range(len(self.samples)), self.samples)
+            column = checked(self.answer.values, range(len(self.samples)), self.samples)
         except RewardError as refused:
             complaint = one_line(refused).partition("; expected")[0]
             expect(False, expected, f"another answer: {complaint}",
                    "one score for the whole batch, a value that is not a number, or a division by 0")  # fmt: skip
-        expect(
-            not all(map(math.isnan, column)),
-            "at least one sample that the reward can score",
-            f"NaN for all {len(self.samples)}",
-            "samples without the target, or of the wrong kind; give the checks samples that this reward is made for",
-        )
+        expect(not all(map(math.isnan, column)), "at least one sample that the reward can score",
+               f"NaN for all {len(self.samples)}", "samples without the target, or of the wrong kind; give the checks "
+               "samples that this reward is made for")  # fmt: skip
 
     def _culprit(self) -> str:
         """Which of the samples make a reward raise, when it scores each alone."""
@@ -126,34 +131,15 @@ class FirstCall:
     def check_list(self) -> None:
         """The list of samples has the same samples in the same order after the call."""
         before, after = list(map(id, self.samples)), list(map(id, self.answer.batch))
-        reordered = sorted(before) == sorted(after)
-        expect(
-            before == after,
-            f"that scoring leaves the list of {len(before)} samples as it is",
-            f"the rows in the order {[before.index(place) for place in after]}"
-            if reordered
-            else f"a list of {len(after)} with other samples in it",
-            "samples.sort() or samples.reverse(); use sorted(samples) or samples[::-1]"
-            if reordered
-            else "pop, clear, append or an assignment to samples[i]; work on a list of your own",
-        )
-
-    def needed_by(self, test: Callable[[], None]) -> Callable[[], None]:
-        """The test, or `NotChecked` where there are no scores."""
-
-        def run() -> None:
-            if not self.scored:
-                raise NotChecked(UNSCORED)
-            test()
-
-        return run
+        rows = [before.index(x) if x in before else "another sample" for x in after]
+        expect(before == after, f"that scoring leaves the list of {len(before)} samples as it is", f"the rows {rows}",
+               "samples.sort(), reverse(), pop() or append(); use sorted(samples) or a list of your own")  # fmt: skip
 
 
 def content(sample: Sample) -> dict[str, Any]:
     """What a sample holds, as values that a change in place leaves alone."""
-    prompt = sample.prompt
-    parts = {"prompt.text": prompt.text, "prompt.image": prompt.image, "prompt.target": prompt.target}
-    parts |= {"prompt.meta": prompt.meta, "output": sample.output, "group": sample.group, "info": sample.info}
+    parts = {f"prompt.{name}": getattr(sample.prompt, name) for name in ("text", "image", "target", "meta")}
+    parts |= {name: getattr(sample, name) for name in ("output", "group", "info")}
     return {name: _plain(part) for name, part in parts.items()}
 
 

@@ -25,6 +25,8 @@ from grpokit.testing import Check, Ladder, policy_checks, reward_checks
 from grpokit.training.contract import missing_methods
 from grpokit.types import Prompt
 
+_KINDS = ("policy", "reward")
+
 
 def kind_of(name: str, kind: str | None) -> str:
     """Whether `name` is a policy or a reward: "policy" or "reward".
@@ -41,20 +43,18 @@ def kind_of(name: str, kind: str | None) -> str:
     if kind is not None:
         registry.spec_of(kind, name)  # refuses an unknown name
         return kind
-    names_of_kind = {
-        (k, n) for k in ("policy", "reward") for p, s in registry.installed(k) for n in (s.name, f"{p.name}:{s.name}")
-    }
-    kinds = [k for k, n in sorted(names_of_kind) if n == name]
-    if len(kinds) == 1:
-        return kinds[0]
-    if kinds:
+    names = {k: {n for p, s in registry.installed(k) for n in (s.name, f"{p.name}:{s.name}")} for k in _KINDS}
+    kinds = [k for k in _KINDS if name in names[k]]
+    if len(kinds) > 1:
         raise UsageError(f"'{name}' is a policy and a reward: add --kind policy or --kind reward.")
+    if kinds:
+        return kinds[0]
     if ":" not in name:
-        names = sorted({n for _, n in names_of_kind if ":" not in n})
+        short = sorted(n for k in _KINDS for n in names[k] if ":" not in n)
         remedy = registry.remedy("policy", name) or registry.remedy("reward", name)
         raise UsageError(
-            f"There is no policy or reward called '{name}'{'' if remedy else nearest(name, names)}. "
-            f"Known: {', '.join(names) or 'none'}.{remedy}{registry.broken_plugins()}"
+            f"There is no policy or reward called '{name}'{'' if remedy else nearest(name, short)}. "
+            f"Known: {', '.join(short) or 'none'}.{remedy}{registry.broken_plugins()}"
         )
     target = registry.resolve(name)
     policy = isinstance(target, type) and (Policy in target.__mro__ or not missing_methods(target))
@@ -76,18 +76,20 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
     if prompts is None:
         config = _preset_with("policy", name)
         if config is None:
-            raise UsageError(
-                f"No preset uses the policy '{name}', so give prompts that it can read: --prompt or --prompts."
-            )
+            raise UsageError(f"No preset uses the policy '{name}', so give prompts that it can read: --prompt.")
         params = config.policy.params | params
         prompts = build.prompts(config)[0][:3]
-    built = registry.create("policy", name, params)
-    if isinstance(built, Mapping):
+    policy = registry.create("policy", name, params)
+    if isinstance(policy, Mapping):
         raise UsageError(
-            f"'{name}' gives several policies ({', '.join(built)}), and a check is of one. Check each by the name that "
-            "its plugin has for it, or by `package.module:function`."
+            f"'{name}' gives several policies ({', '.join(policy)}), and a check is of one. Check each by its own "
+            "name, or by `package.module:function`."
         )
-    _check_prompts(built, prompts)
+    try:
+        policy.rollout(prompts, 1, seeds=derive_seeds(0, stream="sample", step=0, prompts=len(prompts), group_size=1))
+    except (Exception, SystemExit) as error:  # the checks report what is not about the prompts
+        if isinstance(error, UsageError):
+            raise
     spec, module = _announced("policy", name)
     return policy_checks(
         lambda: registry.create("policy", name, params),
@@ -103,10 +105,6 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
 def of_reward(name: str, params: dict[str, Any]) -> Iterator[tuple[Iterable[Check], Ladder]]:
     """The checks of a reward, on samples of a preset that uses it, the examples of its spec, or built-in ones.
 
-    Args:
-        name: as in a config.
-        params: for its factory; they override those of the preset.
-
     Yields:
         The checks, and the ladders that some of them read, for their report. A reward that scores elsewhere is closed
         at the end.
@@ -115,11 +113,9 @@ def of_reward(name: str, params: dict[str, Any]) -> Iterator[tuple[Iterable[Chec
     config = _preset_with("reward", name)
     samples = None
     if config is not None:
-        term = next(reward for reward in config.rewards if reward.use in (name, name.rpartition(":")[2]))
-        params = term.params | params
-        samples = draw(
-            build.policy(config), build.prompts(config)[0][:3], seed=0, samples_per_prompt=3, stream="sample"
-        )
+        params = next(term.params for term in config.rewards if term.use in _titles(name)) | params
+        prompts = build.prompts(config)[0][:3]
+        samples = draw(build.policy(config), prompts, seed=0, samples_per_prompt=3, stream="sample")
     reward = registry.create("reward", name, params)
     try:
         ladder = Ladder(reward, spec=spec if isinstance(spec, RewardSpec) else None)
@@ -138,10 +134,15 @@ def _preset_with(kind: str, name: str) -> RunConfig | None:
             config, _ = presets.read_config(f"{plugin.name}:{spec.name}")
         except GrpokitError:  # the check is not about this preset
             continue
-        names = [config.policy.use] if kind == "policy" else [reward.use for reward in config.rewards]
-        if name.rpartition(":")[2] in names or name in names:
+        terms = [config.policy] if kind == "policy" else config.rewards
+        if any(term.use in _titles(name) for term in terms):
             return config
     return None
+
+
+def _titles(name: str) -> tuple[str, str]:
+    """How a config may name a component: with or without its plugin."""
+    return name, name.rpartition(":")[2]
 
 
 def _announced(kind: str, name: str) -> tuple[Spec | None, str | None]:
@@ -150,18 +151,3 @@ def _announced(kind: str, name: str) -> tuple[Spec | None, str | None]:
         if name in (spec.name, f"{plugin.name}:{spec.name}"):
             return spec, next(iter(importlib.metadata.entry_points(group="grpokit", name=plugin.name))).module
     return None, None
-
-
-def _check_prompts(policy: Policy, prompts: Sequence[Prompt]) -> None:
-    """Refuse prompts that a policy cannot read, before a check could blame the policy for them.
-
-    Raises:
-        UsageError: from the policy.
-    """
-    try:
-        seeds = derive_seeds(0, stream="sample", step=0, prompts=len(prompts), group_size=1)
-        policy.rollout(prompts, 1, seeds=seeds)
-    except UsageError:
-        raise
-    except (Exception, SystemExit):  # the checks report it
-        return
