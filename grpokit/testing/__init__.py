@@ -28,21 +28,7 @@ _MODULE_OF = {
     "LadderReport": "robustness.grades",
     "parametrize_with_checks": "pytest_front",
 }
-__all__ = [
-    "Check",
-    "CheckError",
-    "Ladder",
-    "LadderReport",
-    "NotChecked",
-    "Outcome",
-    "example_samples",
-    "ladder",
-    "ladder_checks",
-    "outcomes",
-    "parametrize_with_checks",
-    "policy_checks",
-    "reward_checks",
-]
+__all__ = sorted(_MODULE_OF)
 
 if TYPE_CHECKING:
     from grpokit.testing.check import Check as Check

@@ -28,7 +28,6 @@ HEAVY = (
     *("numpy", "PIL", "scipy", "skimage", "cv2", "matplotlib", "pandas"),
 )
 """Modules that a plugin's light module must not import."""
-
 State = Literal["ok", "failed", "expected failure", "not checked"]
 
 
@@ -50,12 +49,16 @@ def expect(holds: object, expected: str, actual: str, cause: str) -> None:
         raise CheckError(f"Expected {expected}; got {actual}. Usual cause: {cause}.")
 
 
-def error_text(error: BaseException, *, place: bool = False) -> str:
-    """An error on one line: grpokit's own by its message, any other by its type and message.
+def attempt(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What a component returns, or the error that it raises: it may raise anything."""
+    try:
+        return call(*arguments)
+    except (Exception, SystemExit) as error:
+        return error
 
-    Args:
-        error: the error.
-        place: add the file, the line and the function that raised it, unless it is grpokit's own.
+
+def error_text(error: BaseException, *, place: bool = False) -> str:
+    """An error on one line: grpokit's own by its message, any other by its type and message, and perhaps its place.
 
     >>> error_text(StopIteration()), error_text(ZeroDivisionError("oh")), error_text(GrpokitError("No file."))
     ('StopIteration', 'ZeroDivisionError: oh', 'No file')
@@ -211,16 +214,10 @@ def common_checks(params: Mapping[str, Any], module: str | None) -> Iterator[Che
 
 def _parameters(params: Mapping[str, Any]) -> None:
     for name, value in params.items():
-        try:
-            back = json.loads(json.dumps(value, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            back = error
-        expect(
-            back == value,
-            f"a parameter {name!r} that JSON can store and restore, so that a run's config can be read again",
-            f"{value!r} ({type(value).__name__})",
-            "an object, a set or a tuple as a parameter; take a name, a number or a list and build the object inside",
-        )
+        restored = attempt(lambda x: json.loads(json.dumps(x, allow_nan=False)), value)
+        expect(restored == value, f"a parameter {name!r} that JSON can store and restore for the next run",
+               f"{value!r} ({type(value).__name__})", "an object, a set or a tuple as a parameter; take a name, a number "
+               "or a list and build the object inside")  # fmt: skip
 
 
 def _light(module: str) -> None:

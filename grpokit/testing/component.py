@@ -22,6 +22,7 @@ from grpokit.rewards.submission import Submits
 from grpokit.runs import build
 from grpokit.sampling import derive_seeds
 from grpokit.testing import Check, Ladder, policy_checks, reward_checks
+from grpokit.testing.check import attempt
 from grpokit.training.contract import missing_methods
 from grpokit.types import Prompt
 
@@ -30,10 +31,6 @@ _KINDS = ("policy", "reward")
 
 def kind_of(name: str, kind: str | None) -> str:
     """Whether `name` is a policy or a reward: "policy" or "reward".
-
-    Args:
-        name: a plugin's name for it, or "package.module:Name".
-        kind: the user's answer, or None.
 
     Raises:
         UsageError: no such name, module or attribute, or both a policy and a reward have it.
@@ -64,11 +61,7 @@ def kind_of(name: str, kind: str | None) -> str:
 def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | None, *, slow: bool) -> Iterable[Check]:
     """The checks of a policy.
 
-    Args:
-        name: as in a config.
-        params: for its factory; they override those of the preset.
-        prompts: the prompts to draw for; by default the first three of a preset that uses it.
-        slow: also check that it learns a toy reward.
+    Without prompts, the first three of a preset that uses it are drawn for. `slow` adds that it learns a toy reward.
 
     Raises:
         UsageError: no prompts and no preset, or prompts that the policy cannot read.
@@ -85,11 +78,10 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
             f"'{name}' gives several policies ({', '.join(policy)}), and a check is of one. Check each by its own "
             "name, or by `package.module:function`."
         )
-    try:
-        policy.rollout(prompts, 1, seeds=derive_seeds(0, stream="sample", step=0, prompts=len(prompts), group_size=1))
-    except (Exception, SystemExit) as error:  # the checks report what is not about the prompts
-        if isinstance(error, UsageError):
-            raise
+    seeds = derive_seeds(0, stream="sample", step=0, prompts=len(prompts), group_size=1)
+    refusal = attempt(lambda: policy.rollout(prompts, 1, seeds=seeds))
+    if isinstance(refusal, UsageError):  # of the prompts; the checks report other errors
+        raise refusal
     spec, module = _announced("policy", name)
     return policy_checks(
         lambda: registry.create("policy", name, params),

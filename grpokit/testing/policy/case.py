@@ -77,15 +77,10 @@ def detached_slices(policy: Policy, rollout: Rollout) -> list[tuple[slice, Decis
         return scored_slices(policy, rollout)
 
 
-def largest_difference(a: Tensor, b: Tensor, mask: Tensor) -> float:
-    """The largest difference where the mask is True; infinity where a number is not finite."""
-    difference = (a - b).abs()[mask]
-    return 0.0 if not len(difference) else float(difference.nan_to_num(nan=torch.inf).max())
-
-
 def expect_close(case: Case, a: Tensor, b: Tensor, mask: Tensor, expected: str, cause: str) -> None:
     """Fail where two tensors of log-probs differ by more than the tolerance at a decision."""
-    difference = largest_difference(a, b, mask)
+    differences = (a - b).abs()[mask].nan_to_num(nan=torch.inf)
+    difference = float(differences.max()) if len(differences) else 0.0
     expect(difference <= case.tolerance, expected, f"a log-prob difference of {difference:.3g}", cause)
 
 

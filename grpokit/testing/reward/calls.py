@@ -17,7 +17,7 @@ from grpokit.rewards.failures import collected
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward, RewardTerm
 from grpokit.rewards.validation import checked
-from grpokit.testing.check import NotChecked, error_text, expect
+from grpokit.testing.check import NotChecked, attempt, error_text, expect
 from grpokit.testing.reward.examples import brief
 from grpokit.types import Sample
 
@@ -47,7 +47,6 @@ class Answer(NamedTuple):
     """What a reward returned or raised, the content of its samples before and after, and the list that it was given."""
 
     values: Any
-    error: BaseException | None
     before: Sequence[Mapping[str, Any]]
     after: Sequence[Mapping[str, Any]]
     batch: Sequence[Sample]
@@ -64,12 +63,8 @@ class FirstCall:
         """The result of the call."""
         before = [content(sample) for sample in self.samples]
         batch = list(self.samples)  # the reward's own list, so that a change in place stays in this call
-        values, error = None, None
-        try:
-            values = self.reward(batch)
-        except (Exception, SystemExit) as raised:  # a component may raise anything; the check `numbers` reports it
-            error = raised
-        return Answer(values, error, before, [content(sample) for sample in self.samples], batch)
+        values = attempt(self.reward, batch)
+        return Answer(values, before, [content(sample) for sample in self.samples], batch)
 
     @functools.cached_property
     def scored(self) -> bool:
@@ -91,15 +86,15 @@ class FirstCall:
 
     def check_numbers(self) -> None:
         """There is one finite number or NaN per sample, and not all are NaN."""
-        error, expected = self.answer.error, "one finite number or NaN per sample"
-        if isinstance(error, GrpokitError):
-            expect(False, expected, typed_line(error),
+        values, expected = self.answer.values, "one finite number or NaN per sample"
+        if isinstance(values, GrpokitError):
+            expect(False, expected, typed_line(values),
                    "samples of a kind that this reward does not score, or without something that it reads")  # fmt: skip
-        if error is not None:
-            expect(False, expected, f"{error_text(error, place=True)} {self._culprit()}",
+        if isinstance(values, BaseException):
+            expect(False, expected, f"{error_text(values, place=True)} {self._culprit()}",
                    "an output that the reward does not expect, or a bug; a run would stop in the same way")  # fmt: skip
         try:
-            column = checked(self.answer.values, range(len(self.samples)), self.samples)
+            column = checked(values, range(len(self.samples)), self.samples)
         except RewardError as refused:
             complaint = one_line(refused).partition("; expected")[0]
             expect(False, expected, f"another answer: {complaint}",
@@ -110,12 +105,8 @@ class FirstCall:
 
     def _culprit(self) -> str:
         """Which of the samples make a reward raise, when it scores each alone."""
-        rows = []
-        for row, sample in enumerate(self.samples):
-            try:
-                self.reward([sample])
-            except (Exception, SystemExit):  # the error of the first call is the one that is shown
-                rows.append(row)
+        answers = [attempt(self.reward, [sample]) for sample in self.samples]
+        rows = [row for row, answer in enumerate(answers) if isinstance(answer, BaseException)]
         if len(rows) == len(self.samples):
             return "on every sample"
         return f"on row {rows[0]}, {brief(self.samples[rows[0]].output)}" if rows else "on the samples together"

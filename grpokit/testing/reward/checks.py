@@ -17,7 +17,7 @@ from grpokit.errors import GrpokitError, UsageError
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward
-from grpokit.testing.check import Check, common_checks, expect, expect_untouched, random_states
+from grpokit.testing.check import Check, attempt, common_checks, expect, expect_untouched, random_states
 from grpokit.testing.reward.calls import FirstCall, as_callable
 from grpokit.testing.reward.dependencies import dependency_checks
 from grpokit.testing.reward.examples import accepted, check_examples, example_samples, samples_for
@@ -172,23 +172,13 @@ class _Unknown:
 
 
 def _wrong_type(call: FirstCall) -> None:
-    answer: Any
-    try:
-        answer = _scores(call, [replace(call.samples[0], output=_Unknown())])
-    except GrpokitError:
-        return
-    except (Exception, SystemExit) as error:  # a component may raise anything
-        answer = error
-    refused = isinstance(answer, list) and all(map(math.isnan, answer))
+    answer = attempt(_scores, call, [replace(call.samples[0], output=_Unknown())])
+    refused = isinstance(answer, GrpokitError) or (isinstance(answer, list) and all(map(math.isnan, answer)))
     expect(refused, "a GrpokitError, or NaN, for an output of an unknown type", f"{answer!r}",
            "an output that is used without a check of its type; raise a grpokit.RewardError that says what it "
            "expects")  # fmt: skip
 
 
 def _empty(call: FirstCall) -> None:
-    answer: Any
-    try:
-        answer = list(call.reward([]))
-    except (Exception, SystemExit) as error:  # a component may raise anything
-        answer = error
+    answer = attempt(_scores, call, [])
     expect(answer == [], "an empty list for no samples", f"{answer!r}", "a maximum, a mean or a stack of nothing")

@@ -15,7 +15,7 @@ from grpokit import registry
 from grpokit.errors import UsageError, typed_line
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.terms import Reward
-from grpokit.testing.check import NotChecked, expect
+from grpokit.testing.check import NotChecked, attempt, expect
 from grpokit.types import Prompt, Sample
 
 _TEXTS = ("12", "the answer is 12", "<think>5+7=12</think><answer>12</answer>", "thirteen", "", "x" * 200)
@@ -53,16 +53,13 @@ def _pictures(word: str, group: int) -> list[Sample]:
 
 def accepted(reward: Reward) -> frozenset[str]:
     """The kinds of output of which a reward without a spec scores a built-in sample; "text" if it scores none."""
-    kinds = set()
-    for kind in ("text", "image"):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the kind may be none that the reward scores
-                values = [float(x) for x in reward(example_samples({kind}))]
-        except (Exception, SystemExit):  # refused; the check `wrong-type` looks at the message
-            continue
-        if any(map(math.isfinite, values)):
-            kinds.add(kind)
+
+    def scores(kind: str) -> bool:
+        return any(math.isfinite(float(x)) for x in reward(example_samples({kind})))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the kind may be none that the reward scores
+        kinds = {kind for kind in ("text", "image") if attempt(scores, kind) is True}
     return frozenset(kinds or {"text"})
 
 

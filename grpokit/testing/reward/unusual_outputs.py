@@ -12,11 +12,11 @@ import math
 import re
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpokit.errors import GrpokitError
 from grpokit.rewards.terms import Reward
-from grpokit.testing.check import expect
+from grpokit.testing.check import attempt, expect
 from grpokit.tracking.process_memory import rise
 from grpokit.types import Sample
 
@@ -89,15 +89,13 @@ def check_texts(reward: Reward, sample: Sample) -> None:
 
 
 def _score(reward: Reward, sample: Sample, title: str) -> None:
-    try:
-        with warnings.catch_warnings(record=True) as records:
-            warnings.simplefilter("always")  # numpy's come once per line of code otherwise
-            answer: Any = [float(x) for x in reward([sample])]
-    except GrpokitError:
+    with warnings.catch_warnings(record=True) as records:
+        warnings.simplefilter("always")  # numpy's come once per line of code otherwise
+        answer = attempt(lambda: [float(x) for x in reward([sample])])
+    if isinstance(answer, GrpokitError):
         return
-    except (Exception, SystemExit) as error:  # a component may raise anything
-        expect(False, f"a number, NaN or a GrpokitError for {title}", repr(error),
-               "a size, mode or length that it does not expect; grpokit.images.to_rgb reads every mode")  # fmt: skip
+    expect(not isinstance(answer, BaseException), f"a number, NaN or a GrpokitError for {title}", repr(answer),
+           "a size, mode or length that it does not expect; grpokit.images.to_rgb reads every mode")  # fmt: skip
     expect(len(answer) == 1 and not math.isinf(answer[0]), f"a finite number or NaN for {title}", f"{answer}",
            "a division by a spread or a length that is 0")  # fmt: skip
     unsound = [x.message for x in records if x.category is RuntimeWarning and UNSOUND.search(str(x.message))]

@@ -21,14 +21,10 @@ SCALE = "honest scale: 1 is the score of the right output, 0 that of the most di
 
 GRADED_ONLY = " (graded only: no check applies)"
 
-SUBSTITUTE = (0.2, 0.4, 0.6, 0.8)
-"""The largest share of the honest scale for A, B, C and D, of an attack that does not show what was asked for."""
-
-DECORATION = (1.02, 1.1, 1.25, 1.5)
-"""The same for an attack that shows it and decorates it: only what it gains beyond 1 counts."""
-
-ORDERED = (1.0, 0.9, 0.75, 0.5)
-"""The smallest share of pairs of severities in the right order for A, B, C and D; a tie counts as half a pair."""
+# The largest share of the honest scale for A, B, C and D: of an attack that does not show what was asked for, and of
+# one that decorates it, of which only what it gains beyond 1 counts.
+SUBSTITUTE, DECORATION = (0.2, 0.4, 0.6, 0.8), (1.02, 1.1, 1.25, 1.5)
+ORDERED = (1.0, 0.9, 0.75, 0.5)  # the smallest share of pairs of severities in order for A, B, C and D
 
 
 @dataclass(frozen=True, kw_only=True)

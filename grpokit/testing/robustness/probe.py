@@ -15,7 +15,7 @@ from typing import Any
 from PIL.Image import Image
 
 from grpokit.rewards.terms import Reward
-from grpokit.testing.check import error_text
+from grpokit.testing.check import attempt, error_text
 from grpokit.types import Prompt, Sample
 
 SAME = 1e-9
@@ -51,27 +51,23 @@ def scorable_prompts(
     texts: Sequence[str],
     sources: Sequence[Image] | None = None,
 ) -> tuple[list[Prompt] | None, str]:
-    """Prompts under which a reward scores all of the probe, a few outputs per prompt.
+    """Prompts under which a reward scores all of the probe, or None and why there are none, in brackets.
 
     `targets`, `words` and none are tried as targets, in this order.
-
-    Returns:
-        The prompts, or None and why there are none, in brackets.
     """
     reason = " (NaN for some of them)"
     nothing = [None] * len(texts)
     for candidates in (targets, words, nothing):
         parts = zip(texts, candidates, sources or nothing, strict=True)
         prompts = [Prompt(text=text, target=target, image=image) for text, target, image in parts]
-        try:
-            values = scores(reward, probe, prompts)
-        except (Exception, SystemExit) as error:
-            if candidates is targets:  # these fit the outputs, so the refusal says what else is missing
-                text = error_text(error)
-                reason = f" ({text if len(text) <= 120 else f'{text[:120]}...'})"
-            continue
-        if all(map(math.isfinite, chain(*values))):
+        values = attempt(scores, reward, probe, prompts)
+        if isinstance(values, list) and all(map(math.isfinite, chain(*values))):
             return prompts, ""
+        if (
+            isinstance(values, BaseException) and candidates is targets
+        ):  # these fit the outputs: it says what is missing
+            text = error_text(values)
+            reason = f" ({text if len(text) <= 120 else f'{text[:120]}...'})"
     return None, reason
 
 
@@ -93,12 +89,10 @@ def read_parts(reward: Reward, probe: Outputs, prompts: Sequence[Prompt]) -> tup
 
 
 def _scores_change(reward: Reward, probe: Outputs, prompts: Sequence[Prompt], before: Sequence[list[float]]) -> bool:
-    try:
-        after = scores(reward, probe, prompts)
-    except (Exception, SystemExit):  # it asks for what was taken away
+    after = attempt(scores, reward, probe, prompts)
+    if isinstance(after, BaseException):  # it asks for what was taken away
         return True
-    pairs = zip(chain(*before), chain(*after), strict=True)
-    return not all(abs(a - b) <= SAME for a, b in pairs)  # so written that NaN differs
+    return not all(abs(a - b) <= SAME for a, b in zip(chain(*before), chain(*after), strict=True))  # NaN differs
 
 
 def rotated(prompts: Sequence[Prompt], part: str) -> list[Prompt]:
@@ -115,11 +109,7 @@ def shares(
 ) -> dict[str, float]:
     """The mean share of the honest scale that each name reaches, without those of which nothing was measured.
 
-    Args:
-        rows: name -> score, one mapping per prompt.
-        names: what to measure.
-        right: 1 on the scale of each prompt.
-        lowest: 0 on it; a prompt without a difference between the two has no scale.
+    `right` is 1 on the scale of each prompt and `lowest` 0; a prompt without a difference between the two has none.
     """
     scales = [(row, low, high - low) for row, low, high in zip(rows, lowest, right, strict=True) if high > low + SAME]
     means = {name: mean([(row[name] - low) / scale for row, low, scale in scales]) for name in names}
