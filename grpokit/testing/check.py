@@ -216,8 +216,8 @@ def _parameters(params: Mapping[str, Any]) -> None:
     for name, value in params.items():
         restored = attempt(lambda x: json.loads(json.dumps(x, allow_nan=False)), value)
         expect(restored == value, f"a parameter {name!r} that JSON can store and restore for the next run",
-               f"{value!r} ({type(value).__name__})", "an object, a set or a tuple as a parameter; take a name, a number "
-               "or a list and build the object inside")  # fmt: skip
+               f"{value!r} ({type(value).__name__})", "an object, a set or a tuple as a parameter; take a name, a "
+               "number or a list and build the object inside")  # fmt: skip
 
 
 def _light(module: str) -> None:
