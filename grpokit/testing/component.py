@@ -69,7 +69,9 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
     if prompts is None:
         config = _preset_with("policy", name)
         if config is None:
-            raise UsageError(f"No preset uses the policy '{name}', so give prompts that it can read: --prompt.")
+            raise UsageError(
+                f"No preset uses the policy '{name}', so give prompts that it can read: --prompt or --prompts."
+            )
         params = config.policy.params | params
         prompts = build.prompts(config)[0][:3]
     policy = registry.create("policy", name, params)
