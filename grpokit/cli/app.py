@@ -46,8 +46,10 @@ class Commands(typer.core.TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command; of a plugin's what the list of commands shows."""
-        shown = {name: typer.core.TyperCommand(name, help=summary) for name, summary in commands().items()}
-        return {**shown, **self.commands}.get(cmd_name)
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        summary = commands().get(cmd_name)
+        return typer.core.TyperCommand(cmd_name, help=summary) if summary else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is called, and what follows it.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from grpokit.report.page import alarm as alarm
 from grpokit.report.page import compare as compare
 from grpokit.report.page import write as write
+from grpokit.run_folder.reader import read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,6 +32,6 @@ def figure(run: Path) -> Figure:
         UsageError: it is not a run folder.
         ImportError: matplotlib is not installed.
     """
-    from grpokit.report.run_figure import figure
+    from grpokit.report.run_figure import drawn
 
-    return figure(run)
+    return drawn(read(run))

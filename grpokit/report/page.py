@@ -20,8 +20,8 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from grpokit.errors import RunError, UsageError
-from grpokit.files import replacing
+from grpokit.errors import UsageError
+from grpokit.files import replacing, writing
 from grpokit.report.pictures import Inlined
 from grpokit.report.scores import hacking, headline
 from grpokit.report.view import view
@@ -167,9 +167,7 @@ def _page_file(out: Path | None, default: Path) -> Path:
 
 def _whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file completely or not at all; other processes may write it at the same time."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, shared=True) as temporary:
             write(temporary)
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error}.") from error

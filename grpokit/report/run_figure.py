@@ -22,7 +22,7 @@ from grpokit.images import to_rgb
 from grpokit.report.pictures import is_inside
 from grpokit.report.samples import by_prompt
 from grpokit.run_folder.names import SAMPLES
-from grpokit.run_folder.reader import Row, Run, read
+from grpokit.run_folder.reader import Row, Run
 
 _INK, _TEXT = "#8a8f98", "#333333"
 _COLOURS = ["#2a7de1", "#e0762f", "#2ca05a", "#b452cd", "#c7a008", "#d1495b"]
@@ -49,11 +49,6 @@ _STYLE: Any = {
 }
 
 
-def figure(run: Path) -> Figure:
-    """Reward over the steps and, where the run draws pictures, samples of the same prompts before and after."""
-    return drawn(read(run))
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Hide warnings about letters that matplotlib's font lacks."""
@@ -64,7 +59,7 @@ def quiet() -> Iterator[None]:
 
 @quiet()
 def drawn(run: Run) -> Figure:
-    """As `figure`, for a run that has been read."""
+    """The figure of `grpokit.report.figure`, for a run that has been read."""
     names = ["reward", *run.names]
     rows, keys = run.evaluations, {name: name for name in names}
     if not rows:

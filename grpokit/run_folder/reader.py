@@ -128,7 +128,7 @@ class Run:
 
     def sample_folders(self, kind: str) -> list[tuple[int, Path]]:
         """(step, folder) of all whole folders of "samples" or "groups", in the order of the steps."""
-        return [(step, place) for step, place in step_folders(self.folder / kind) if _content(place / ROWS)]
+        return [(step, place) for step, place in step_folders(self.folder / kind) if _is_own(place / ROWS)]
 
     def scored(self, step: int) -> Scores | None:
         """All scores of the evaluation after `step`, or None where they were not kept or are damaged."""
@@ -195,6 +195,11 @@ def _content(path: Path) -> bytes:
         return b""
 
 
+def _is_own(path: Path) -> bool:
+    """Whether a run wrote a file of a step there, and nobody a link to another place."""
+    return path.is_file() and not path.is_symlink() and not path.parent.is_symlink()
+
+
 def read_rows(path: Path, *, most: int = 2**30) -> tuple[Rows, str]:
     """The rows of a file with one JSON object a line, and what is wrong with it, such as "has damaged lines: 2, 7-9".
 
@@ -231,7 +236,7 @@ def _shown_rows(path: Path) -> tuple[Rows, str]:
 
 def read_samples(path: Path) -> tuple[Rows, str]:
     """As `read_rows`, for a `samples.jsonl`; the same file is read once."""
-    return _once(_samples, path)
+    return _once(_samples, path) if _is_own(path) else ([], "")
 
 
 def read_scores(path: Path) -> Scores:

@@ -30,6 +30,7 @@ from grpokit.files import replacing, step_folders, step_name
 from grpokit.processes.joining import join
 from grpokit.run_folder.names import ROLLOUTS
 from grpokit.tracking.step_report import StepReport
+from grpokit.training.checkpoint import apart
 
 FORMAT = 1
 SAMPLES, TRACE = "samples.parquet", "trace.safetensors"
@@ -150,15 +151,7 @@ def tensors(report: StepReport) -> dict[str, Tensor]:
     by_name |= {"mask": rollout.mask, "groups": rollout.groups, "advantages": report.advantages}
     by_name |= {f"per_row.{name}": x for name, x in rollout.trace.per_row.items()}
     by_name |= {f"per_group.{name}": x for name, x in rollout.trace.per_group.items()}
-    copies: dict[str, Tensor] = {}
-    storages = set()
-    for name, x in by_name.items():
-        if x is not None:
-            here = x.detach().cpu().contiguous()
-            start = here.untyped_storage().data_ptr()
-            copies[name] = here.clone() if start in storages else here  # safetensors refuses shared memory
-            storages.add(start)
-    return copies
+    return apart({name: x for name, x in by_name.items() if x is not None})
 
 
 def read(run: Path, step: int) -> Recorded:

@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 
 from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig
-from grpokit.errors import RunError, UsageError, typed_line
-from grpokit.files import delete, partial_of, replacing
+from grpokit.errors import UsageError, typed_line
+from grpokit.files import delete, partial_of, replacing, writing
 from grpokit.report.model_card import model_card
 from grpokit.run_folder import reader
 from grpokit.run_folder.names import CONFIG
@@ -76,7 +76,7 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
             )
         exporters[name] = policy
     trained = checkpoint.load_policies(place, policies)
-    try:
+    with writing(to):
         to.parent.mkdir(parents=True, exist_ok=True)
         # A folder that is there stays: somebody may stand in it, or it may be where a disk is mounted.
         written = inside if to.exists() else to
@@ -99,8 +99,6 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
             for file in written.iterdir():
                 file.rename(to / file.name)
             written.rmdir()
-    except OSError as error:
-        raise RunError(f"{to} cannot be written: {error}.") from error
 
 
 def _run_of(place: Path) -> reader.Run:

@@ -120,6 +120,7 @@ class Run:
 
     def build(self, *, force: bool) -> None:
         """Build the policy and its trainer, and load the checkpoint of a run that goes on."""
+        self._notes = {"config": resolved(self.config), "versions": versions(self.config)}  # as they are now
         changes = self.team.first(partial(self._changes, force=force)) if self.resumed else {}
         policies = build.policies(self.config)
         self._drawing = build.drawing(policies)
@@ -306,8 +307,7 @@ class Run:
     def write_checkpoint(self) -> None:
         """Save the state: in process 0, or in all of them where weights are sharded."""
         if self.team.rank == 0 or self.config.run.sharding:  # sharded weights are gathered from all
-            notes = {"config": resolved(self.config), "versions": versions(self.config)}
-            self.trainer.save(self.checkpoint, notes=notes)
+            self.trainer.save(self.checkpoint, notes=self._notes)
 
     def end(self, *, ended: bool) -> Result:
         """Write the report, in process 0 alone; `ended` is False where the run was stopped."""

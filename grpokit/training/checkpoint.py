@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError, one_line, reworded, typed_line
-from grpokit.files import delete, read_json, replacing, step_number
+from grpokit.files import delete, read_json, replacing, step_number, writing
 from grpokit.policy import Policy
 from grpokit.processes import fsdp2
 from grpokit.processes.team import Team, is_sharded
@@ -82,7 +82,7 @@ def _write(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], content: S
             for name, some in tensors.items():
                 if some:
                     (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-                    save_file(_apart(some), temporary / f"{name}.safetensors", metadata={"format": "pt"})
+                    save_file(apart(some), temporary / f"{name}.safetensors", metadata={"format": "pt"})
             content = {**content, "files": _digests(temporary)}
             text = json.dumps({**content, "digest": _digest_of(content)})
             (temporary / STATE).write_text(text, encoding="utf-8")
@@ -92,7 +92,7 @@ def _write(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], content: S
         raise RunError(f"The checkpoint {folder} cannot be written: {error}.") from error
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors on the CPU, of which no two share memory, as tied weights do."""
     apart: dict[str, Tensor] = {}
     storages: set[int] = set()
@@ -254,7 +254,7 @@ def latest(folder: Path) -> Path | None:
 def mark_best(place: Path) -> None:
     """Let `best` beside a checkpoint be a link to it, or a copy where there are no links; `prune` then keeps it."""
     best, link = place.with_name(BEST), place.with_name(f".{BEST}.partial")
-    try:
+    with writing(best):
         delete(link)
         try:
             link.symlink_to(place.name, target_is_directory=True)
@@ -263,8 +263,6 @@ def mark_best(place: Path) -> None:
         if not best.is_symlink():  # a copy of a run may have a folder there
             _discard(best)
         os.replace(link, best)
-    except OSError as error:
-        raise RunError(f"{best} cannot be written: {error}.") from error
 
 
 def prune(folder: Path, keep_last: int | None) -> None:

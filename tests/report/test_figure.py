@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from grpokit import report
-from grpokit.report.run_figure import figure, quiet
+from grpokit.report import figure
+from grpokit.report.run_figure import quiet
 from made_runs import make_run, read_rows, write_rows
 
 LONG = "the-agreement-of-the-picture-with-" + "very-" * 12 + "long prompts"
