@@ -26,7 +26,7 @@ Range = Literal["zero", "share", "wide", "correlation"]
 
 
 def charts(run: Run) -> list[dict[str, Any]]:
-    """All charts that a run has numbers for, in the order of the page.
+    """All charts that a run has numbers for, the most asked for first.
 
     Each has an `id`, a `title`, a `unit`, its `range` as [low, high], and `lines` of `name`, `reward` (which it is
     about), `x`, `y`, `smooth` (a running mean, or None) and `half` (half-widths of confidence intervals, or None).
@@ -39,13 +39,13 @@ def charts(run: Run) -> list[dict[str, Any]]:
     times = {words(key): key for key in keys if key.startswith("time/")}
     specs: list[tuple[str, str, Range, Mapping[str, str]]] = [
         ("Reward in training", "mean over a step's samples", "wide", {labels[n]: key for n, key in trained.items()}),
+        ("KL to the reference", "nats per decision", "zero", {"KL": "kl"}),
+        ("Groups with equal rewards", "share; they teach nothing", "share", {"share": "frac_reward_zero_std"}),
+        ("Entropy", "nats per decision", "wide", {"entropy": "entropy"}),
+        ("Clipped decisions", "share", "share", {"below": "clip_ratio/low_mean", "above": "clip_ratio/high_mean"}),
         ("Correlation of rewards", "inside groups: 1 the same, -1 against each other", "correlation",
          {f"{a} and {b}": key for key, (a, b) in pairs.items()}),
         ("Spread inside groups", "mean standard deviation of a group's reward", "zero", {"spread": "reward_std"}),
-        ("Groups with equal rewards", "share; they teach nothing", "share", {"share": "frac_reward_zero_std"}),
-        ("KL to the reference", "nats per decision", "zero", {"KL": "kl"}),
-        ("Entropy", "nats per decision", "wide", {"entropy": "entropy"}),
-        ("Clipped decisions", "share", "share", {"below": "clip_ratio/low_mean", "above": "clip_ratio/high_mean"}),
         ("Norm of the gradient", "before clipping", "zero", {"norm": "grad_norm"}),
         ("Advantages", "of a step's samples", "zero", {"spread": "advantage/std", "largest": "advantage/abs_max"}),
         ("Rollout against training", "largest difference of log-probs, nats", "zero",

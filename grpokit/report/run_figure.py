@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,8 +10,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
@@ -27,8 +25,8 @@ from grpokit.run_folder.reader import Row, Run
 _INK, _TEXT = "#8a8f98", "#333333"
 _COLOURS = ["#2a7de1", "#e0762f", "#2ca05a", "#b452cd", "#c7a008", "#d1495b"]
 _DASHES: list[Any] = ["solid", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 3)), (0, (8, 2, 2, 2))]
+_NAME = 40  # characters of a line's name
 _PROMPTS, _SIDE = 6, 256
-_LEGEND = 0.5  # the height of a legend, in inches, that a figure has room for
 _STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9,
@@ -60,7 +58,7 @@ def quiet() -> Iterator[None]:
 @quiet()
 def drawn(run: Run) -> Figure:
     """The figure of `grpokit.report.figure`, for a run that has been read."""
-    names = ["reward", *run.names]
+    names = ["reward", *run.names][: len(_COLOURS)]
     rows, keys = run.evaluations, {name: name for name in names}
     if not rows:
         rows, keys = run.metrics, {name: f"rewards/{name}/mean" for name in run.names} | {"reward": "reward"}
@@ -72,7 +70,8 @@ def drawn(run: Run) -> Figure:
         _draw(axes, rows, {name: keys[name] for name in names})
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         if len(axes.lines) > 1:
-            _name_lines(fig, areas[-1])
+            columns = 3 if max(len(name) for name in names) <= _NAME // 2 else 1
+            areas[-1].legend(loc="outside lower center", ncols=columns, fontsize=9, handlelength=2.5)
         axes.set_title("held-out prompts" if run.evaluations else "training prompts", fontsize=9)
         axes.set_xlabel("step")
         if pictures:
@@ -91,11 +90,11 @@ def _draw(axes: Any, rows: Sequence[Row], keys: dict[str, str]) -> None:
     lines = {name: [(row["step"], row[key]) for row in rows if row.get(key) is not None] for name, key in keys.items()}
     lines = {name: points for name, points in lines.items() if points}
     for i, (name, points) in enumerate(lines.items()):
-        dash = _DASHES[(i + i // len(_COLOURS)) % len(_DASHES)]  # they shift where the colours start over
-        over = (len(lines) - 1 - i) / max(1, len(lines) - 1)
         steps, values = zip(*points, strict=True)
         marker = "o" if len(points) < 15 else ""
-        axes.plot(steps, values, label=name, marker=marker, markersize=3, linestyle=dash, linewidth=1.6 + 1.2 * over)
+        label = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
+        width = 2.8 - 0.2 * i
+        axes.plot(steps, values, label=label, marker=marker, markersize=3, linestyle=_DASHES[i], linewidth=width)
     low, high = axes.dataLim.intervaly
     size = max(abs(low), abs(high))
     if lines and high - low <= max(1e-4 * size, 1e-12):  # a level line, not its last digits over the whole height
@@ -131,18 +130,3 @@ def _picture(folder: Path, row: Row) -> np.ndarray | None:
             return np.asarray(small)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, RewardError):  # Pillow's, for half a file
         return None
-
-
-def _name_lines(fig: Figure, area: Figure | SubFigure) -> None:
-    """Add a legend below a part of a figure: in as many columns as its names allow; the figure grows with its rows."""
-    axes = fig.axes[0]
-    handles, names = axes.get_legend_handles_labels()
-    renderer: Any = FigureCanvasAgg(fig).get_renderer()  # type: ignore[no-untyped-call]
-    for columns, longest in ((3, 60), (2, 60), (1, 60), (1, 40), (1, 24)):
-        area.legends.clear()
-        wrapped = [textwrap.fill(name, longest) for name in names]
-        legend = area.legend(handles, wrapped, loc="outside lower center", ncols=columns, fontsize=9, handlelength=2.5)
-        size = legend.get_window_extent(renderer)
-        if size.width <= area.bbox.width:
-            break
-    fig.set_figheight(fig.get_figheight() + max(0.0, size.height / fig.dpi - _LEGEND))

@@ -1,4 +1,4 @@
-"""Samples to look at: over the evaluations, before and after, and the best and worst groups of training.
+"""Samples to look at: over the evaluations, and the best and worst groups of training.
 
 A text that is too long for a page is cut. A missing or half-written picture is labelled as missing.
 """
@@ -6,7 +6,7 @@ A text that is too long for a page is cut. A missing or half-written picture is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,39 +66,6 @@ def evaluations(run: Run, album: Album, *, most: int, with_these: Iterable[int] 
         }
         for step, folder in chosen
     ]
-
-
-def pairs(columns: Sequence[Sequence[Mapping[str, Any]]], weights: Mapping[str, float]) -> dict[str, Any]:
-    """Samples of the same prompts from two evaluations or more, by how much the last gained over the first.
-
-    Args:
-        columns: the rows of each evaluation.
-        weights: name -> weight of the rewards by which they are compared.
-
-    Returns:
-        `entries` of `rows` (a row's number in each column) and `gain`, from the largest to the smallest; and how many
-        `gained`, `lost` and stayed the `same`.
-    """
-    places = [{(row["prompt"], row["n"]): i for i, row in enumerate(rows)} for rows in columns]
-    entries: list[dict[str, Any]] = []
-    for key in (k for k in places[0] if all(k in other for other in places)):
-        numbers = [place[key] for place in places]
-        before, after = (_total(columns[i][numbers[i]], weights) for i in (0, -1))
-        if before is not None and after is not None:
-            entries.append({"rows": numbers, "gain": after - before})
-    entries.sort(key=lambda entry: -entry["gain"])
-    gains = [entry["gain"] for entry in entries]
-    counts = {"gained": sum(g > 0 for g in gains), "lost": sum(g < 0 for g in gains), "same": gains.count(0)}
-    return {"entries": entries, **counts}
-
-
-def _total(row: Mapping[str, Any], weights: Mapping[str, float]) -> float | None:
-    """The reward, or where that is not asked for or not there, what the scores give; None without any."""
-    if "reward" in weights and "reward" in row:
-        return None if row["reward"] is None else float(row["reward"])
-    scores = row["scores"]
-    finite = [weight * scores[name] for name, weight in weights.items() if scores.get(name) is not None]
-    return sum(finite) if finite else None
 
 
 def groups(run: Run, album: Album, *, most: int) -> list[dict[str, Any]]:

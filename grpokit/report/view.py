@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -30,7 +30,7 @@ _EVALUATIONS, _GROUPS = 20, 6  # whose samples are on a page; several runs share
 
 
 def view(runs: Sequence[Run], albums: Sequence[Album]) -> dict[str, Any]:
-    """The page's content: `runs`, and for several of them `comparison`.
+    """The page's content: `runs`, the `weights` of their rewards, and for several of them `comparison`.
 
     Args:
         runs: what was read; the first is what the others are compared with.
@@ -42,9 +42,8 @@ def view(runs: Sequence[Run], albums: Sequence[Album]) -> dict[str, Any]:
         _run(run, album, evaluations=most[0], groups=most[1], with_these=() if equal is None else (equal,))
         for run, album in zip(runs, albums, strict=True)
     ]
-    if len(runs) > 1:
-        return {"runs": parts, "comparison": _comparison(runs, parts, equal)}
-    return {"runs": parts, "pairs": _first_and_last(runs[0], parts[0])}
+    weights = _shared(runs)
+    return {"runs": parts, "weights": weights, "comparison": _comparison(runs, equal) if len(runs) > 1 else None}
 
 
 def _run(run: Run, album: Album, *, evaluations: int, groups: int, with_these: Sequence[int]) -> dict[str, Any]:
@@ -234,36 +233,26 @@ def _basis(run: Run, scores: Sequence[Change]) -> str:
     return f"{text}; the interval of the change is the sum of both, since the two evaluations cannot be paired."
 
 
-def _first_and_last(run: Run, part: Mapping[str, Any]) -> dict[str, Any] | None:
-    shown = part["evaluations"]
-    if len(shown) < 2:
-        return None
-    columns = [
-        {"run": 0, "evaluation": place, "label": f"step {shown[place]['step']}"} for place in (0, len(shown) - 1)
-    ]
-    return {"columns": columns, **samples.pairs([shown[0]["rows"], shown[-1]["rows"]], run.weights)}
-
-
 def _equal_step(runs: Sequence[Run]) -> int | None:
     """The last step after which all runs were evaluated; None for a single run, and where there is none."""
     steps = [{row["step"] for row in run.evaluations} for run in runs]
     return max(set.intersection(*steps), default=None) if len(runs) > 1 else None
 
 
-def _comparison(runs: Sequence[Run], parts: Sequence[Mapping[str, Any]], equal: int | None) -> dict[str, Any]:
+def _comparison(runs: Sequence[Run], equal: int | None) -> dict[str, Any]:
     """Each run against the first, at the last evaluations and at equal steps; and where config and versions differ."""
     last = [run.evaluations[-1]["step"] if run.evaluations else None for run in runs]
     modes = {"last": last} | (
         {"equal": [equal] * len(runs)} if equal is not None and last != [equal] * len(runs) else {}
     )
     return {
-        "modes": {mode: _at(runs, parts, steps) for mode, steps in modes.items()},
+        "modes": {mode: _at(runs, steps) for mode, steps in modes.items()},
         "config": _differences([dict(run.settings) for run in runs]),
         "versions": _differences([_parsed(run.versions) for run in runs]),
     }
 
 
-def _at(runs: Sequence[Run], parts: Sequence[Mapping[str, Any]], steps: Sequence[int | None]) -> dict[str, Any]:
+def _at(runs: Sequence[Run], steps: Sequence[int | None]) -> dict[str, Any]:
     """The runs compared after these steps."""
     rows = [
         next((r for r in run.evaluations if r["step"] == step), None) for run, step in zip(runs, steps, strict=True)
@@ -271,34 +260,24 @@ def _at(runs: Sequence[Run], parts: Sequence[Mapping[str, Any]], steps: Sequence
     gaps = []
     for i, other in enumerate(runs[1:], 1):
         before, after = rows[0], rows[i]
-        shared = _shared(runs[0], other)
         if before and after:
-            found = changes(before, after, runs[0].scored(before["step"]), other.scored(after["step"]), shared)
+            scored = runs[0].scored(before["step"]), other.scored(after["step"])
+            found = changes(before, after, *scored, _shared([runs[0], other]))
             gaps.append({"run": i, "same_mix": runs[0].weights == other.weights, "scores": [asdict(c) for c in found]})
-    columns: list[dict[str, Any]] = []
-    shown: list[list[dict[str, Any]]] = []
-    for i, (part, step) in enumerate(zip(parts, steps, strict=True)):
-        place = next((n for n, e in enumerate(part["evaluations"]) if e["step"] == step), None)
-        if place is not None:
-            columns.append({"run": i, "evaluation": place, "label": f"{part['name']}, step {step}"})
-            shown.append(part["evaluations"][place]["rows"])
-    compared = None
-    if len(shown) > 1:
-        weights = _shared(runs[columns[0]["run"]], runs[columns[-1]["run"]])
-        compared = {"columns": columns, **samples.pairs(shown, weights)}
     missing = [run.title for run, row in zip(runs, rows, strict=True) if row is None]
     note = f"Without an evaluation on held-out prompts: {', '.join(missing)}." if missing else ""
     if gaps and not any(gap["scores"] for gap in gaps):
         note = "The runs have no reward in common, so there is no score to compare."
     elif any(not gap["same_mix"] for gap in gaps):
         note = f"{note} The runs mix different rewards or weights, so the rewards as a whole are not compared.".strip()
-    return {"steps": list(steps), "gaps": gaps, "pairs": compared, "note": note}
+    return {"steps": list(steps), "gaps": gaps, "note": note}
 
 
-def _shared(first: Run, other: Run) -> dict[str, float]:
-    """The weights of the rewards that both have; without the sum where it is not the same sum."""
-    shared = {name: weight for name, weight in other.weights.items() if name in first.weights}
-    if first.weights != other.weights:
+def _shared(runs: Sequence[Run]) -> dict[str, float]:
+    """The weights of the rewards that all runs have; without the sum where it is not the same sum."""
+    first = runs[0].weights
+    shared = {name: weight for name, weight in first.items() if all(name in run.weights for run in runs)}
+    if any(run.weights != first for run in runs):
         shared.pop("reward", None)
     return shared
 

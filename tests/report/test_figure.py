@@ -35,16 +35,15 @@ def test_the_names_in_the_picture_of_a_run_are_beside_its_curves(many: Path, *, 
     area = drawn.subfigs[1] if pictures else drawn
     with quiet():
         drawn.canvas.draw()
-    axes, legend = drawn.axes[0].get_tightbbox(), area.legends[0].get_window_extent()
+        axes, legend = drawn.axes[0].get_tightbbox(), area.legends[0].get_window_extent()
     assert area.bbox.x0 <= legend.x0 < legend.x1 <= area.bbox.x1
     assert 0 <= legend.y0 < legend.y1 <= axes.y0
-    assert axes.height > 150  # of 320
+    assert axes.height > 100  # of 320
 
 
-def test_no_two_of_many_lines_look_alike(many: Path) -> None:
+def test_no_two_lines_look_alike(many: Path) -> None:
     lines = figure(many).axes[0].lines
-    looks = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in lines}
-    assert len(looks) == len(lines) == 14
+    assert len({(line.get_color(), str(line._unscaled_dash_pattern)) for line in lines}) == len(lines) == 6
     widths = [line.get_linewidth() for line in lines]
     assert widths == sorted(widths, reverse=True)  # so that equal lines are all seen
 

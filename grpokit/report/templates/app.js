@@ -28,12 +28,10 @@ const SECTIONS = {
   head: [() => [of(...heads), state.view.comparison?.modes, chosen("mode")], () => (several() ? headOfMany() : headOfOne())],
   contents: [() => present(), () => el("nav", { "aria-label": "Sections" }, present().map(([id, title]) => el("a", { href: `#${id}` }, title)))],
   toolbar: [() => [of("rewards", "waiting")], () => (ready().length ? toolbar() : null)],
-  pairs: [() => [currentPairs(), of("evaluations"), chosen("filter", "reward", "sort", "all")], () => beforeAndAfter(currentPairs())],
-  steps: [() => [of("evaluations"), chosen("filter", "reward", "step")], overTheRun],
+  samples: [() => [of("evaluations", "groups"), state.view.weights, chosen("filter", "reward", "sort", "all", "step", "mode")], samples],
   curves: [() => [of("charts", "advantages", "reward_against_kl", "phases"), chosen("reward", "hidden")], curves],
   prompts: [() => [of("prompts"), chosen("filter", "reward", "sorted")], promptTable],
   moved: [() => of("moved"), moved],
-  groups: [() => [of("groups"), chosen("filter", "reward")], groups],
   differences: [() => [state.view.comparison?.config, state.view.comparison?.versions], differences],
   details: [() => of("last", "config", "versions"), details],
 };

@@ -77,8 +77,3 @@ function differences() {
     : el("p", {}, `The ${key} are the same.`)];
   return section("differences", "What is different", part("Config", config, "configs"), part("Versions", versions, "versions"));
 }
-
-function currentPairs() {
-  const { comparison, pairs } = state.view;
-  return comparison ? (comparison.modes[state.mode] ?? comparison.modes.last).pairs : pairs;
-}

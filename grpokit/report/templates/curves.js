@@ -1,5 +1,6 @@
 // Curves, drawn by plotly once they come near the window. Keys on a chart: + and - zoom, arrows move, 0 shows all.
 
+const IN_VIEW = 6; // charts; the others are folded
 let plotly = null; // a promise of the library
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const plain = text => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;"); // plotly reads tags
@@ -138,8 +139,12 @@ function redrawAll() {
 // On paper there are all charts, in the colours of the light page.
 const PRINTED = 330; // pixels of a chart's width: two of them beside each other fit A4 and Letter
 const printing = () => document.documentElement.classList.contains("printing");
+let folded = false;
 function onPaper(on) {
   document.documentElement.classList.toggle("printing", on);
+  const more = byId("more-curves");
+  if (on) folded = !more?.open;
+  if (more) more.open = on || !folded;
   redrawAll();
   if (!on) dispatchEvent(new Event("resize")); // on which plotly gives each chart its own width again
 }
@@ -204,15 +209,14 @@ function rewardAgainstKl() {
 function curves() {
   const charts = merged();
   if (!charts.length) return null;
-  const first = charts.filter(({ id }) => ["reward-on-held-out-prompts", "reward-in-training"].includes(id));
-  const second = charts.filter(({ id }) => id === "correlation-of-rewards");
-  const rest = charts.filter(chart => !first.includes(chart) && !second.includes(chart));
+  const figures = charts.map(chart);
   const histograms = state.view.runs.map((run, i) => (run.advantages ? histogram(run, i) : null));
   const phases = several() ? [] : state.view.runs[0].phases;
   const steps = ({ first, last }) => (first === last ? `step ${first}` : `steps ${first}-${last}`);
   return section("curves", "Curves",
     note("Drag over a chart to zoom in, double-click to see all of it. ", phases.length
       ? `Phases: ${phases.map(phase => `${phase.name} (${steps(phase)})`).join(", ")}. Every second one is shaded.` : ""),
-    el("div", { class: "charts main" }, first.map(chart)),
-    el("div", { class: "charts" }, histograms, rewardAgainstKl(), second.map(chart), rest.map(chart)));
+    el("div", { class: "charts" }, figures.slice(0, IN_VIEW)),
+    el("details", { id: "more-curves", "data-open": "more-curves" }, el("summary", {}, "More curves"),
+      el("div", { class: "charts" }, histograms, rewardAgainstKl(), figures.slice(IN_VIEW))));
 }

@@ -1,4 +1,4 @@
-// Pictures and texts: before and after, over the evaluations, and the best and worst groups. A click shows them large.
+// Samples: of held-out prompts over the evaluations, and the best and worst groups of training. A click shows one large.
 
 const PAIRS = 6; // that are shown before somebody asks for all
 
@@ -34,28 +34,22 @@ const rewardNames = row => {
   return state.reward ? all.filter(name => name === state.reward) : all;
 };
 const scoreOf = (row, name) => (name === "reward" ? row.reward : row.scores[name]);
-const chosenScore = row => (state.reward ? scoreOf(row, state.reward) : row.reward ?? Object.values(row.scores)[0]);
+// Without a chosen reward: the whole reward, or what the shared rewards of runs with different ones add up to.
+function chosenScore(row) {
+  if (state.reward) return scoreOf(row, state.reward);
+  const { weights } = state.view;
+  if ("reward" in weights && "reward" in row) return row.reward;
+  const parts = Object.entries(weights).filter(([name]) => isNumber(row.scores[name]));
+  return parts.length ? parts.reduce((sum, [name, weight]) => sum + weight * row.scores[name], 0) : null;
+}
 
-function scoreList(rows, { label = null, run = null } = {}) {
-  const last = rows[rows.length - 1];
-  return el("ul", { class: "scores", "aria-label": label }, run === null ? null : el("li", {}, swatch(run)), rewardNames(last).map(name => {
+function scoreList(rows) {
+  return el("ul", { class: "scores" }, rewardNames(rows.at(-1)).map(name => {
     const values = rows.map(row => scoreOf(row, name));
     const gap = rows.length > 1 && isNumber(values[0]) && isNumber(values.at(-1)) ? values.at(-1) - values[0] : null;
     const change = gap === null ? "" : ` (${figure(gap, 2, true)})`;
     return el("li", {}, `${name} ${values.map(value => figure(value, 2)).join(" → ")}${change}`);
   }));
-}
-
-// One prompt with what came out in each column, and its source and target.
-function strip(prompt, parts, rows, gallery, place, ...extra) {
-  const given = parts.find(part => part.row)?.row ?? {};
-  const cells = [["source", given.source], ...parts.map(part => [part.label, part.row?.output, part]), ["target", given.target]];
-  const outputs = cells.filter(([label, card, part]) => part || (card && label));
-  return el("article", { class: "card" }, el("h3", { class: "clip" }, prompt, given.n ? el("small", {}, ` sample ${given.n + 1}`) : null),
-    el("ul", { class: "cells" }, outputs.map(([label, card, part]) => el("li", {},
-      el("span", { class: "label" }, part && isNumber(part.run) && several() ? swatch(part.run) : null, label),
-      sample(card, `${label}, ${prompt}`, gallery, place)))),
-    rows.length ? scoreList(rows) : null, extra);
 }
 
 // How far apart the scores are that there are; null for fewer than two.
@@ -64,80 +58,65 @@ function distance(scores) {
   return found.length > 1 ? Math.max(...found) - Math.min(...found) : null;
 }
 
-function columnsOf(pairs, entry) {
-  return pairs.columns.map((column, i) => {
-    const row = state.view.runs[column.run].evaluations[column.evaluation].rows[entry.rows[i]];
-    return { label: column.label, run: column.run, row };
-  });
+// One prompt with what came out in each column, and its source and target.
+function strip({ prompt, parts }, gallery, place) {
+  const rows = parts.flatMap(part => part.row ?? []), last = rows.at(-1);
+  const cells = [["source", last.source], ...parts.map(part => [part.label, part.row?.output, part]), ["target", last.target]];
+  return el("article", { class: "card" }, el("h3", { class: "clip" }, prompt, last.n ? el("small", {}, ` sample ${last.n + 1}`) : null),
+    el("ul", { class: "cells" }, cells.filter(([, card, part]) => part || card).map(([label, card, part]) => el("li", {},
+      el("span", { class: "label" }, part && several() ? swatch(part.run) : null, label), sample(card, `${label}, ${prompt}`, gallery, place)))),
+    scoreList(rows));
 }
 
-function beforeAndAfter(pairs) {
-  if (!pairs || !pairs.entries.length) return null;
-  const entries = pairs.entries.map(entry => ({ parts: columnsOf(pairs, entry), gain: entry.gain }));
-  if (state.reward) {
-    for (const entry of entries) {
-      const [before, after] = [entry.parts[0].row, entry.parts.at(-1).row].map(chosenScore);
-      entry.gain = isNumber(before) && isNumber(after) ? after - before : null;
-    }
-  }
-  const gain = entry => entry.gain, last = entry => chosenScore(entry.parts.at(-1).row);
-  const by = (value, sign) => (a, b) => { // what has no score comes last
-    const [x, y] = [value(a), value(b)];
-    return isNumber(x) && isNumber(y) ? sign * (x - y) : isNumber(y) - isNumber(x);
-  };
-  const spread = entry => distance(entry.parts.map(part => chosenScore(part.row)));
-  const order = state.sort ?? (several() ? "difference" : "gain");
-  const orders = {
-    difference: by(spread, -1),
-    gain: by(gain, -1), loss: by(gain, 1), high: by(last, -1), low: by(last, 1),
-    prompt: (a, b) => a.parts[0].row.prompt.localeCompare(b.parts[0].row.prompt),
-  };
-  const found = entries.filter(entry => fits(entry.parts[0].row.prompt)).sort(orders[order]);
-  const gallery = found.map(entry => ({ prompt: entry.parts[0].row.prompt, parts: entry.parts }));
-  const shown = state.all ? found : found.slice(0, PAIRS);
-  const title = several() ? "The same prompts, run by run" : "Before and after";
-  return section("pairs", title,
-    note(several() ? `Of ${counted(pairs.entries.length, "held-out sample")} on this page, ${pairs.gained} have a higher reward in `
-      + `the last of the runs than in the first, ${pairs.lost} a lower one and ${pairs.same} the same. Click one to see it large.`
-      : `Of ${counted(pairs.entries.length, "held-out sample")} on this page, ${pairs.gained} gained, ${pairs.lost} lost and `
-      + `${pairs.same} did not change, by their reward. Click one to see it large.`),
-    choice("Sort by", "sort", order, [["difference", "largest difference"], ["gain", "largest gain"], ["loss", "largest loss"], ["high", "highest score now"],
-      ["low", "lowest score now"], ["prompt", "prompt"]], value => change({ sort: value })),
-    el("div", { class: "pairs" }, shown.map((entry, i) => strip(entry.parts[0].row.prompt, entry.parts,
-      entry.parts.map(part => part.row), gallery, i))),
-    found.length ? null : note("No prompt has these words."),
-    found.length > PAIRS ? el("button", { type: "button", class: "more", "data-key": "all", onclick: () => change({ all: !state.all }) },
-      state.all ? "Show fewer" : `Show all ${found.length}`) : null);
+const stepsOfAll = () => [...new Set(state.view.runs.flatMap(run => run.evaluations.map(e => e.step)))].sort((a, b) => a - b);
+const equalStep = () => (state.mode === "equal" ? state.view.comparison?.modes.equal?.steps[0] : null);
+const stepShown = () => state.step ?? equalStep() ?? stepsOfAll().at(-1);
+
+// The first evaluation of a run and the one that the slider is at; of several runs each one's at the slider.
+function columns() {
+  const { runs } = state.view;
+  const shown = runs.map((run, i) => ({ run: i, evaluation: run.evaluations.filter(e => e.step <= stepShown()).at(-1) }));
+  if (!several()) shown.unshift({ run: 0, evaluation: runs[0].evaluations[0] });
+  return shown.filter(({ evaluation }, i) => evaluation && evaluation !== shown[i - 1]?.evaluation).map(({ run, evaluation }) => ({
+    run, label: `${several() ? `${runs[run].name}, ` : ""}step ${evaluation.step}`,
+    rows: new Map(evaluation.rows.map(row => [JSON.stringify([row.prompt, row.n]), row])),
+  }));
 }
 
-function overTheRun() {
-  const steps = [...new Set(state.view.runs.flatMap(run => run.evaluations.map(e => e.step)))].sort((a, b) => a - b);
+const ORDERS = [["difference", "largest difference"], ["gain", "largest gain"], ["loss", "largest loss"], ["high", "highest score now"],
+  ["low", "lowest score now"], ["prompt", "prompt"]];
+
+function heldOut() {
+  const steps = stepsOfAll(), shown = columns();
   if (!steps.length) return null;
-  const place = Math.max(0, steps.findLastIndex(step => step <= (state.step ?? Infinity)));
-  const step = steps[place];
-  const now = state.view.runs.map((run, i) => ({ run: i, evaluation: run.evaluations.filter(e => e.step <= step).at(-1) }));
-  const prompts = new Map();
-  for (const { run, evaluation } of now) {
-    for (const row of evaluation?.rows ?? []) {
-      const key = JSON.stringify([row.prompt, row.n]);
-      if (!prompts.has(key)) prompts.set(key, { prompt: row.prompt, parts: [] });
-      const label = several() ? `${state.view.runs[run].name}, step ${evaluation.step}` : `step ${evaluation.step}`;
-      prompts.get(key).parts.push({ label, run, row });
-    }
-  }
-  const gallery = [...prompts.values()].filter(entry => fits(entry.prompt));
-  const text = `${steps.length > 1 ? `Evaluation after step ${step}` : `After step ${step}`}${steps.length > 1 && place === steps.length - 1 ? ", the newest" : ""}`;
+  const entries = [...new Set(shown.flatMap(column => [...column.rows.keys()]))].map(key => {
+    const parts = shown.map(({ run, label, rows }) => ({ run, label, row: rows.get(key) }));
+    const scores = parts.map(part => (part.row ? chosenScore(part.row) : null));
+    const gain = isNumber(scores[0]) && isNumber(scores.at(-1)) && parts.length > 1 ? scores.at(-1) - scores[0] : null;
+    return { prompt: JSON.parse(key)[0], parts, gain, loss: gain === null ? null : -gain, difference: distance(scores), high: scores.at(-1) };
+  });
+  const order = state.sort ?? (several() ? "difference" : "gain");
+  const value = order === "low" ? entry => (isNumber(entry.high) ? -entry.high : null) : entry => entry[order];
+  const found = entries.filter(entry => fits(entry.prompt)).sort(order === "prompt" ? (a, b) => a.prompt.localeCompare(b.prompt)
+    : (a, b) => (isNumber(value(a)) && isNumber(value(b)) ? value(b) - value(a) : isNumber(value(b)) - isNumber(value(a)))); // no score: last
+  const gains = entries.map(entry => entry.gain).filter(isNumber);
+  const place = Math.max(0, steps.findLastIndex(step => step <= stepShown())), newest = place > 0 && place === steps.length - 1 ? ", the newest" : "";
+  const text = `Evaluation after step ${steps[place]}${newest}`;
   const slider = el("input", {
-    type: "range", min: 0, max: steps.length - 1, step: 1, value: place, "data-key": "slider",
-    "aria-label": "Evaluation", "aria-valuetext": text,
+    type: "range", min: 0, max: steps.length - 1, step: 1, value: place, "data-key": "slider", "aria-label": "Evaluation", "aria-valuetext": text,
     oninput: event => change({ step: Number(event.target.value) === steps.length - 1 ? null : steps[Number(event.target.value)] }),
   });
-  return section("steps", "Samples over the run",
-    steps.length > 1 ? note("The same held-out prompts with the same random draws at every evaluation. Move the slider to go back in the run.") : null,
+  return [
+    note("The same held-out prompts with the same random draws at every evaluation. ", gains.length ? `Of ${counted(gains.length, "sample")} on this `
+      + `page, ${gains.filter(g => g > 0).length} gained, ${gains.filter(g => g < 0).length} lost and ${gains.filter(g => g === 0).length} did not `
+      + `change, from ${shown[0].label} to ${shown.at(-1).label}. ` : "", "Click one to see it large."),
     el("div", { class: "slider" }, steps.length > 1 ? slider : null, el("output", {}, text)),
-    el("div", { class: "pairs" }, gallery.map((entry, i) => strip(entry.prompt, entry.parts, [], gallery, i,
-      entry.parts.map(part => scoreList([part.row], several() ? { label: `Scores of ${part.label}`, run: part.run } : {}))))),
-    gallery.length ? null : note("No prompt has these words."));
+    choice("Sort by", "sort", order, ORDERS, sort => change({ sort })),
+    el("div", { class: "pairs" }, (state.all ? found : found.slice(0, PAIRS)).map((entry, i) => strip(entry, found, i))),
+    found.length ? null : note("No prompt has these words."),
+    found.length > PAIRS ? el("button", { type: "button", class: "more", "data-key": "all", onclick: () => change({ all: !state.all }) },
+      state.all ? "Show fewer" : `Show all ${found.length}`) : null,
+  ];
 }
 
 function groups() {
@@ -156,16 +135,21 @@ function groups() {
         sample(rows[n].output, `sample ${n + 1}, ${side.prompt}`, gallery, n), scoreList([rows[n]]),
         el("span", { class: `label advantage ${["down", "", "up"][Math.sign(Math.round(100 * (rows[n].advantage ?? 0))) + 1]}` }, `advantage ${figure(rows[n].advantage, 2, true)}`)))));
     })));
-  return section("groups", "Best and worst groups",
-    note("Training groups with the highest and the lowest mean reward of a step. A sample with an advantage above 0 is made more likely, one with an advantage below 0 less likely."),
-    runs.map(({ run, i }) => run.groups.map((group, n) => one(group, n === run.groups.length - 1, run, i)).reverse()));
+  return [el("h3", {}, "Best and worst groups in training"),
+    note("Groups with the highest and the lowest mean reward of a step. A sample with an advantage above 0 is made more likely, one with an advantage below 0 less likely."),
+    runs.map(({ run, i }) => run.groups.map((group, n) => one(group, n === run.groups.length - 1, run, i)).reverse())];
+}
+
+function samples() {
+  const parts = [heldOut(), groups()];
+  return parts.some(Boolean) ? section("samples", several() ? "Samples, run by run" : "Samples", parts) : null;
 }
 
 // The dialog: one prompt, every column as large as it fits; arrow keys walk on, Escape closes it.
 function enlarge(gallery, place) {
   const dialog = byId("large"), { prompt, parts } = gallery[place];
-  const given = parts[0].row;
-  const cells = [["source", given.source], ...parts.map(part => [part.label, part.row.output]), ["target", given.target]];
+  const rows = parts.flatMap(part => part.row ?? []), last = rows.at(-1);
+  const cells = [["source", last.source], ...parts.map(part => [part.label, part.row?.output]), ["target", last.target]];
   const walk = by => enlarge(gallery, (place + by + gallery.length) % gallery.length);
   const button = (name, key, act) => el("button", { type: "button", "data-key": key, onclick: act }, name);
   const held = document.activeElement?.dataset?.key;
@@ -175,7 +159,7 @@ function enlarge(gallery, place) {
       button("Close", "close", () => dialog.close()))),
     el("ul", { class: "cells" }, cells.filter(([, card]) => card).map(([label, card]) => el("li", {},
       el("span", { class: "label" }, label), output(card, `${label}, ${prompt}`)))),
-    scoreList(parts.map(part => part.row)));
+    scoreList(rows));
   dialog.onkeydown = event => {
     if (gallery.length > 1 && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
       event.preventDefault();
