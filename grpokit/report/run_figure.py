@@ -25,7 +25,7 @@ from grpokit.run_folder.reader import Row, Run
 _INK, _TEXT = "#8a8f98", "#333333"
 _COLOURS = ["#2a7de1", "#e0762f", "#2ca05a", "#b452cd", "#c7a008", "#d1495b"]
 _DASHES: list[Any] = ["solid", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 3)), (0, (8, 2, 2, 2))]
-_NAME = 40  # characters of a line's name
+_NAME = 30  # characters of a line's name
 _PROMPTS, _SIDE = 6, 256
 _STYLE: Any = {
     "font.family": "sans-serif",
@@ -64,13 +64,13 @@ def drawn(run: Run) -> Figure:
         rows, keys = run.metrics, {name: f"rewards/{name}/mean" for name in run.names} | {"reward": "reward"}
     steps, pictures = _before_and_after(run)
     with matplotlib.rc_context(_STYLE):
-        fig = Figure(figsize=(9, 3.2), layout="constrained")
+        columns = 3 if max(map(len, names)) <= _NAME // 2 else 1  # of the legend
+        fig = Figure(figsize=(9, 3.2 if columns > 1 else 4.4), layout="constrained")
         areas: Any = fig.subfigures(1, 2, width_ratios=[1, 1.15]) if pictures else [fig]
         axes = areas[-1].subplots()  # on the right of the pictures
         _draw(axes, rows, {name: keys[name] for name in names})
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         if len(axes.lines) > 1:
-            columns = 3 if max(len(name) for name in names) <= _NAME // 2 else 1
             areas[-1].legend(loc="outside lower center", ncols=columns, fontsize=9, handlelength=2.5)
         axes.set_title("held-out prompts" if run.evaluations else "training prompts", fontsize=9)
         axes.set_xlabel("step")

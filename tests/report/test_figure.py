@@ -38,7 +38,7 @@ def test_the_names_in_the_picture_of_a_run_are_beside_its_curves(many: Path, *, 
         axes, legend = drawn.axes[0].get_tightbbox(), area.legends[0].get_window_extent()
     assert area.bbox.x0 <= legend.x0 < legend.x1 <= area.bbox.x1
     assert 0 <= legend.y0 < legend.y1 <= axes.y0
-    assert axes.height > 100  # of 320
+    assert axes.height > 150  # of 440
 
 
 def test_no_two_lines_look_alike(many: Path) -> None:
