@@ -110,8 +110,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.mark.parametrize("name", ["pictures", "texts", "evil", "three"])
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+@pytest.mark.parametrize(
+    ("name", "width", "dark"),
+    [("pictures", 1280, False), ("texts", 390, False), ("evil", 1280, True), ("three", 390, True)],
+)
 def test_it_reads_well(visit: Callable[..., Any], pages: dict[str, Path], name: str, width: int, dark: bool) -> None:
     page = visit(pages[name], width=width, dark=dark)
     drawn(page)

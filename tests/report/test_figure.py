@@ -34,7 +34,7 @@ def test_the_names_in_the_picture_of_a_run_are_beside_its_curves(many: Path, *, 
     drawn = figure(many)
     area = drawn.subfigs[1] if pictures else drawn
     with quiet():
-        drawn.canvas.draw()
+        drawn.draw_without_rendering()
         axes, legend = drawn.axes[0].get_tightbbox(), area.legends[0].get_window_extent()
     assert area.bbox.x0 <= legend.x0 < legend.x1 <= area.bbox.x1
     assert 0 <= legend.y0 < legend.y1 <= axes.y0
