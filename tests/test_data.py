@@ -518,6 +518,8 @@ def test_a_hub_that_answers_anything_can_be_reached(monkeypatch: pytest.MonkeyPa
         assert hub.unreachable(f"http://127.0.0.1:{server.server_port}") == ""
     assert "unknown url type" in hub.unreachable("hf-mirror.com")
     assert "refused" in hub.unreachable("http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "*")  # names no proxy
+    assert "refused" in hub.unreachable("http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")  # of which urllib knows nothing
     assert hub.unreachable("http://127.0.0.1:9") == ""
 

@@ -1,16 +1,21 @@
-"""Whether a hub can be reached: asked once, since the libraries of the hub ask for every file, with growing pauses."""
+"""Files from the network. Whether anybody answers is asked once: the libraries of a hub ask again for every file, with
+growing pauses.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import urllib.error
 import urllib.request
 from contextlib import suppress
 from http.client import HTTPException
+from pathlib import Path
 
 from grpokit.errors import one_line
 
 PATIENCE = 10.0
-"""Seconds that the hub may take to answer."""
+"""Seconds that a server may take to answer."""
 
 
 def unreachable(endpoint: str) -> str:
@@ -19,13 +24,42 @@ def unreachable(endpoint: str) -> str:
     Args:
         endpoint: such as "https://huggingface.co".
     """
-    if urllib.request.getproxies():
-        return ""  # the hub's libraries know more kinds of proxy than urllib
+    proxies = urllib.request.getproxies().keys() - {"no"}
+    return "" if proxies else _silent(endpoint)  # the hub's libraries know more kinds of proxy than urllib
+
+
+def _silent(address: str) -> str:
     try:
         with suppress(urllib.error.HTTPError):
-            urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=PATIENCE).close()
+            urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
     except (OSError, HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         certificates = "SSL" in type(reason).__name__  # the hub's libraries may know others
         return "" if certificates else one_line(reason if isinstance(reason, BaseException) else error)
     return ""
+
+
+def fetch(url: str, place: Path, *, digest: str, by: str) -> str:
+    """Bring a file of weights to its place, with a line on stderr; returns why that failed, or nothing.
+
+    Args:
+        url: of the file.
+        place: where it goes; the folder is made.
+        digest: the beginning of its SHA-256, in hex.
+        by: who asks, for the line.
+    """
+    import torch
+
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):  # which means all downloads
+        return "HF_HUB_OFFLINE is set"
+    print(f"{by}: fetching {url} to '{place}'", file=sys.stderr)
+    reason = _silent(url)
+    if not reason:
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(url, str(place), hash_prefix=digest, progress=sys.stderr.isatty())
+        except urllib.error.HTTPError as error:
+            return f"the server says {error.code} {error.reason}"
+        except (OSError, HTTPException, RuntimeError) as error:  # the last: another digest
+            return one_line(error.reason if isinstance(error, urllib.error.URLError) else error)
+    return reason

@@ -111,6 +111,7 @@ def _own_caches(monkeypatch, tmp_path, ask_at):
     monkeypatch.setattr(weights, "HEAD_SOURCE", f"{NOBODY}/")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     ask_at(NOBODY)
     tower._towers.clear()  # models that another test's errors may still hold
 

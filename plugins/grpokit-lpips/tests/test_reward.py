@@ -6,7 +6,6 @@ import hashlib
 import http.server
 import itertools
 import math
-import os
 import re
 import runpy
 import socket
@@ -25,6 +24,7 @@ from PIL import Image, ImageFilter
 
 import grpokit
 from grpokit import DataError, PluginError, Prompt, RewardError, Sample, UsageError
+from grpokit.data import hub
 from grpokit_lpips import reward, trunk
 from grpokit_lpips.reward import LPIPSReward
 
@@ -268,16 +268,14 @@ def test_a_missing_trunk_is_fetched_into_torchs_cache_once(served, library, tmp_
 def test_a_file_with_another_hash_is_not_kept(served, tmp_path):
     name = trunk.CHECKPOINTS["squeeze"]
     (tmp_path / "served" / name).write_bytes(b"another file")
-    with pytest.raises(
-        UsageError, match=rf"there is no file; fetching it from http://127\..*{name} failed: invalid hash value \(exp"
-    ):
+    with pytest.raises(UsageError, match=rf"fetching it from http://127\..*{name} failed: invalid hash value"):
         LPIPSReward(net="squeeze", device="cpu")
     assert list((tmp_path / "torch-home" / "hub" / "checkpoints").iterdir()) == []
 
 
 def test_a_file_that_the_server_lacks(served, tmp_path):
     (tmp_path / "served" / trunk.CHECKPOINTS["squeeze"]).unlink()
-    with pytest.raises(UsageError, match=r"failed: the server says 404 File not found\. Fetch it into the cache with"):
+    with pytest.raises(UsageError, match="failed: the server says 404"):
         LPIPSReward(net="squeeze", device="cpu")
 
 
@@ -288,27 +286,23 @@ def test_missing_weights_say_which_file_where_and_how(net, tmp_path):
     with pytest.raises(UsageError) as missing:
         LPIPSReward(net=net, device="cpu")
     assert time.perf_counter() - start < 5  # no waiting and no second try
-    url = f"http://127.0.0.1:9/{trunk.CHECKPOINTS[net]}"
-    command = f"python -c \"import torch; torch.hub.load_state_dict_from_url('{url}', check_hash=True)\""
-    refused = f"[Errno {errno.ECONNREFUSED}] {os.strerror(errno.ECONNREFUSED)}"
-    assert str(missing.value) == (
-        f"The reward 'lpips' needs the weights of its trunk '{net}', the file {trunk.CHECKPOINTS[net]}. Looked for it "
-        f"at '{place}' (in torch's download cache), and there is no file; fetching it from {url} failed: {refused}. "
-        f"Fetch it into the cache with: {command} -- or copy it from another machine and give its path as weights_path."
-    )
+    said, url = str(missing.value), f"http://127.0.0.1:9/{trunk.CHECKPOINTS[net]}"
+    assert f"no file '{place}'" in said
+    assert f"fetching it from {url} failed: [Errno {errno.ECONNREFUSED}]" in said
+    assert f"load_state_dict_from_url('{url}', check_hash=True)" in said
 
 
 def test_a_server_that_never_answers_is_left_after_a_while(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(trunk, "SOURCE", f"http://127.0.0.1:{silent.getsockname()[1]}/")
-        monkeypatch.setattr(trunk, "PATIENCE", 0.2)
-        with pytest.raises(UsageError, match=r"there is no file; fetching it from .* failed: timed out\. Fetch it"):
+        monkeypatch.setattr(hub, "PATIENCE", 0.2)
+        with pytest.raises(UsageError, match="failed: timed out"):
             LPIPSReward(net="squeeze", device="cpu")
 
 
 def test_offline_nobody_is_asked(served, monkeypatch, capsys):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(UsageError, match=r"was not fetched from http.*, since HF_HUB_OFFLINE is set\. Fetch it into"):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UsageError, match="HF_HUB_OFFLINE is set"):
         LPIPSReward(net="squeeze", device="cpu")
     assert served == []
     assert capsys.readouterr().err == ""
@@ -329,9 +323,7 @@ def test_the_command_of_the_message_fetches_the_file(served, monkeypatch, tmp_pa
 
 
 def test_a_weights_path_without_a_file_is_named(tmp_path):
-    with pytest.raises(
-        UsageError, match=r"gone\.pth' \(as the parameter weights_path says\), and there is no file\. F"
-    ):
+    with pytest.raises(UsageError, match=r"no file '.*gone\.pth' \(as the parameter weights_path says\)"):
         LPIPSReward(weights_path=str(tmp_path / "gone.pth"), device="cpu")
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import get_args
 
 import open_clip
-import torch
 
 from grpokit import Sample, UsageError
 from grpokit.images import to_rgb
+from grpokit.rewards.device import find as find_device
 from grpokit_clip import tower, weights
 from grpokit_clip.head import Head
 from grpokit_clip.loading import Dtype
@@ -66,7 +66,7 @@ class AestheticReward:
                 f"openai, and says nothing about those of {model!r} with {pretrained!r}. Leave model and pretrained "
                 "out, or give a predictor for yours as head_path."
             )
-        device_here = _device("aesthetic", device)
+        device_here = find_device(device, reward="aesthetic")
         place = weights.head_file(head_path)  # before the large files
         self.batch_size = batch_size
         self.scale = scale
@@ -134,7 +134,7 @@ class ClipScoreReward:
             model=model,
             pretrained=pretrained,
             weights_path=weights_path,
-            device=_device("clip-score", device),
+            device=find_device(device, reward="clip-score"),
             dtype=dtype,
             reward="clip-score",
         )
@@ -189,17 +189,3 @@ def _check(reward: str, *, dtype: str, batch_size: int, scale: float) -> None:
         raise UsageError(f"{reward}: batch_size must be at least 1, got {batch_size}.")
     if not 0 < scale < math.inf:
         raise UsageError(f"{reward}: scale must be a number above 0, got {scale}.")
-
-
-def _device(reward: str, name: str | None) -> torch.device:
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # the second: a torch without CUDA
-        reason = str(error).splitlines()[0]
-        raise UsageError(
-            f"{reward}: the device {name!r} cannot be used here: {reason}. Leave it out, or say cpu."
-        ) from error
-    return device

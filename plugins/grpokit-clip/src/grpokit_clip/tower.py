@@ -58,8 +58,6 @@ def shared(
     Raises:
         UsageError: there is no such model, or its weights are missing, torn or foreign.
     """
-    if device == torch.device("cuda"):
-        device = torch.device("cuda", torch.cuda.current_device())  # one name for it
     model = model.replace("/", "-")
     with _loading:
         place, recipe = _find(model, pretrained, weights_path, reward)

@@ -7,12 +7,8 @@ at once, without a minute of new tries, and ends in one message: which file, whe
 from __future__ import annotations
 
 import os
-import ssl
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -24,7 +20,8 @@ from huggingface_hub import constants
 from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
 
 from grpokit import UsageError
-from grpokit.errors import nearest
+from grpokit.data import hub
+from grpokit.errors import nearest, one_line
 
 HEAD_FILE = "sac+logos+ava1-l14-linearMSE.pth"
 """The aesthetic predictor for ViT-L/14 (trained on SAC, logos and AVA), as its author names it."""
@@ -32,9 +29,6 @@ HEAD_FILE = "sac+logos+ava1-l14-linearMSE.pth"
 HEAD_SOURCE = "https://github.com/christophschuhmann/improved-aesthetic-predictor/raw/main/"
 
 HEAD_SHA256 = "21dd590f3ccdc646f0d53120778b296013b096a035a2718c9cb0d511bff0f1e0"
-
-PATIENCE = 20.0
-"""Seconds that a server may take to answer; the libraries' own downloads wait longer, or without end."""
 
 
 def recipe(model: str, pretrained: str | None) -> Mapping[str, Any]:
@@ -85,12 +79,12 @@ def clip_file(model: str, pretrained: str, found: Mapping[str, Any], *, reward: 
     else:
         source = f"{constants.ENDPOINT}/{repository}"
         print(f"grpokit-clip: fetching {source} ({names[0]}) to '{constants.HF_HUB_CACHE}'", file=sys.stderr)
-        reason = _silent(constants.ENDPOINT)
+        reason = hub.unreachable(constants.ENDPOINT)
         if not reason:
             try:
                 return Path(open_clip.download_pretrained(dict(found)))
             except (OSError, RuntimeError, ValueError, HTTPException) as error:
-                reason = _brief(error)
+                reason = one_line(error)
     code = f"import open_clip; open_clip.download_pretrained(open_clip.get_pretrained_cfg('{model}', '{pretrained}'))"
     raise UsageError(
         f"The reward '{reward}' needs the weights '{pretrained}' of the CLIP model '{model}', the file "
@@ -117,7 +111,7 @@ def head_file(head_path: str | Path | None) -> Path:
         return place
     failed = ""
     if head_path is None:
-        reason = _fetch(f"{HEAD_SOURCE}{HEAD_FILE}", place, sha256=HEAD_SHA256)
+        reason = hub.fetch(f"{HEAD_SOURCE}{HEAD_FILE}", place, digest=HEAD_SHA256, by="grpokit-clip")
         if not reason:
             return place
         failed = f"; fetching it failed: {reason}"
@@ -140,37 +134,3 @@ def head_remedy() -> str:
         'Fetch it into the cache with: python -c "from grpokit_clip import weights; weights.head_file(None)" -- or '
         f"fetch {HEAD_SOURCE}{HEAD_FILE} on another machine and give the copy's path as head_path."
     )
-
-
-def _fetch(url: str, place: Path, *, sha256: str) -> str:
-    """Bring a file into torch's cache; returns why that failed, or nothing."""
-    if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set"
-    print(f"grpokit-clip: fetching {url} to '{place}'", file=sys.stderr)
-    reason = _silent(url)
-    if reason:
-        return reason
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(url, str(place), hash_prefix=sha256, progress=sys.stderr.isatty())
-    except (OSError, HTTPException, RuntimeError) as error:  # the last: a hash that is another
-        return _brief(error)
-    return ""
-
-
-def _silent(url: str) -> str:
-    """Why nobody answers at an address, or nothing; what the answer is does not matter here."""
-    try:
-        with suppress(urllib.error.HTTPError):
-            urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
-    except (OSError, HTTPException) as error:
-        certificates = isinstance(error, urllib.error.URLError) and isinstance(error.reason, ssl.SSLError)
-        return "" if certificates else _brief(error)  # a library may trust others than Python does
-    return ""
-
-
-def _brief(error: Exception) -> str:
-    if isinstance(error, urllib.error.HTTPError):
-        return f"the server says {error.code} {error.reason}"
-    text = str(error.reason if isinstance(error, urllib.error.URLError) else error)
-    return " ".join(text.split())[:300].rstrip(". ") or type(error).__name__

@@ -15,12 +15,13 @@ import diffusers
 import peft
 from peft import PeftModel
 
-from grpokit import Prompt, UsageError, flow
+from grpokit import Prompt, flow
 from grpokit_diffusers.pipeline import prepare
 from grpokit_hf.diffusion.flow_policy import FlowPolicy
 from grpokit_hf.diffusion.saving import save_lora
 from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.diffusion.trained_lora import find_lora
+from grpokit_hf.models.adapters import stays_adapter
 from grpokit_hf.models.weights import save_whole
 
 _LORA: Mapping[str, Any] = {"r": 32, "alpha": 64}
@@ -134,12 +135,8 @@ class DiffusersFlow(FlowPolicy):
             UsageError: there is no adapter to merge.
         """
         with self.averaged() as model:
-            adapted = isinstance(model, PeftModel)
-            if merge and not adapted:
-                raise UsageError(
-                    "There is no adapter to merge: this run trained the model's own weights. Leave out --merge."
-                )
-            if adapted and not merge:
+            alone = stays_adapter(model, merge=merge)
+            if alone:
                 save_lora(model, Path(folder))
             else:
                 own = copy.deepcopy(model).to("cpu")
@@ -147,7 +144,7 @@ class DiffusersFlow(FlowPolicy):
                 parts = self.pipeline.components | {"transformer": transformer}
                 save_whole(type(self.pipeline)(**parts), Path(folder))
         kind, source, then = type(self.pipeline).__name__, "FOLDER", ""
-        if adapted and not merge:
+        if alone:
             source, then = "BASE_MODEL", '\npipe.load_lora_weights("FOLDER")'
             if not hasattr(self.pipeline, "load_lora_weights"):
                 then = '\npipe.transformer.load_lora_adapter("FOLDER", use_safetensors=True)'

@@ -18,10 +18,9 @@ from diffusers import GlmImagePipeline
 from peft import PeftModel
 from torch import nn
 
-from grpokit import UsageError
 from grpokit_glm_image.pipeline import Loaded, whole_writer
 from grpokit_hf.diffusion.saving import save_lora
-from grpokit_hf.models.adapters import quiet
+from grpokit_hf.models.adapters import quiet, stays_adapter
 from grpokit_hf.models.sources import in_package
 from grpokit_hf.models.weights import save_weights, save_whole, tensors_of
 
@@ -44,10 +43,7 @@ def export(
     Raises:
         UsageError: there is no adapter to merge.
     """
-    adapted = isinstance(model, PeftModel)
-    if merge and not adapted:
-        raise UsageError("There is no adapter to merge: this run trained the model's own weights. Leave out --merge.")
-    if adapted and not merge:
+    if stays_adapter(model, merge=merge):
         save_weights(model, folder)
         return _facts(loaded, "peft", _ADAPTER_USAGE, size)
     parts = loaded.pipeline.components | {"vision_language_encoder": _whole(model, loaded)}
@@ -73,10 +69,7 @@ def export_painter(
     Raises:
         UsageError: there is no adapter to merge.
     """
-    adapted = isinstance(model, PeftModel)
-    if merge and not adapted:
-        raise UsageError("There is no adapter to merge: this run trained the model's own weights. Leave out --merge.")
-    if adapted and not merge:
+    if stays_adapter(model, merge=merge):
         save_lora(model, folder)
         return _facts(loaded, "diffusers", _PAINTER_USAGE, size)
     own = copy.deepcopy(model).to("cpu")

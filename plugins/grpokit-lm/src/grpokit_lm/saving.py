@@ -15,7 +15,7 @@ from torch import nn
 from transformers import GenerationConfig
 
 from grpokit import UsageError, swapped
-from grpokit_hf.models.adapters import quiet
+from grpokit_hf.models.adapters import quiet, stays_adapter
 from grpokit_hf.models.quantized import stored_settings
 from grpokit_hf.models.sources import in_package
 from grpokit_hf.models.weights import save_generation, save_weights, save_whole, tensors_of
@@ -38,16 +38,14 @@ def export(model: nn.Module, loaded: Loaded, folder: Path, *, merge: bool = Fals
     Raises:
         UsageError: there is no adapter to merge, or no base in full precision.
     """
-    adapted = isinstance(model, PeftModel)
-    if merge and not adapted:
-        raise UsageError("There is no adapter to merge: this run trained the model's own weights. Leave out --merge.")
     known: Any = model
+    alone = stays_adapter(model, merge=merge)
     (loaded.processor or loaded.tokenizer).save_pretrained(folder)
-    if adapted and not merge:
+    if alone:
         save_weights(model, folder)
         save_generation(known, folder)
         return _facts(loaded, "peft", _ADAPTER_USAGE)
-    whole = _merged(known, loaded) if adapted else known
+    whole = _merged(known, loaded) if isinstance(model, PeftModel) else known
     with swapped(whole, "generation_config", GenerationConfig()):
         save_whole(whole, folder)
     save_generation(whole, folder)

@@ -18,6 +18,7 @@ from PIL import Image
 
 from grpokit import DataError, Sample, UsageError
 from grpokit.images import to_rgb
+from grpokit.rewards.device import find as find_device
 from grpokit_lpips import trunk
 
 MIN_SIDE = 32
@@ -59,7 +60,7 @@ class LPIPSReward:
                 raise UsageError(f"lpips: {name} must be one of {', '.join(known)}, got {value!r}.")
         if batch_size < 1:
             raise UsageError(f"lpips: batch_size must be at least 1, got {batch_size}.")
-        self.device = _device(device)
+        self.device = find_device(device, reward="lpips")
         self.batch_size = batch_size
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.clip = clip
@@ -119,17 +120,3 @@ class LPIPSReward:
         whole = torch.from_numpy(pixels).to(self.device).permute(0, 3, 1, 2)  # [b, h, w, 3] -> [b, 3, h, w]
         exact = whole.to(torch.promote_types(self.dtype, torch.float32))  # bfloat16 cannot hold all 256 values
         return (exact / 127.5 - 1).to(self.dtype).contiguous()
-
-
-def _device(name: str | None) -> torch.device:
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # the second: a torch without CUDA
-        reason = str(error).splitlines()[0]
-        raise UsageError(
-            f"lpips: the device {name!r} cannot be used here: {reason}. Leave it out, or say cpu."
-        ) from error
-    return device

@@ -6,20 +6,15 @@ it, it is fetched as torch.hub does, with its hash checked; a machine that canno
 
 from __future__ import annotations
 
-import sys
-import urllib.error
-import urllib.request
 import warnings
-from contextlib import suppress
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
 
 import lpips
 import torch
-from huggingface_hub import constants
 
 from grpokit import UsageError
+from grpokit.data import hub
 
 Net = Literal["alex", "vgg", "squeeze"]
 
@@ -31,9 +26,6 @@ CHECKPOINTS: dict[str, str] = {
 """The file of each trunk, as torchvision names it."""
 
 SOURCE = "https://download.pytorch.org/models/"
-
-PATIENCE = 20.0
-"""Seconds that the server may take to answer; torch's own download would wait without end."""
 
 
 def build(net: Net, weights_path: str | Path | None) -> torch.nn.Module:
@@ -77,14 +69,15 @@ def build(net: Net, weights_path: str | Path | None) -> torch.nn.Module:
 def _read(net: Net, weights_path: str | Path | None) -> Any:
     place = _place(net, weights_path)
     if not place.is_file():
-        if weights_path is not None:
-            looked, failed = "as the parameter weights_path says", ""
-        else:
-            looked, failed = "in torch's download cache", _fetch(net, place)
+        looked, failed = "as the parameter weights_path says", ""
+        if weights_path is None:
+            url, digest = f"{SOURCE}{CHECKPOINTS[net]}", place.stem.rpartition("-")[2]
+            failed = hub.fetch(url, place, digest=digest, by="grpokit-lpips")
+            looked = f"in torch's download cache; fetching it from {url} failed: {failed}"
         if failed or weights_path is not None:
             raise UsageError(
-                f"The reward 'lpips' needs the weights of its trunk '{net}', the file {CHECKPOINTS[net]}. Looked for "
-                f"it at '{place}' ({looked}), and there is no file{failed}. {_remedy(net)}",
+                f"The reward 'lpips' needs the weights of its trunk '{net}', the file {CHECKPOINTS[net]}. There is no "
+                f"file '{place}' ({looked}). {_remedy(net)}",
                 page="doctor#weights",
             )
     try:
@@ -95,26 +88,6 @@ def _read(net: Net, weights_path: str | Path | None) -> Any:
             f"The file '{place}' cannot be read as a checkpoint of torch ({type(error).__name__}): it is torn, or "
             f"another kind of file. {mend} {_remedy(net)}"
         ) from error
-
-
-def _fetch(net: Net, place: Path) -> str:
-    """Bring the file into torch's cache; returns why that failed, as a part of a sentence, or nothing."""
-    url = f"{SOURCE}{CHECKPOINTS[net]}"
-    if constants.HF_HUB_OFFLINE:  # torch has no such variable, and whoever sets this one means all downloads
-        return f"; it was not fetched from {url}, since HF_HUB_OFFLINE is set"
-    print(f"grpokit-lpips: fetching {url} to '{place}'", file=sys.stderr)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(urllib.error.HTTPError):  # whether anybody answers at all; what they say comes below
-            urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
-        prefix = place.stem.rpartition("-")[2]
-        torch.hub.download_url_to_file(url, str(place), hash_prefix=prefix, progress=sys.stderr.isatty())
-    except urllib.error.HTTPError as error:
-        return f"; fetching it from {url} failed: the server says {error.code} {error.reason}"
-    except (OSError, HTTPException, RuntimeError) as error:  # the last: a hash that is another
-        reason = str(error.reason if isinstance(error, urllib.error.URLError) else error) or type(error).__name__
-        return f"; fetching it from {url} failed: {reason}"
-    return ""
 
 
 def _place(net: Net, weights_path: str | Path | None) -> Path:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from grpokit import UsageError
+from grpokit.rewards.device import find as find_device
 from grpokit_ocr.engine import Engine, Layout
 from grpokit_ocr.layout import Box, in_reading_order, ink_box
 
@@ -54,7 +55,7 @@ def build(
         try:
             reader = easyocr.Reader(
                 codes,
-                gpu=_device(device),
+                gpu=device is None or str(find_device(device, reward="ocr")),  # True: it chooses
                 model_storage_directory=folder,
                 download_enabled=weights_path is None and not constants.HF_HUB_OFFLINE,
                 detector=layout == "page",
@@ -103,22 +104,6 @@ def _blue_first(image: Image.Image) -> NDArray[np.uint8]:
 def _around(corners: Sequence[Sequence[float]]) -> Box:
     xs, ys = zip(*corners, strict=True)
     return float(min(xs)), float(min(ys)), float(max(xs)), float(max(ys))
-
-
-def _device(name: str | None) -> bool | str:
-    """What easyocr takes as `gpu`: True lets it choose, False is the CPU."""
-    import torch
-
-    if name is None or name == "cpu":
-        return name is None
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:  # the second: a torch without CUDA
-        reason = str(error).splitlines()[0]
-        raise UsageError(
-            f"ocr: the device {name!r} cannot be used here: {reason}. Leave it out, or say cpu."
-        ) from error
-    return name
 
 
 def _plan(easyocr: Any, codes: list[str], folder: str | None) -> Any:

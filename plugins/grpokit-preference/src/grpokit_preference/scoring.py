@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from grpokit import RewardError, Sample, UsageError
 from grpokit.images import to_rgb
+from grpokit.rewards.device import find as find_device
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -37,7 +38,7 @@ class Preference:
             raise UsageError(f"{self.name}: batch_size must be at least 1, got {batch_size}.")
         self.batch_size = batch_size
         self.dtype: torch.dtype = getattr(torch, dtype)
-        self.device = _device(self.name, device)
+        self.device = find_device(device, reward=self.name)
 
     def frozen(self, model: nn.Module) -> nn.Module:
         """The model on the reward's device, in evaluation mode and without gradients."""
@@ -86,18 +87,3 @@ class Preference:
 def cosines(images: Tensor, texts: Tensor) -> Tensor:
     """Cosine of each pair of embeddings, in float64, which not all devices have: [b, D], [b, D] -> [b] on the CPU."""
     return torch.nn.functional.cosine_similarity(images.cpu().double(), texts.cpu().double()).clamp(-1.0, 1.0)
-
-
-def _device(reward: str, name: str | None) -> torch.device:
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).tolist()  # one that computes: meta does not
-        torch.autocast(device.type, enabled=False)
-    except (RuntimeError, AssertionError) as error:  # the second: a torch without CUDA
-        reason = str(error).splitlines()[0]
-        raise UsageError(
-            f"{reward}: the device {name!r} cannot be used here: {reason}. Leave it out, or say cpu."
-        ) from error
-    return device

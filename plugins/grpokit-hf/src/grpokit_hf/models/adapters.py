@@ -214,3 +214,15 @@ def _kind(name: str) -> str:
 def _branch(name: str) -> str:
     """The part of a model that a layer is in: "model.visual.blocks.0.attn.qkv" -> "model.visual"."""
     return ".".join(name.split(".")[:2])
+
+
+def stays_adapter(model: nn.Module, *, merge: bool) -> bool:
+    """Whether an export is the adapter alone: a model without one, and one whose adapter is merged, are written whole.
+
+    Raises:
+        UsageError: there is no adapter to merge.
+    """
+    adapted = isinstance(model, PeftModel)
+    if merge and not adapted:
+        raise UsageError("There is no adapter to merge: this run trained the model's own weights. Leave out --merge.")
+    return adapted and not merge
