@@ -31,7 +31,7 @@ LONG = 60  # a function of more lines holds two ideas
 
 # Lines, docstrings included, or how many there are. They follow the code down, and nothing may grow beyond them.
 LIMITS = {
-    "core": 26796,
+    "core": 26560,
     "root modules": 18,
     "learning path": 1428,
     "trainer.py": 327,
@@ -82,7 +82,7 @@ MAY_IMPORT = {
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards tracking training "
     "evaluation runs",
     "doctor": "errors registry scaffold trainer",
-    "cli": "errors files knobs types images processes data registry config scaffold rewards tracking training "
+    "cli": "errors files types images policy processes data registry config scaffold rewards tracking training "
     "trainer phases evaluation run_folder report runs plan testing doctor",
     "__init__": "errors _lazy knobs types policy reference objectives registry rewards tracking training guards "
     "trainer phases evaluation runs",  # for type checkers: its names are imported on first use

@@ -277,7 +277,9 @@ FAULTS = (
         'stream: str = "train"',
         (STREAMS,),
     ),
-    Fault("samples are drawn as in an evaluation", "cli/runs.py", 'stream="sample"', 'stream="evaluate"', (STREAMS,)),
+    Fault(
+        "samples are drawn as in an evaluation", "cli/drawing.py", 'stream="sample"', 'stream="evaluate"', (STREAMS,)
+    ),
     Fault(
         "training draws with the settings of an evaluation",
         "training/checked_policy.py",

@@ -6,14 +6,15 @@ Nothing heavy is imported before a command needs it. Bad input prints one messag
 
 from __future__ import annotations
 
+from grpokit.cli import drawing, runs  # their commands stand first in the help
+
+# isort: split
 from grpokit.cli import (
-    attribute_command,
     authoring,
     components,
     doctor_command,
     plan_command,
     report_commands,
-    runs,
     score_command,
     sweep_command,
 )
@@ -21,10 +22,10 @@ from grpokit.cli.app import app, main
 
 __all__ = [
     "app",
-    "attribute_command",
     "authoring",
     "components",
     "doctor_command",
+    "drawing",
     "main",
     "plan_command",
     "report_commands",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import sys
 import time
 import warnings
@@ -21,9 +20,11 @@ from grpokit.registry.importing import import_name
 from grpokit.registry.shipped import commands
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Collection, Iterable
 
-_OF_HOME = re.compile(r"^((?:-*[\w.-]+=)?)~(?=/|$)")  # a shell expands ~ only where a word begins with it
+    from rich.console import Console
+    from rich.table import Table
+
 FAILED, INTERRUPTED = 1, 130  # exit codes, beside those of errors, which have their own
 
 _SETTINGS: dict[str, Any] = {
@@ -126,7 +127,7 @@ def main() -> None:
     warnings.formatwarning = _on_one_line
     sys.path.append(os.getcwd())  # so that a config can name `my_rewards:brightness` in a file beside it
     try:
-        app([_OF_HOME.sub(lambda path: path[1] + os.path.expanduser("~"), word) for word in sys.argv[1:]])
+        app()
     except GrpokitError as error:
         if not _another_says(error):
             print(f"error: {error}", file=sys.stderr)
@@ -142,12 +143,10 @@ def main() -> None:
 def _end(code: int) -> NoReturn:
     """Exit. Where other processes may still be met, PyTorch is not taken apart: its threads would abort this one."""
     distributed = sys.modules.get("torch.distributed")
-    apart = distributed is not None and distributed.is_initialized()
-    if apart:
+    if distributed is not None and distributed.is_initialized():
         atexit._run_exitfuncs()
-    if not display.flushed():
-        code = code or FAILED
-    if apart:
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
 
@@ -183,3 +182,23 @@ def console(*, stderr: bool = False) -> Console:
     columns = os.environ.get("COLUMNS", "")
     has_width = screen.is_terminal or (columns.isdigit() and int(columns) > 0)
     return screen if has_width else Console(highlight=False, width=160, stderr=stderr)
+
+
+def grid(titles: Iterable[str], rows: Iterable[Iterable[str]], *, words: Collection[str] = ()) -> Table:
+    """A table of numbers behind a name.
+
+    Args:
+        titles: of the columns; the first holds the names.
+        rows: a text for each column.
+        words: titles of further columns without numbers.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for place, title in enumerate(titles):
+        number = place > 0 and title not in words
+        table.add_column(Text(title), justify="right" if number else "left", no_wrap=number)
+    for row in rows:
+        table.add_row(*map(Text, row))  # as Text: brackets in it are no markup
+    return table

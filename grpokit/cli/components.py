@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,12 +18,9 @@ from grpokit.config.overrides import parse_parameters
 from grpokit.errors import PluginError, UsageError, counted, nearest
 
 if TYPE_CHECKING:
-    from warnings import WarningMessage
+    from rich.status import Status
 
     from grpokit.testing import Check, Ladder, Outcome
-
-
-_WIDE = 100  # columns from which on a table has room for what a component does
 
 
 @app.command()
@@ -101,29 +100,26 @@ def _facts(kind: str, name: str) -> dict[str, Any]:
 
 
 def _list_plugins() -> None:
-    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
     from grpokit import registry
 
-    rows = list(_plugin_rows())
+    table = Table(box=None, pad_edge=False)
+    for title in ("kind", "name", "package", "what it does"):
+        table.add_column(title, no_wrap=title in ("kind", "name"))
+    for (
+        kind,
+        name,
+        package,
+        version,
+        state,
+        summary,
+    ) in _plugin_rows():
+        cells = (kind, name, f"{package} {version}")  # as Text, since brackets of a plugin's own are no markup
+        table.add_row(*map(Text, cells), Text(_MARKS[state], style="red").append(summary, ""))
     out = console()
-    if out.width >= _WIDE:
-        table = Table(box=None, pad_edge=False)
-        for title in _COLUMNS[:-1]:
-            table.add_column(title, no_wrap=True)
-        table.add_column("what it does")
-        for *names, state, summary in rows:  # as Text: a plugin's own brackets are no markup
-            table.add_row(*map(Text, names), Text(state, style=_STYLES.get(state, "")), Text(summary))
-        out.print(table)
-    else:
-        kind_width, name_width = (max(len(row[i]) for row in rows) for i in (0, 1))
-        for kind, name, package, version, state, summary in rows:
-            start = f"{kind:<{kind_width}}  {name:<{name_width}}  {package} {version}  "
-            line = Text(start).append(state, style=_STYLES.get(state, ""))
-            out.print(line, soft_wrap=True)
-            out.print(Padding(Text(summary), (0, 0, 0, kind_width + 2)))
+    out.print(table)
     for clash in registry.clashes():
         choices = " or ".join(f"'{name}' (of {package})" for name, package in clash.choices.items())
         out.print(f"The {clash.kind} name '{clash.name}' is ambiguous: write {choices}.", markup=False, soft_wrap=True)
@@ -134,7 +130,7 @@ def _list_plugins() -> None:
 
 _COLUMNS = ("kind", "name", "package", "version", "state", "summary")
 _KINDS = ("policy", "reward", "preset", "advantage", "objective", "placement", "command")
-_STYLES = {"ambiguous": "yellow", "broken": "red"}
+_MARKS = {"ok": "", "ambiguous": "ambiguous: ", "broken": "broken: "}
 
 
 def _plugin_rows() -> Iterator[tuple[str, str, str, str, str, str]]:
@@ -149,10 +145,9 @@ def _plugin_rows() -> Iterator[tuple[str, str, str, str, str, str]]:
             summary = f"{spec.summary} ({cost})" if cost else spec.summary
             yield kind, spec.name, plugin.package, plugin.version, state, summary
     for plugin in registry.plugins():
-        if plugin.error:
-            yield "plugin", plugin.name, plugin.package, plugin.version, "broken", "see below"
-        elif not plugin.specs:
-            yield "plugin", plugin.name, plugin.package, plugin.version, "ok", "watches runs"
+        if plugin.error or not plugin.specs:
+            state, summary = ("broken", "see below") if plugin.error else ("ok", "watches runs")
+            yield "plugin", plugin.name, plugin.package, plugin.version, state, summary
 
 
 @app.command()
@@ -171,22 +166,16 @@ def check(
     A policy draws for the prompts that you give (two or more), or else for those of a preset that uses it. For a
     reward, the command also measures how easily the reward is fooled.
     """
-    import warnings
-
-    from rich.table import Table
-    from rich.text import Text
-
     from grpokit.testing import component
 
     ladder = None
     own_prompts = read_prompts(prompt, prompts)
     params = parse_parameters(parameters or [])
     with (
-        warnings.catch_warnings(record=True) as records,  # warnings are printed below the table
-        _progress() as show,
+        warnings.catch_warnings(record=True) as records,  # they are printed below the table
+        console(stderr=True).status(f"building {name}", spinner="line") as status,
         ExitStack() as stack,
     ):
-        show(f"building {name}")
         if component.kind_of(name, kind) == "policy":
             first = own_prompts if prompts is None or own_prompts is None else own_prompts[:4]
             checks = component.of_policy(name, params, first, slow=slow)
@@ -197,80 +186,53 @@ def check(
                     "policy if it makes a policy."
                 )
             checks, ladder = stack.enter_context(component.of_reward(name, params))
-        results = list(_run(checks, show))
+        results = list(_run(checks, status))
         report = "" if ladder is None else _report(ladder, results)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("check", max_width=40)
-    table.add_column("result", no_wrap=True)
-    table.add_column("message")
-    for outcome in _merged(results):
-        style = {"ok": "", "failed": "red"}.get(outcome.state, "yellow")
-        table.add_row(Text(outcome.name), Text(outcome.state, style=style), Text(outcome.message))
-    out = console()
-    out.print(table)
+    _print_results(results)
     for line in _warning_lines(records):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        console().print(line, markup=False, soft_wrap=True)
     if report:
-        out.print(f"\n{report}\n", markup=False, highlight=False, soft_wrap=True)
-    passes, failures, expected_failures, skips = (
-        sum(outcome.state == state for outcome in results)
-        for state in ("ok", "failed", "expected failure", "not checked")
-    )
+        console().print(f"\n{report}\n", markup=False, soft_wrap=True)
+    counts = Counter(outcome.state for outcome in results)
+    passes, failures = counts["ok"], counts["failed"]
     summary = [f"{failures} of {passes + failures} checks failed" if failures else f"all {passes} checks passed"]
-    summary += [counted(expected_failures, "expected failure")] if expected_failures else []
-    summary += [f"{skips} not checked"] if skips else []
+    summary += [counted(counts["expected failure"], "expected failure")] if counts["expected failure"] else []
+    summary += [f"{counts['not checked']} not checked"] if counts["not checked"] else []
     print(f"{name}: {', '.join(summary)}")
     if failures:
         raise typer.Exit(FAILED)
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Yields a function that shows a line on a terminal, in place of the line before. Elsewhere it shows nothing."""
-    errors = console(stderr=True)
-    if not errors.is_terminal:
-        yield lambda line: None
-        return
-    from rich.live import Live
-    from rich.spinner import Spinner
-    from rich.text import Text
-
-    spinner = Spinner("line")
-    with Live(spinner, console=errors, transient=True, redirect_stdout=False, redirect_stderr=False) as live:
-
-        def show(line: str) -> None:
-            spinner.update(text=Text(line))
-            live.refresh()
-
-        yield show
-
-
-def _run(checks: Iterable[Check], show: Callable[[str], None]) -> Iterator[Outcome]:
-    """Run the checks one after the other, and show which one runs."""
+def _run(checks: Iterable[Check], status: Status) -> Iterator[Outcome]:
+    """Run the checks one after the other; a terminal shows which one runs."""
     from grpokit.testing import outcomes
 
     every = list(checks)
     for number, check in enumerate(every, 1):
-        show(f"check {number} of {len(every)}: {check.name}")
+        status.update(f"check {number} of {len(every)}: {check.name}")
         yield from outcomes([check])
 
 
-def _merged(results: Sequence[Outcome]) -> Iterator[Outcome]:
-    """The outcomes, with one row for all that were not checked for the same reason."""
-    from grpokit.testing import Outcome
+def _print_results(results: Sequence[Outcome]) -> None:
+    """A row for each check; those that were not made for the same reason share the row of the first."""
+    from rich.table import Table
+    from rich.text import Text
 
-    names: dict[str, list[str]] = {}
+    table = Table(box=None, pad_edge=False)
+    table.add_column("check", max_width=40)
+    table.add_column("result", no_wrap=True)
+    table.add_column("message")
+    rows: dict[tuple[str, ...], list[str]] = {}
     for outcome in results:
-        if outcome.state == "not checked":
-            names.setdefault(outcome.message, []).append(outcome.name)
-    for outcome in results:
-        if outcome.state != "not checked":
-            yield outcome
-        elif outcome.message in names:  # the first of its reason
-            yield Outcome(name=", ".join(names.pop(outcome.message)), state=outcome.state, message=outcome.message)
+        alike = () if outcome.state == "not checked" else (outcome.name,)
+        rows.setdefault((outcome.state, outcome.message, *alike), []).append(outcome.name)
+    for (state, message, *_), names in rows.items():
+        style = {"ok": "", "failed": "red"}.get(state, "yellow")
+        table.add_row(Text(", ".join(names)), Text(state, style=style), Text(message))
+    console().print(table)
 
 
-def _warning_lines(records: Iterable[WarningMessage]) -> Iterator[str]:
+def _warning_lines(records: Iterable[warnings.WarningMessage]) -> Iterator[str]:
     """Each warning once, on one line; those about future versions of a library are left out."""
     future = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
     current = (w for w in records if not issubclass(w.category, future))
@@ -279,16 +241,15 @@ def _warning_lines(records: Iterable[WarningMessage]) -> Iterator[str]:
 
 def _report(ladder: Ladder, results: Sequence[Outcome]) -> str:
     """The report of the ladders. If a reward raises on one, the check of that ladder shows the error."""
+    from grpokit.testing.check import attempt
     from grpokit.testing.reward.calls import UNSCORED
 
     if any(outcome.message == UNSCORED for outcome in results):
         return f"ladder: not measured, since {UNSCORED}"
-    try:
-        return f"ladder\n{ladder.report}"
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a component may raise anything
-        return f"ladder: not measured, since the reward raised {type(error).__name__}"
+    report = attempt(lambda: ladder.report)
+    if isinstance(report, BaseException):
+        return f"ladder: not measured, since the reward raised {type(report).__name__}"
+    return f"ladder\n{report}"
 
 
 @app.command()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,31 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from grpokit.data import PromptSequence
-
-
-def whole_number(*names: str, help: str) -> Any:
-    """An option that takes a whole number of at least 1, and words its mistakes as a config does.
-
-    Args:
-        names: of the option, such as "-n" and "--count"; a message uses the last.
-        help: its meaning.
-    """
-
-    def read(word: str | int) -> int:  # a default is a number already
-        from grpokit.knobs import Total, problem
-
-        value = word
-        with suppress(ValueError):
-            value = int(word)
-        mistake = problem(value, Total)
-        if mistake:
-            raise UsageError(f"{names[-1]} {mistake}.")
-        return int(value)
-
-    return typer.Option(*names, parser=read, metavar="NUMBER", help=help)
-
-
-_REWARD = typer.Option("--reward", help="A reward: its name, or package.module:function.")
 
 Source = Annotated[
     str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, a config file, or a run folder to --resume.")
@@ -50,11 +24,9 @@ RunOrSource = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config, as in trainer.steps=50.")
 ]
-Count = Annotated[int | None, whole_number("-n", "--count", help="Samples per prompt.")]
-Limit = Annotated[int | None, whole_number("--limit", help="The most prompts to take.")]
+Count = Annotated[int | None, typer.Option("-n", "--count", min=1, help="Samples per prompt.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="The most prompts to take.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
-Reward = Annotated[str, _REWARD]
-Rewards = Annotated[list[str] | None, _REWARD]
 Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")]
 PromptsFile = Annotated[
     Path | None,
@@ -76,6 +48,4 @@ def read_prompts(
         raise UsageError("Give either --prompt or --prompts, not both.")
     if prompt:
         return data.as_prompts(prompt, source="--prompt")
-    if prompts is None:
-        return None
-    return data.read_prompts(prompts, columns=columns)
+    return None if prompts is None else data.read_prompts(prompts, columns=columns)

@@ -10,7 +10,7 @@ import typer
 
 from grpokit.cli.app import FAILED, app, console
 from grpokit.cli.config_options import ConfigCommand
-from grpokit.cli.options import Overrides, Source, whole_number
+from grpokit.cli.options import Overrides, Source
 from grpokit.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def plan(
     overrides: Overrides = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="A card: 'RTX 4090', 'A100 40GB', 'H100' or 'H200'.")] = None,
     prompt_tokens: Annotated[
-        int | None, whole_number("--prompt-tokens", help="Tokens of a prompt; else the plan assumes some.")
+        int | None, typer.Option("--prompt-tokens", min=1, help="Tokens of a prompt; else the plan assumes some.")
     ] = None,
     phase: Annotated[str | None, typer.Option("--phase", help="A phase of the run; by default the first.")] = None,
 ) -> None:

@@ -41,68 +41,81 @@ class _Column(ProgressColumn):
         return Text(self._text(task), no_wrap=True, overflow="ellipsis")
 
 
+class _Screen:
+    """What a run shows, as the methods of a `Watcher`."""
+
+    def __init__(self, console: Console) -> None:
+        from grpokit.tracking.progress import Course, Eta
+
+        self.console, self.eta, self.course = console, Eta(), Course()
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(20),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            _Column(lambda task: self.eta.text(), fixed=True),
+            _Column(lambda task: task.fields["news"], fixed=False),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task("training", total=None, news="", visible=False)
+        self.last_line = -math.inf
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, soft_wrap=True)
+
+    def start(self, trainer: PhasedTrainer) -> None:
+        self.trainer = trainer
+        self.eta.start()
+        self.say(trainer.describe())
+        if trainer.completed == trainer.steps:
+            steps = counted(trainer.steps, "step")
+            self.say(f"The run is already complete ({steps}). Raise trainer.steps, or rounds, to train further.")
+        self.bar.update(self.task, total=trainer.steps, completed=trainer.completed, visible=True)
+
+    def step(self, report: StepReport) -> None:
+        metrics, total, news = report.metrics, self.trainer.steps, self.course.line(report)
+        self.eta.step(report.phase, self.trainer.steps_left)
+        for line in report.warnings:
+            self.say(f"warning, step {report.step}: {line}")
+        loss = abs(metrics["loss"])
+        if report.step == 1 and loss < 1e-3 and metrics["frac_reward_zero_std"] < 1:
+            self.say(
+                f"policy loss {loss:.4f}: about 0 is right for a first update (importance ratios are 1 and a group's "
+                "advantages sum to 0); watch the reward instead"
+            )
+        self.bar.update(self.task, completed=report.step, news=news if self.console.width >= _WIDE else "")
+        due = report.step % max(1, total // 10) == 0 or report.step == total
+        silence = time.monotonic() - self.last_line  # endless before the first step
+        if not self.console.is_terminal and (due or silence > _LONGEST_SILENCE):
+            self.say(f"step {report.step}/{total}  {news}  {metrics['step_time']:.2f} s  {self.eta.text()}")
+            self.last_line = time.monotonic()
+
+    def evaluating(self, samples: int) -> None:
+        self.bar.update(self.task, description="evaluating")
+        if not self.console.is_terminal:
+            self.say(f"drawing and scoring {counted(samples, 'sample')} of held-out prompts ...")
+
+    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        from grpokit.tracking.progress import score_text
+
+        self.bar.update(self.task, description="training")
+        scores = "  ".join(f"{name} {score_text(mean)}" for name, mean in evaluation.means().items())
+        if step == self.trainer.completed and not self.course.rewards:
+            self.eta.start()  # the evaluation before training
+        self.say(f"held-out prompts after step {step}: {scores}")
+
+
 @contextmanager
 def watch(console: Console) -> Iterator[Watcher]:
     """A watcher that shows the run on `console`."""
     from grpokit.runs.run import Watcher
-    from grpokit.tracking.progress import Course, Eta, score_text
 
-    eta = Eta()
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(20),
-        MofNCompleteColumn(table_column=Column(no_wrap=True)),
-        _Column(lambda task: eta.text(), fixed=True),
-        _Column(lambda task: task.fields["news"], fixed=False),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    task = bar.add_task("training", total=None, news="", visible=False)
-    course = Course()
-    trainer: PhasedTrainer
-    total, last_line = 1, -math.inf
-
-    def say(line: str) -> None:
-        console.print(line, markup=False, soft_wrap=True)
-
-    def start(ready: PhasedTrainer) -> None:
-        nonlocal trainer, total
-        trainer, total = ready, ready.steps
-        eta.start()
-        say(trainer.describe())
-        bar.update(task, total=trainer.steps, completed=trainer.completed, visible=True)
-
-    def step(report: StepReport) -> None:
-        nonlocal last_line
-        m = report.metrics
-        news = course.line(report)
-        eta.step(report.phase, trainer.steps_left)
-        for line in report.warnings:
-            say(f"warning, step {report.step}: {line}")
-        if report.step == 1 and abs(m["loss"]) < 1e-3 and m["frac_reward_zero_std"] < 1:
-            say(
-                f"policy loss {abs(m['loss']):.4f}: about 0 is right for a first update (importance ratios are 1 and a "
-                "group's advantages sum to 0); watch the reward instead"
-            )
-        bar.update(task, completed=report.step, news=news if console.width >= _WIDE else "")
-        due = report.step % max(1, total // 10) == 0 or report.step == total
-        if not console.is_terminal and (
-            due or time.monotonic() - last_line > _LONGEST_SILENCE
-        ):  # the first step always
-            say(f"step {report.step}/{total}  {news}  {m['step_time']:.2f} s  {eta.text()}")
-            last_line = time.monotonic()
-
-    def evaluating(samples: int) -> None:
-        bar.update(task, description="evaluating")
-        if not console.is_terminal:
-            say(f"drawing and scoring {counted(samples, 'sample')} of held-out prompts ...")
-
-    def evaluated(step: int, evaluation: Evaluation) -> None:
-        bar.update(task, description="training")
-        scores = "  ".join(f"{name} {score_text(mean)}" for name, mean in evaluation.means().items())
-        if step == trainer.completed and not course.rewards:
-            eta.start()  # the evaluation before training
-        say(f"held-out prompts after step {step}: {scores}")
-
-    with bar:
-        yield Watcher(say=say, start=start, step=step, evaluating=evaluating, evaluated=evaluated)
+    screen = _Screen(console)
+    with screen.bar:
+        yield Watcher(
+            say=screen.say,
+            start=screen.start,
+            step=screen.step,
+            evaluating=screen.evaluating,
+            evaluated=screen.evaluated,
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import pty
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,32 +18,15 @@ from command_line import config, rows
 HERE = Path(__file__).parents[1]
 
 
-def start(folder: Path, *overrides: str, encoding: str = "utf-8", **options: Any) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    environment |= {"PYTHONIOENCODING": encoding, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "grpokit", "train", str(config(folder)), "run.eval_every=0", *overrides]
-    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, **options)
-
-
-def after_steps(process: subprocess.Popen[bytes], folder: Path, steps: int) -> None:
-    metrics, deadline = folder / "out/metrics.jsonl", time.monotonic() + 90
-    while not (metrics.exists() and metrics.read_text().count("\n") >= steps):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "no step was taken"
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize(("how", "complaint"), [("pipe", ""), ("full disk", os.strerror(errno.ENOSPC)), ("closed", "")])
-def test_a_display_that_is_gone(tmp_path: Path, how: str, complaint: str) -> None:
-    """A closed one ends nothing; what a full disk has lost is said."""
-    read, out = os.pipe() if how == "pipe" else (os.open(os.devnull, os.O_RDONLY), os.open("/dev/full", os.O_WRONLY))
+@pytest.mark.parametrize("how", ["pipe", "closed"])
+def test_a_display_that_is_gone(how: str) -> None:
+    read, out = os.pipe()
     os.close(read)
     closing = {"preexec_fn": lambda: os.close(1)} if how == "closed" else {}
     command = [sys.executable, "-m", "grpokit", "plugins"]
     done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, timeout=60, **closing)
     os.close(out)
-    expected = complaint and f"error: What was printed could not be written: {complaint}.\n"
-    assert (done.returncode, done.stderr.decode()) == (1 if complaint else 0, expected)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -58,31 +39,33 @@ def test_lines_are_shown_at_once_where_python_does_not_buffer(stream: str) -> No
     assert getattr(done, stream) == b"1\n"
 
 
-def test_a_display_of_ascii_shows_a_whole_run(tmp_path: Path) -> None:
-    process = start(tmp_path, encoding="ascii", stdout=subprocess.PIPE)
-    said, complaint = process.communicate(timeout=120)
-    assert (process.returncode, complaint) == (0, b"")
-    (scores,) = (line for line in said.decode("ascii").splitlines() if line.startswith("reward"))
-    assert scores.count(" +- ") == 2
-    assert "step 5/5" in said.decode("ascii")
-    assert b"\\u" not in said
+def test_a_display_of_ascii_shows_what_it_can() -> None:
+    code = "from grpokit.cli import display; display.prepare(); print('1 ± 0')"
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, env=ascii_only)
+    assert (done.returncode, done.stdout) == (0, b"1 ? 0\n")
 
 
 SLOW = "import time\n\n\ndef score(samples):\n    time.sleep(0.2)\n    return [float(len(s.output)) for s in samples]\n"
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C beside tee", "closed terminal"])
-def test_a_run_is_saved_when_its_terminal_ends(tmp_path: Path, how: str) -> None:
+def test_a_run_is_saved_when_its_terminal_closes(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
-    slow = ("rewards=[{use: 'slow:score'}]", "trainer.steps=8", "data.eval_jsonl=null")
-    reads, writes = pty.openpty() if how == "closed terminal" else os.pipe()
-    process = start(tmp_path, *slow, stdout=writes)
+    settings = ("rewards=[{use: 'slow:score'}]", "trainer.steps=8", "data.eval_jsonl=null", "run.eval_every=0")
+    environment = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "grpokit", "train", str(config(tmp_path)), *settings]
+    reads, writes = pty.openpty()
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=writes, stderr=subprocess.PIPE)
     os.close(writes)
-    after_steps(process, tmp_path, 2)
-    os.close(reads)  # as when `tee` has died of the same Ctrl-C
-    process.send_signal(signal.SIGINT if how == "Ctrl-C beside tee" else signal.SIGHUP)
+    metrics, deadline = tmp_path / "out/metrics.jsonl", time.monotonic() + 90
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "no step was taken"
+        time.sleep(0.02)
+    os.close(reads)
+    process.send_signal(signal.SIGHUP)
     _, complaint = process.communicate(timeout=120)
-    steps = len(rows(tmp_path / "out/metrics.jsonl"))
+    steps = len(rows(metrics))
     assert (process.returncode, complaint) == (130, b"")
     assert steps < 8
     state = json.loads((tmp_path / f"out/checkpoints/step_{steps:06d}/state.json").read_text())

@@ -108,7 +108,6 @@ def test_nothing_helps(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
         (("toy-glyph",), "preset toy-glyph, line 5: policy: The policy 'toy-glyph' has no plan"),
         ((PRESET, "policy.mx_new_tokens=3"), "policy: The policy 'hf-lm' has no parameter 'mx_new_tokens' (did"),
         ((PRESET, "policy.model=nowhere/at-all"), "policy: The model 'nowhere/at-all' is no folder here"),
-        ((PRESET, "--prompt-tokens", "0"), "--prompt-tokens must be at least 1, got 0."),
         (("no-such-preset",), "There is no preset called 'no-such-preset'"),
     ],
 )
