@@ -17,6 +17,7 @@ from grpokit.objectives import GRPO
 from grpokit.rewards.scoring import score
 from grpokit.rewards.terms import RewardTerm
 from grpokit.sampling import sample_categorical, uniforms
+from grpokit.testing.check import check_of
 from grpokit.testing.policy.checks import _CHECKS
 from tiny_policies import OBJECTIVES_BY_NAME, TinyTokens, digit_sum
 
@@ -275,4 +276,4 @@ def test_the_table_names_tests_that_exist() -> None:
         source = (REPO / file).read_text(encoding="utf-8")
         assert re.search(rf"^def {test}\(", source, re.MULTILINE), f"{file} has no {test}"
     checks = set(re.findall(r"check `([a-z-]+)`", table))
-    assert checks <= {row[0] for row in _CHECKS}
+    assert checks <= {check_of(test).name for test in _CHECKS}

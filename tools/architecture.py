@@ -31,7 +31,7 @@ LONG = 60  # a function of more lines holds two ideas
 
 # Lines, docstrings included, or how many there are. They follow the code down, and nothing may grow beyond them.
 LIMITS = {
-    "core": 26560,
+    "core": 26510,
     "root modules": 18,
     "learning path": 1428,
     "trainer.py": 327,
@@ -79,7 +79,7 @@ MAY_IMPORT = {
     "runs": "errors files knobs types images sampling policy processes advantages objectives data registry config "
     "rewards tracking training guards trainer phases evaluation run_folder report",
     "notebook": "errors types images trainer tracking phases evaluation runs",
-    "testing": "errors _lazy types flow sampling policy objectives registry config rewards tracking training "
+    "testing": "errors _lazy types flow sampling policy objectives data registry config rewards tracking training "
     "evaluation runs",
     "doctor": "errors registry scaffold trainer",
     "cli": "errors files types images policy processes data registry config scaffold rewards tracking training "

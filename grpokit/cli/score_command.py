@@ -176,10 +176,11 @@ def _rewards(
         raise UsageError("Name rewards with --reward, once or several times, or by --config PRESET_OR_FILE.")
     from grpokit import registry
     from grpokit.config import presets
+
+    settings = presets.read_config(config, words)[0] if config else None  # before torch is imported
     from grpokit.rewards.terms import RewardTerm, as_terms
     from grpokit.runs import build_rewards
 
-    settings = presets.read_config(config, words)[0] if config else None
     if settings is not None:
         terms, uses = build_rewards.rewards(settings), [reward.use for reward in settings.rewards]
     else:

@@ -18,6 +18,7 @@ import unittest
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,13 +108,25 @@ class Check:
                 raise
             except CheckError as failed:
                 if self.expected_failure:
-                    raise ExpectedFailure(f"expected failure: {self.expected_failure}") from failed
-                raise CheckError(f"{self.name}: {failed}") from failed
+                    raise ExpectedFailure(self.expected_failure) from failed
+                raise
             except GrpokitError as error:
-                raise CheckError(f"{self.name}: Expected that {self.summary}; got {typed_line(error)}.") from error
+                raise CheckError(f"Expected that {self.summary}; got {typed_line(error)}.") from error
             except (Exception, SystemExit) as error:  # a component may raise anything
                 actual, cause = error_text(error, place=True), "Usual cause: a bug; run this check in a debugger."
-                raise CheckError(f"{self.name}: Expected that {self.summary}; got {actual}. {cause}") from error
+                raise CheckError(f"Expected that {self.summary}; got {actual}. {cause}") from error
+
+
+def check_of(test: Callable[..., None], *arguments: Any, slow: bool = False, expected_failure: str = "") -> Check:
+    """The check that a function is: its name has hyphens, and its docstring's first line says what must hold."""
+    sentence = (test.__doc__ or "").partition("\n")[0].rstrip(".")
+    return Check(
+        name=test.__name__.strip("_").replace("_", "-"),
+        summary=sentence[:1].lower() + sentence[1:],
+        test=partial(test, *arguments),
+        slow=slow,
+        expected_failure=expected_failure,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,12 +162,9 @@ def outcomes(checks: Iterable[Check]) -> Iterator[Outcome]:
         message = ""
         try:
             check()
-        except CheckError as failed:
-            state, message = "failed", str(failed).removeprefix(f"{check.name}: ")
-        except ExpectedFailure as reason:
-            state, message = "expected failure", str(reason).removeprefix("expected failure: ")
-        except NotChecked as reason:
-            state, message = "not checked", str(reason)
+        except (CheckError, NotChecked) as reason:
+            states: dict[type, State] = {ExpectedFailure: "expected failure", NotChecked: "not checked"}
+            state, message = states.get(type(reason), "failed"), str(reason)
         yield Outcome(name=check.name, state=state, message=message)
 
 
@@ -205,14 +215,13 @@ def expect_untouched(before: Mapping[str, Any], what: str) -> None:
 def common_checks(params: Mapping[str, Any], module: str | None) -> Iterator[Check]:
     """The checks that policies and rewards share: parameters that a config can hold, a light plugin module."""
     if params:
-        summary = "the parameters can be written as JSON"
-        yield Check(name="parameters", summary=summary, test=lambda: _parameters(params))
+        yield check_of(parameters, params)
     if module is not None:
-        summary = "the plugin's module imports nothing heavy"
-        yield Check(name="light-plugin", summary=summary, test=lambda: _light(module))
+        yield check_of(light_plugin, module)
 
 
-def _parameters(params: Mapping[str, Any]) -> None:
+def parameters(params: Mapping[str, Any]) -> None:
+    """The parameters can be written as JSON."""
     for name, value in params.items():
         restored = attempt(lambda x: json.loads(json.dumps(x, allow_nan=False)), value)
         expect(restored == value, f"a parameter {name!r} that JSON can store and restore for the next run",
@@ -220,7 +229,8 @@ def _parameters(params: Mapping[str, Any]) -> None:
                "number or a list and build the object inside")  # fmt: skip
 
 
-def _light(module: str) -> None:
+def light_plugin(module: str) -> None:
+    """The plugin's module imports nothing heavy."""
     result = in_new_python(f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])")
     expect(not result.returncode, f"that '{module}' can be imported", result.stderr.strip()[-400:],
            "a missing dependency")  # fmt: skip

@@ -14,15 +14,14 @@ from typing import Any
 from grpokit import registry
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig
+from grpokit.data import check_prompts
 from grpokit.errors import GrpokitError, UsageError, nearest
 from grpokit.evaluation.held_out import draw
 from grpokit.policy import Policy
 from grpokit.registry.specs import PolicySpec, PresetSpec, RewardSpec, Spec
 from grpokit.rewards.submission import Submits
 from grpokit.runs import build
-from grpokit.sampling import derive_seeds
 from grpokit.testing import Check, Ladder, policy_checks, reward_checks
-from grpokit.testing.check import attempt
 from grpokit.training.contract import missing_methods
 from grpokit.types import Prompt
 
@@ -35,23 +34,19 @@ def kind_of(name: str, kind: str | None) -> str:
     Raises:
         UsageError: no such name, module or attribute, or both a policy and a reward have it.
     """
-    if kind not in (None, "policy", "reward"):
+    if kind not in (None, *_KINDS):
         raise UsageError(f"--kind must be policy or reward, got '{kind}'.")
-    if kind is not None:
-        registry.spec_of(kind, name)  # refuses an unknown name
-        return kind
-    names = {k: {n for p, s in registry.installed(k) for n in (s.name, f"{p.name}:{s.name}")} for k in _KINDS}
-    kinds = [k for k in _KINDS if name in names[k]]
+    kinds = [kind] if kind else [k for k in _KINDS if registry.named(k, name)]
     if len(kinds) > 1:
         raise UsageError(f"'{name}' is a policy and a reward: add --kind policy or --kind reward.")
     if kinds:
         return kinds[0]
     if ":" not in name:
-        short = sorted(n for k in _KINDS for n in names[k] if ":" not in n)
         remedy = registry.remedy("policy", name) or registry.remedy("reward", name)
+        known = sorted(spec.name for k in _KINDS for _, spec in registry.installed(k))
         raise UsageError(
-            f"There is no policy or reward called '{name}'{'' if remedy else nearest(name, short)}. "
-            f"Known: {', '.join(short) or 'none'}.{remedy}{registry.broken_plugins()}"
+            f"There is no policy or reward called '{name}'{'' if remedy else nearest(name, known)}. "
+            f"`grpokit plugins` lists all.{remedy}{registry.broken_plugins()}"
         )
     target = registry.resolve(name)
     policy = isinstance(target, type) and (Policy in target.__mro__ or not missing_methods(target))
@@ -80,10 +75,7 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
             f"'{name}' gives several policies ({', '.join(policy)}), and a check is of one. Check each by its own "
             "name, or by `package.module:function`."
         )
-    seeds = derive_seeds(0, stream="sample", step=0, prompts=len(prompts), group_size=1)
-    refusal = attempt(lambda: policy.rollout(prompts, 1, seeds=seeds))
-    if isinstance(refusal, UsageError):  # of the prompts; the checks report other errors
-        raise refusal
+    check_prompts(policy, prompts)
     spec, module = _announced("policy", name)
     return policy_checks(
         lambda: registry.create("policy", name, params),
@@ -141,7 +133,7 @@ def _titles(name: str) -> tuple[str, str]:
 
 def _announced(kind: str, name: str) -> tuple[Spec | None, str | None]:
     """The spec of a plugin's component, and the module behind the plugin's entry point."""
-    for plugin, spec in registry.installed(kind):
-        if name in (spec.name, f"{plugin.name}:{spec.name}"):
-            return spec, next(iter(importlib.metadata.entry_points(group="grpokit", name=plugin.name))).module
-    return None, None
+    if not registry.named(kind, name):
+        return None, None
+    plugin, spec = registry.find(kind, name)
+    return spec, next(iter(importlib.metadata.entry_points(group="grpokit", name=plugin.name))).module

@@ -1,4 +1,4 @@
-"""Thousands of wrong configs, overrides and data files: each is read, or ends in one message of grpokit's own.
+"""Hundreds of wrong configs, overrides and data files: each is read, or ends in one message of grpokit's own.
 
 Any other exception fails a test, for it would be a traceback to a user. The draws are the same every time;
 `GRPOKIT_FUZZ=10 pytest tests/cli/test_fuzz.py --hypothesis-seed=1` draws ten times as many others.
@@ -30,7 +30,7 @@ from grpokit.config.schema import parse, resolved
 from grpokit.data import read_prompts
 from grpokit.runs import build, build_rewards
 
-CASES = {"structure": 600, "text": 500, "overrides": 300, "prompts": 200, "jsonl": 250, "pictures": 150}
+CASES = {"structure": 150, "text": 150, "overrides": 80, "prompts": 80, "jsonl": 80, "pictures": 40}
 TIMES = int(os.environ.get("GRPOKIT_FUZZ", "1"))
 
 GOOD: dict[str, Any] = {
@@ -351,7 +351,3 @@ def test_folders_of_targets(files: dict[str, bytes], text: str) -> None:
             (targets / name).write_bytes(content)
         (Path(folder) / "p.txt").write_text(text)
         read_all(read_prompts, Path(folder) / "p.txt", targets=targets)
-
-
-def test_there_are_two_thousand_cases() -> None:
-    assert sum(CASES.values()) == 2000

@@ -121,16 +121,16 @@ def test_plugins_command(installed: Path) -> None:
     done = command("plugins", path=installed)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [re.split(r"\s{2,}", line.strip()) for line in done.stdout.splitlines()]
-    assert ["kind", "name", "package", "version", "state", "what it does"] in rows
+    assert ["kind", "name", "package", "what it does"] in rows
     for expected in (
-        ["reward", "vowels", "grpokit-fixture-good", "1.2.3", "ambiguous", "counts a, e, i, o, u"],
-        ["reward", "letters", "grpokit-fixture-good", "1.2.3", "ok", "wants [image] or [/text]"],  # no markup
-        ["reward", "vowels", "grpokit-fixture-rival", "1.2.3", "ambiguous"],
-        ["policy", "half-a-policy", "grpokit-fixture-good", "1.2.3", "ok"],
-        ["preset", "quick", "grpokit-fixture-good", "1.2.3", "ok", "a preset without its file"],
-        ["advantage", "group", "grpokit", grpokit.__version__, "ok", "z-score inside the group (GRPO)"],
-        ["plugin", "watcher", "grpokit-fixture-watcher", "1.2.3", "ok", "watches runs"],
-        *(["plugin", name, "grpokit-fixture-broken", "0.7", "broken", "see below"] for name in ERRORS),
+        ["reward", "vowels", "grpokit-fixture-good 1.2.3", "ambiguous: counts a, e, i, o, u"],
+        ["reward", "letters", "grpokit-fixture-good 1.2.3", "wants [image] or [/text]"],  # no markup
+        ["reward", "vowels", "grpokit-fixture-rival 1.2.3", "ambiguous:"],
+        ["policy", "half-a-policy", "grpokit-fixture-good 1.2.3"],
+        ["preset", "quick", "grpokit-fixture-good 1.2.3", "a preset without its file"],
+        ["advantage", "group", f"grpokit {grpokit.__version__}", "z-score inside the group (GRPO)"],
+        ["plugin", "watcher", "grpokit-fixture-watcher 1.2.3", "watches runs"],
+        *(["plugin", name, "grpokit-fixture-broken 0.7", "broken: see below"] for name in ERRORS),
     ):
         assert expected in rows, expected
     for name, words in ERRORS.items():
@@ -145,13 +145,10 @@ def test_tables_are_as_wide_as_columns_says(tmp_path: Path) -> None:
         assert max(map(len, lines)) == width
 
 
-def test_a_narrow_terminal_has_what_it_does_below_the_name(tmp_path: Path) -> None:
-    lines = command("plugins", path=tmp_path, COLUMNS="80").stdout.splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith("reward     exact-match "))
-    assert lines[at].split()[2:] == ["grpokit", grpokit.__version__, "ok"]
-    assert lines[at + 1].startswith("           ")
-    assert len(lines[at + 1].split()) >= 4
-    assert max(map(len, lines)) <= 80
+def test_a_narrow_terminal_cuts_off_no_name(tmp_path: Path) -> None:
+    done = command("plugins", path=tmp_path, COLUMNS="80")
+    assert re.search(r"^reward +repetition-penalty +grpokit 0", done.stdout, re.MULTILINE)
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", ["plugins", "check", "schema"])
@@ -246,7 +243,7 @@ def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
     )
     with pytest.raises(PluginError, match=r"no policy called 'toy-lm'.*comes with: pip install 'grpokit\[toy\]'$"):
         registry.create("policy", "toy-lm")
-    with pytest.raises(UsageError, match=r"policy or reward called 'ocr'\. Known: .* pip install 'grpokit\[ocr\]'$"):
+    with pytest.raises(UsageError, match=r"policy or reward called 'ocr'\. .* pip install 'grpokit\[ocr\]'$"):
         component.kind_of("ocr", None)
     with pytest.raises(PluginError, match=r"no reward called 'toy-lm'\. Known: .*soft-overlong\.$"):
         registry.create("reward", "toy-lm")  # a policy
@@ -378,10 +375,9 @@ def test_a_plugin_that_is_installed_later_lets_a_presets_run_go_on(tmp_path: Pat
 
 def test_plugins_marks_an_ambiguous_name(rival: Path) -> None:
     done = command("plugins", path=rival)
-    rows = [re.split(r"\s{2,}", line.strip())[:5] for line in done.stdout.splitlines()]
-    assert ["reward", "length", "rival_rewards", "1.0", "ambiguous"] in rows
-    assert ["reward", "length", "grpokit", grpokit.__version__, "ambiguous"] in rows
-    assert ["reward", "contains", "grpokit", grpokit.__version__, "ok"] in rows
+    rows = [line.split()[:5] for line in done.stdout.splitlines()]
+    assert ["reward", "length", "rival_rewards", "1.0", "ambiguous:"] in rows
+    assert ["reward", "length", "grpokit", grpokit.__version__, "ambiguous:"] in rows
     assert "The reward name 'length' is ambiguous: write 'builtin:length' (of grpokit) or 'rival:le" in done.stdout
 
 

@@ -127,11 +127,12 @@ def test_everything_of_ours_comes_from_the_wheels(clean: Clean) -> None:
 
 def test_plugins_lists_them_and_nothing_is_broken(clean: Clean) -> None:
     kinds = ("policy", "reward", "preset", "advantage", "objective", "plugin")
-    lines = [line.split()[:5] for line in clean.run("grpokit", "plugins").splitlines() if line.startswith(kinds)]
-    assert ["reward", "shine", "grpokit-shine", "0.1.0", "ok"] in lines
-    assert ["reward", "word-play", "grpokit-word-play", "0.1.0", "ok"] in lines
-    assert ["policy", "next-letter", "grpokit-next-letter", "0.1.0", "ok"] in lines
-    assert ["preset", "next-letter", "grpokit-next-letter", "0.1.0", "ok"] in lines
+    table = clean.run("grpokit", "plugins")
+    lines = [line.split()[:4] for line in table.splitlines() if line.startswith(kinds)]
+    assert ["reward", "shine", "grpokit-shine", "0.1.0"] in lines
+    assert ["reward", "word-play", "grpokit-word-play", "0.1.0"] in lines
+    assert ["policy", "next-letter", "grpokit-next-letter", "0.1.0"] in lines
+    assert ["preset", "next-letter", "grpokit-next-letter", "0.1.0"] in lines
     assert {line[2] for line in lines} == {
         "grpokit",
         "grpokit-toy",
@@ -141,7 +142,7 @@ def test_plugins_lists_them_and_nothing_is_broken(clean: Clean) -> None:
         "grpokit-pixels",
         "grpokit-one-colour",
     }
-    assert {line[4] for line in lines} == {"ok"}
+    assert "broken: " not in table
 
 
 def test_a_wheel_knows_what_is_not_installed(clean: Clean) -> None:

@@ -6,7 +6,6 @@ import copy
 import importlib.metadata
 import io
 import math
-import os
 import re
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import textwrap
 import time
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -305,7 +304,7 @@ def test_an_error_of_grpokits_own_ends_in_one_full_stop() -> None:
     def test() -> None:
         raise RewardError("It cannot.")
 
-    with pytest.raises(CheckError, match=r"^x: Expected that y; got RewardError: It cannot\.$"):
+    with pytest.raises(CheckError, match=r"^Expected that y; got RewardError: It cannot\.$"):
         Check(name="x", summary="y", test=test)()
 
 
@@ -338,7 +337,7 @@ def test_an_error_of_a_component_is_a_failure_and_random_states_are_kept() -> No
     before = torch.random.get_rng_state()
     with pytest.raises(
         CheckError,
-        match=r"^x: Expected that y; got ZeroDivisionError: oh \(test_checks\.py, line \d+, in broken_down\)\. Usual",
+        match=r"^Expected that y; got ZeroDivisionError: oh \(test_checks\.py, line \d+, in broken_down\)\. Usual",
     ):
         Check(name="x", summary="y", test=broken_down)()
     assert torch.equal(before, torch.random.get_rng_state())
@@ -372,7 +371,9 @@ def test_built_in_rewards(name: str, params: dict[str, Any], weak: set[str]) -> 
     for samples in (example_samples({"text"}), None):  # None: the spec's examples, where there are any
         found = list(outcomes(reward_checks(reward, samples, spec=spec, params=params)))
         assert not [o for o in found if o.failed]
-        assert {o.name for o in found if o.state == "expected failure"} == weak
+        assert {o.name for o in found if o.state == "expected failure"} == weak == set(spec.expected_failures)
+    page = (Path(__file__).parents[2] / "docs/conformance.md").read_text(encoding="utf-8")
+    assert not weak or f"`{name}`" in page.partition("## Expected failures")[2]
 
 
 # --- what a reward meets beyond its samples ---------------------------------------------------------------------------
@@ -396,7 +397,7 @@ def test_a_reward_that_says_nan_and_warns_is_sound() -> None:
             return broken_rewards.relative_brightness(batch)
 
     for reward in (honest, meant):
-        unusual_outputs.check_pictures(reward, example_samples({"image"})[0])
+        unusual_outputs.degenerate_images(reward, example_samples({"image"})[0])
 
 
 def test_a_huge_picture_must_not_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,11 +410,11 @@ def test_a_huge_picture_must_not_take_all_memory(monkeypatch: pytest.MonkeyPatch
 
     sample = example_samples({"image"})[0]
     monkeypatch.setattr(unusual_outputs, "MEMORY", 100 * 2**20)
-    unusual_outputs.check_pictures(thrifty, sample)
+    unusual_outputs.degenerate_images(thrifty, sample)
     with pytest.raises(
         CheckError, match=r"at most 100 MiB of memory for a picture of 4096 x 1024 pixels; got \d{3} MiB"
     ):
-        unusual_outputs.check_pictures(greedy, sample)
+        unusual_outputs.degenerate_images(greedy, sample)
 
 
 def test_every_kind_of_odd_output_is_tried() -> None:
@@ -423,11 +424,11 @@ def test_every_kind_of_odd_output_is_tried() -> None:
         seen.extend(s.output for s in batch)
         return [0.0] * len(batch)
 
-    unusual_outputs.check_pictures(notes, example_samples({"image"})[0])
+    unusual_outputs.degenerate_images(notes, example_samples({"image"})[0])
     assert {(1, 1), (1, 64), (64, 1), (4096, 1024)} <= {picture.size for picture in seen}
     assert {picture.mode for picture in seen} == {"RGB", "1", "L", "LA", "P", "RGBA", "CMYK", "I;16"}
     seen.clear()
-    unusual_outputs.check_texts(notes, samples()[0])
+    unusual_outputs.degenerate_texts(notes, samples()[0])
     assert max(map(len, seen)) >= 100_000
     assert "" in seen
     assert any("\0" in text for text in seen)
@@ -529,95 +530,84 @@ def test_a_missing_dependency_must_name_its_remedy(tmp_path: Path, monkeypatch: 
 
 
 def test_shipped_rewards_name_their_remedy() -> None:
-    for name in ("ssim", "ocr", "lpips"):
-        check_missing(registry.find("reward", name)[1])
+    check_missing(registry.find("reward", "ocr")[1])
     with pytest.raises(NotChecked, match="grpokit-grounding declares no package beyond those of grpokit"):
         check_missing(replace(registry.find("reward", "box-iou")[1], install="pip install x"))  # type: ignore[type-var]
     with pytest.raises(NotChecked, match="no installed plugin announces the reward 'letters'"):
         check_missing(replace(SPEC, install="pip install letters"))
 
 
-IMPORTS = {
-    "spread_plugin": """
-        from grpokit import RewardSpec, hookimpl
-        @hookimpl
-        def grpokit_rewards():
-            for name in ("plain", "late", "deep", "fine"):
-                yield RewardSpec(name=name, factory=f"spread.{name}:Score")
-    """,
-    "spread.__init__": "",
-    "spread.plain": "import scipy.stats\nclass Score: ...\n",
-    "spread.late": "import numpy\nclass Score:\n    def __call__(self, samples):\n        from scipy import ndimage\n",
-    "spread.deep": "from . import helper\nclass Score: ...\n",
-    "spread.helper": "from .more.math import mean\n",
-    "spread.more.__init__": "",
-    "spread.more.math": "import json\nfrom scipy.stats import mean\n",
-    "spread.fine": """
-        from __future__ import annotations
-        from typing import TYPE_CHECKING
-        import math, grpokit, torch, yaml  # what grpokit needs
-        from skimage import metrics, color
-        from spread_plugin import hookimpl
-        from spread import plain_text
-        import a_module_that_nobody_has
-        if TYPE_CHECKING:
-            import scipy
-        try:
-            import scipy.special
-        except ImportError:
-            import math
-        with contextlib.suppress(ImportError):
-            import scipy.linalg
-        if importlib.util.find_spec("scipy"):
-            import scipy.fft
-        import lpips  # declared by the extra of another that is asked for
-        def engine():
-            import pytest
-        class Score: ...
-    """,
-}
+PLUGIN = """
+from grpokit import RewardSpec, hookimpl
+@hookimpl
+def grpokit_rewards():
+    yield RewardSpec(name="spread", factory="spread.reward:Score")
+"""
+FINE = """
+from __future__ import annotations
+from typing import TYPE_CHECKING
+import math, grpokit, torch, yaml  # what grpokit needs
+from skimage import metrics, color
+from spread_plugin import hookimpl
+from .more import mean
+import a_module_that_nobody_has
+if TYPE_CHECKING:
+    import scipy
+try:
+    import scipy.special
+except ImportError:
+    import math
+with contextlib.suppress(ImportError):
+    import scipy.linalg
+if importlib.util.find_spec("scipy"):
+    import scipy.fft
+import lpips  # declared by the extra of another that is asked for
+def engine():
+    import pytest
+class Score: ...
+"""
 
 
-def test_what_a_reward_imports_must_be_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, code in IMPORTS.items():
-        file = tmp_path / f"{name.replace('.', '/')}.py"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(textwrap.dedent(code))
-    record = tmp_path / "spread_reward-1.0.dist-info"
-    record.mkdir()
-    declared = (
-        "grpokit",
-        "scikit_image>=0.24",
-        "pytest; extra == 'engine'",
-        "Other[Far_Sight]>=1",
-    )
-    requires = "Provides-Extra: engine\n" + "".join(f"Requires-Dist: {line}\n" for line in declared)
-    other = tmp_path / "other-1.0.dist-info"
-    other.mkdir()
-    asked = "Requires-Dist: lpips; extra == 'far-sight'\nRequires-Dist: scipy; extra == 'near'\n"
-    (other / "METADATA").write_text(f"Metadata-Version: 2.1\nName: other\nVersion: 1.0\n{asked}")
-    (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: spread-reward\nVersion: 1.0\n{requires}")
-    (record / "top_level.txt").write_text("spread\nspread_plugin\n")
-    (record / "entry_points.txt").write_text("[grpokit]\nspread = spread_plugin\n")
+@pytest.fixture
+def spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An installed plugin whose own modules import only what its distribution declares."""
+    files = {
+        "spread_plugin.py": PLUGIN,
+        "spread/__init__.py": "",
+        "spread/reward.py": FINE,
+        "spread/more.py": "import json\n",
+        "other-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: other\nVersion: 1.0\n"
+        "Requires-Dist: lpips; extra == 'far-sight'\nRequires-Dist: scipy; extra == 'near'\n",
+        "spread_reward-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: spread-reward\nVersion: 1.0\n"
+        "Provides-Extra: engine\nRequires-Dist: grpokit\nRequires-Dist: scikit_image>=0.24\n"
+        "Requires-Dist: pytest; extra == 'engine'\nRequires-Dist: Other[Far_Sight]>=1\n",
+        "spread_reward-1.0.dist-info/top_level.txt": "spread\nspread_plugin\n",
+        "spread_reward-1.0.dist-info/entry_points.txt": "[grpokit]\nspread = spread_plugin\n",
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
     monkeypatch.syspath_prepend(tmp_path)
     registry.plugins.cache_clear()
-    try:
-        spec: dict[str, Any] = {name: registry.find("reward", name)[1] for name in ("plain", "late", "deep", "fine")}
-        for name, place in (("plain", "plain.py, line 1"), ("late", "late.py, line 4"), ("deep", "math.py, line 2")):
-            with pytest.raises(CheckError) as caught:
-                dependencies.check_declared("spread-reward", spec[name])
-            assert str(caught.value) == (
-                f"Expected that spread-reward declares each package that '{name}' imports; got 'scipy' in {place}, "
-                "which it does not declare. Usual cause: a package that another one installed; add 'scipy' to "
-                "dependencies in pyproject.toml and install the plugin again."
-            )
-        dependencies.check_declared("spread-reward", spec["fine"])
-        assert "spread.plain" not in sys.modules  # read, and not imported
-        found = [o.name for o in outcomes(reward_checks(broken.good, samples(), spec=spec["plain"])) if o.failed]
-        assert found == ["declared-dependencies"]
-    finally:
-        monkeypatch.undo()
-        registry.plugins.cache_clear()
+    yield tmp_path
+    monkeypatch.undo()
+    registry.plugins.cache_clear()
+
+
+def test_what_a_reward_imports_must_be_declared(spread: Path) -> None:
+    spec: Any = registry.find("reward", "spread")[1]
+    dependencies.declared_dependencies("spread-reward", spec)
+    for place, code in (
+        ("late.py, line 4", "import numpy\nclass Score:\n    def __call__(self):\n        from scipy import ndimage\n"),
+        ("math.py, line 2", "from scipy.stats import mean\n"),
+    ):
+        file = spread / "spread" / place.partition(",")[0]
+        file.write_text(code if file.stem == "late" else f"import json\n{code}")
+        with pytest.raises(CheckError, match=f"'scipy' in {place}, which it does not declare"):
+            dependencies.declared_dependencies("spread-reward", spec)
+        assert failed(c for c in reward_checks(broken.good, samples(), spec=spec) if c.name.startswith("declared"))
+        file.unlink()
+    assert "spread.reward" not in sys.modules  # read, and not imported
 
 
 def test_shipped_rewards_declare_what_they_import(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -626,7 +616,7 @@ def test_shipped_rewards_declare_what_they_import(monkeypatch: pytest.MonkeyPatc
     ours = {s.name: (p.package, s) for p, s in registry.installed("reward") if p.package.startswith("grpokit-")}
     assert {"ssim", "ocr", "lpips", "box-iou", "aesthetic", "ring"} <= set(ours)
     for package, spec in ours.values():
-        dependencies.check_declared(package, spec)  # type: ignore[arg-type]
+        dependencies.declared_dependencies(package, spec)  # type: ignore[arg-type]
 
 
 def test_groups_decide_where_the_spec_says_so() -> None:
@@ -663,7 +653,7 @@ def test_the_command_on_a_policy(call: Call) -> None:
     assert "1 of 19 checks failed" in done.out
 
 
-@pytest.mark.parametrize("name", ["toy-lm", "ssim", "format", "length", "broken_components:good"])
+@pytest.mark.parametrize("name", ["toy-lm", "length", "broken_components:good"])
 def test_the_command_on_what_is_shipped(call: Call, name: str) -> None:
     done = call("check", name)
     assert done.code == 0, done.out + done.err
@@ -683,21 +673,14 @@ def test_a_reward_that_only_submits_is_checked_and_closed(call: Call) -> None:
     [
         (["toy-ml"], "no policy or reward called 'toy-ml' (did you mean 'toy-lm'?)"),
         (["toy-lm", "temprature=1"], "no parameter 'temprature' (did you mean 'temperature'?)"),
-        (["toy-lm", "temperature"], "Expected a parameter as key=value, got 'temperature'"),
-        (["toy-lm", "--kind", "policies"], "--kind must be policy or reward"),
         (["toy-lm", "--prompt", "hello", "--prompt", "you"], "toy-lm reads sums"),
         (["toy-lm", "--prompt", "1+1"], "at least two prompts"),
-        (["toy-lm", "--prompt", "1+1", "--prompts", "x.txt"], "either --prompt or --prompts"),
-        (["toy-lm", "--prompts", "x.txt"], "x.txt"),
-        (["ssim", "--prompt", "hello"], "is a reward, which reads no prompts"),
         (
             ["my_policie:My", "--prompt", "red"],
             "The component 'my_policie:My' cannot be found: there is no module 'my_pol",
         ),
         (["broken_components:Tokenz", "--prompt", "1"], "has no such function or class (did you mean 'Tokens'?)"),
         (["math:pi", "--prompt", "1"], "The component 'math:pi': 'pi' in 'math' is a float, not a function or class."),
-        (["tiny_policies:TinyTokens"], "No preset uses the policy 'tiny_policies:TinyTokens'"),
-        (["no.such:thing"], "The component 'no.such:thing' cannot be found: there is no module 'no'."),
     ],
 )
 def test_bad_input_of_the_command(call: Call, words: list[str], said: str) -> None:
@@ -775,10 +758,7 @@ def test_a_terminal_shows_which_check_runs(call: Call, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(components, "console", console)
     done = call("check", "length", "maximum=5")
-    assert "building length" in screen.getvalue()
-    assert re.search(r"check 1 of 16: numbers.*check 16 of 16: light-plugin", screen.getvalue(), re.DOTALL), (
-        screen.getvalue()
-    )
+    assert "of 16: " in screen.getvalue()
     assert "of 16: " not in done.out  # the table stays as it is
     assert done.out.startswith("check ")
 
@@ -795,17 +775,13 @@ def reward(samples):
 """
 
 
-def test_no_warning_stands_above_the_table(tmp_path: Path) -> None:
+def test_warnings_stand_below_the_table(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "warns.py").write_text(WARNS)
-    words = [sys.executable, "-m", "grpokit", "check", "warns:reward"]
-    wide = {**os.environ, "COLUMNS": "160"}
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, env=wide)
-    assert done.stderr == ""
-    assert done.stdout.startswith("check ")
-    assert done.stdout.count("warning: UserWarning: a slow path") == 1
-    assert done.stdout.count("warning: RuntimeWarning: invalid value") == 1
-    assert "soon gone" not in done.stdout
-    assert re.search(r"degenerate-texts +failed +Expected NaN, or a score that is computed without NaN", done.stdout), (
-        done.stdout
-    )
-    assert done.returncode == 1
+    monkeypatch.setenv("COLUMNS", "160")
+    done = call("check", "warns:reward")
+    assert (done.code, done.err) == (1, "")
+    assert done.out.startswith("check ")
+    assert done.out.count("warning: UserWarning: a slow path") == 1
+    assert done.out.count("warning: RuntimeWarning: invalid value") == 1
+    assert "soon gone" not in done.out
+    assert re.search(r"degenerate-texts +failed +Expected NaN", done.out), done.out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from grpokit.errors import UsageError
 from grpokit.policy import Policy
 from grpokit.registry.specs import KINDS
-from grpokit.testing.check import Check, common_checks
+from grpokit.testing.check import Check, check_of, common_checks
 from grpokit.testing.policy import logprob_checks, rollout_checks, weight_checks
 from grpokit.testing.policy.case import Case
 from grpokit.types import Prompt, Rollout
@@ -61,34 +60,33 @@ def policy_checks(
         factory=factory, prompts=cases, group_size=group_size, tolerance=tolerance, decode=decode, decisions=decisions,
         makes=makes,
     )  # fmt: skip
-    for name, summary, test in _CHECKS:
-        if name != "outputs" or makes in KINDS:
-            yield Check(name=name, summary=summary, test=partial(test, case))
+    for test in _CHECKS:
+        if test is not rollout_checks.outputs or makes in KINDS:
+            yield check_of(test, case)
     if learn:
-        test = partial(weight_checks.learns, case, learn_steps, learning_rate)
-        yield Check(name="learns", summary="a toy reward rises", test=test, slow=True)
+        yield check_of(weight_checks.learns, case, learn_steps, learning_rate, slow=True)
     yield from common_checks(params or {}, module)
 
 
-_CHECKS: Sequence[tuple[str, str, Callable[[Case], None]]] = (
-    ("protocol", "the policy has the methods of the contract", weight_checks.protocol),
-    ("shapes", "groups, samples, masks and log-probs have their form", rollout_checks.shapes),
-    ("outputs", "outputs are of the kind that the spec declares", rollout_checks.outputs),
-    ("ratio-is-one", "logprobs right after rollout gives the rollout's log-probs", logprob_checks.ratio_is_one),
-    ("scored-is-sampled", "an output is decoded from its own decisions", rollout_checks.scored_is_sampled),
-    ("rows-independent", "a row's log-probs do not depend on its batch", logprob_checks.rows_independent),
-    ("batch-size", "a rollout does not depend on the batch size", rollout_checks.batch_size),
-    ("joined", "rows drawn one by one can be scored together", rollout_checks.joined),
-    ("seeded", "the seeds alone decide the rollout", rollout_checks.seeded),
-    ("global-rng", "global random states are left alone", rollout_checks.global_rng),
-    ("logprobs-repeat", "two calls are equal to the bit", logprob_checks.logprobs_repeat),
-    ("mask", "nothing under the mask counts", logprob_checks.masked_out),
-    ("slices", "step slices partition the decisions", logprob_checks.slices),
-    ("trimmed", "a slice that is cut short gives the same log-probs", logprob_checks.trimmed),
-    ("frequencies", "tokens are drawn as often as log-probs say, where there are any", logprob_checks.frequencies),
-    ("gaussian", "log-probs agree with mean and std, where there are any", logprob_checks.gaussian),
-    ("gradient", "every trainable parameter gets a gradient", weight_checks.gradient),
-    ("reference", "the reference policy is frozen, and the live policy restored", weight_checks.reference),
-    ("save-load", "load_state_dict restores what state_dict gave", weight_checks.save_load),
-    ("evaluate", "evaluation is seeded and changes nothing", rollout_checks.evaluation),
+_CHECKS: Sequence[Callable[[Case], None]] = (
+    weight_checks.protocol,
+    rollout_checks.shapes,
+    rollout_checks.outputs,
+    logprob_checks.ratio_is_one,
+    rollout_checks.scored_is_sampled,
+    logprob_checks.rows_independent,
+    rollout_checks.batch_size,
+    rollout_checks.joined,
+    rollout_checks.seeded,
+    rollout_checks.global_rng,
+    logprob_checks.logprobs_repeat,
+    logprob_checks.mask,
+    logprob_checks.slices,
+    logprob_checks.trimmed,
+    logprob_checks.frequencies,
+    logprob_checks.gaussian,
+    weight_checks.gradient,
+    weight_checks.reference,
+    weight_checks.save_load,
+    rollout_checks.evaluate,
 )

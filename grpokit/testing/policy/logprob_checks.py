@@ -55,22 +55,22 @@ def logprobs_repeat(case: Case) -> None:
                  "active dropout or a running average; keep the modules in eval mode")  # fmt: skip
 
 
-def masked_out(case: Case) -> None:
+def mask(case: Case) -> None:
     """What the trace holds under the mask changes no decision's log-prob."""
     policy = case.factory()
     rollout = case.shared(policy)
-    mask = rollout.mask
+    decisions = rollout.mask
 
     def refilled(x: Tensor) -> Tensor:
-        if x.shape[:2] != mask.shape:
+        if x.shape[:2] != decisions.shape:
             return x
-        decided = mask.to(x.device).reshape(*mask.shape, *[1] * (x.ndim - 2))
+        decided = decisions.to(x.device).reshape(*decisions.shape, *[1] * (x.ndim - 2))
         return torch.where(decided, x, x[:, :1])  # a row's first value is a valid one
 
     trace = Trace(per_row={name: refilled(x) for name, x in rollout.trace.per_row.items()},
                   per_group=rollout.trace.per_group)  # fmt: skip
     changed = replace(rollout, trace=trace)
-    expect_close(case, all_logprobs(policy, changed), all_logprobs(policy, rollout), mask,
+    expect_close(case, all_logprobs(policy, changed), all_logprobs(policy, rollout), decisions,
                  "log-probs that do not depend on what the trace holds under the mask",
                  "attention to what follows the end, or a mask that leaves out a decision")  # fmt: skip
 

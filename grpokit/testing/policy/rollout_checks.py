@@ -166,7 +166,7 @@ def outputs(case: Case) -> None:
                    "another kind in the spec, or an array or tensor that is not yet a picture or a text")  # fmt: skip
 
 
-def evaluation(case: Case) -> None:
+def evaluate(case: Case) -> None:
     """`evaluate=True` works, is seeded, and does not change later training samples."""
     policy, seeds = case.factory(), case.seeds()
     before = case.rollout(policy, seeds=seeds)

@@ -8,17 +8,13 @@ check `numbers` and no other: without one number per sample the other checks hav
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grpokit.errors import GrpokitError, RewardError, one_line, typed_line
 from grpokit.rewards.failures import collected
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward, RewardTerm
-from grpokit.rewards.validation import checked
-from grpokit.testing.check import NotChecked, attempt, error_text, expect
-from grpokit.testing.reward.examples import brief
+from grpokit.testing.check import NotChecked, attempt
 from grpokit.types import Sample
 
 UNSCORED = "numbers failed"
@@ -83,48 +79,6 @@ class FirstCall:
             test()
 
         return run
-
-    def check_numbers(self) -> None:
-        """There is one finite number or NaN per sample, and not all are NaN."""
-        values, expected = self.answer.values, "one finite number or NaN per sample"
-        if isinstance(values, GrpokitError):
-            expect(False, expected, typed_line(values),
-                   "samples of a kind that this reward does not score, or without something that it reads")  # fmt: skip
-        if isinstance(values, BaseException):
-            expect(False, expected, f"{error_text(values, place=True)} {self._culprit()}",
-                   "an output that the reward does not expect, or a bug; a run would stop in the same way")  # fmt: skip
-        try:
-            column = checked(values, range(len(self.samples)), self.samples)
-        except RewardError as refused:
-            complaint = one_line(refused).partition("; expected")[0]
-            expect(False, expected, f"another answer: {complaint}",
-                   "one score for the whole batch, a value that is not a number, or a division by 0")  # fmt: skip
-        expect(not all(map(math.isnan, column)), "at least one sample that the reward can score",
-               f"NaN for all {len(self.samples)}", "samples without the target, or of the wrong kind; give the checks "
-               "samples that this reward is made for")  # fmt: skip
-
-    def _culprit(self) -> str:
-        """Which of the samples make a reward raise, when it scores each alone."""
-        answers = [attempt(self.reward, [sample]) for sample in self.samples]
-        rows = [row for row, answer in enumerate(answers) if isinstance(answer, BaseException)]
-        if len(rows) == len(self.samples):
-            return "on every sample"
-        return f"on row {rows[0]}, {brief(self.samples[rows[0]].output)}" if rows else "on the samples together"
-
-    def check_inputs(self) -> None:
-        """Samples are the same after the call as before it."""
-        for row, (before, after) in enumerate(zip(self.answer.before, self.answer.after, strict=True)):
-            changed = [name for name, x in before.items() if after[name] != x]
-            expect(not changed, "that scoring leaves the samples as they are",
-                   f"a change of {', '.join(changed)} in row {row}",
-                   "a change in place (thumbnail, putpixel, paste, pop); work on a copy")  # fmt: skip
-
-    def check_list(self) -> None:
-        """The list of samples has the same samples in the same order after the call."""
-        before, after = list(map(id, self.samples)), list(map(id, self.answer.batch))
-        rows = [before.index(x) if x in before else "another sample" for x in after]
-        expect(before == after, f"that scoring leaves the list of {len(before)} samples as it is", f"the rows {rows}",
-               "samples.sort(), reverse(), pop() or append(); use sorted(samples) or a list of your own")  # fmt: skip
 
 
 def content(sample: Sample) -> dict[str, Any]:

@@ -1,32 +1,37 @@
 """The checks that every reward passes.
 
-A reward is called with all samples, with each alone, in another order, twice, with no samples, and with an output of an
-unknown type; the modules beside this one and the ladders add checks. Only `numbers` looks at the form of the scores, so
-that one mistake fails one check. Each call gets a list of its own.
+Only `numbers` looks at the form of the scores, so that one mistake fails one check. Each call gets a list of its own.
+The modules beside this one and the ladders add checks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from grpokit.errors import GrpokitError, UsageError
+from grpokit.errors import GrpokitError, RewardError, UsageError, one_line, typed_line
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward
-from grpokit.testing.check import Check, attempt, common_checks, expect, expect_untouched, random_states
+from grpokit.rewards.validation import checked
+from grpokit.testing.check import (
+    Check,
+    attempt,
+    check_of,
+    common_checks,
+    error_text,
+    expect,
+    expect_untouched,
+    random_states,
+)
 from grpokit.testing.reward.calls import FirstCall, as_callable
 from grpokit.testing.reward.dependencies import dependency_checks
-from grpokit.testing.reward.examples import accepted, check_examples, example_samples, samples_for
-from grpokit.testing.reward.unusual_outputs import check_pictures, check_texts
+from grpokit.testing.reward.examples import accepted, brief, example_samples, examples, samples_for
+from grpokit.testing.reward.unusual_outputs import degenerate_images, degenerate_texts
 from grpokit.testing.robustness.ladder import Ladder, ladder_checks
 from grpokit.types import Sample
-
-_Row = tuple[str, str, Callable[[], None]]
-"""A check's name, its summary and its test."""
 
 
 def reward_checks(
@@ -63,52 +68,81 @@ def reward_checks(
         raise UsageError(f"A reward's checks need samples of at least two groups; got {len(samples)} samples.")
     if per_sample is None:
         per_sample = spec is None or spec.per_sample
-    first_call = FirstCall(reward, samples)
-    yield Check(name="numbers", summary="there is one finite number or NaN per sample", test=first_call.check_numbers)
-    checks = [*_score_checks(first_call, per_sample), *_kind_checks(first_call, accepts)]
-    if spec is not None:
-        checks = [*_spec_checks(first_call, spec, params), *checks]
+    call = FirstCall(reward, samples)
     expected = spec.expected_failures if spec is not None else {}
-    for name, summary, test in checks:
-        failure = expected.get(name, "")
-        yield Check(name=name, summary=summary, test=first_call.needed_by(test), expected_failure=failure)
+    yield check_of(numbers, call)
+    for check in _score_checks(call, spec, params, accepts, per_sample=per_sample):
+        yield replace(check, test=call.needed_by(check.test), expected_failure=expected.get(check.name, ""))
     if spec is not None:
         yield from dependency_checks(spec, params)
     if ladder:
         measured = ladder if isinstance(ladder, Ladder) else Ladder(reward, spec=spec, accepts=accepts)
         for check in ladder_checks(measured):
-            yield replace(check, test=first_call.needed_by(check.test))
+            yield replace(check, test=call.needed_by(check.test))
     yield from common_checks(params, module)
 
 
-def _spec_checks(call: FirstCall, spec: RewardSpec, params: Mapping[str, Any]) -> Iterator[_Row]:
-    if spec.range != (None, None):
-        yield "range", "scores lie in the range that the spec declares", partial(_range, call, spec.range)
-    if spec.examples:
-        test = partial(check_examples, call.reward, spec, params)
-        yield "examples", "the better side of each example scores more", test
-
-
-def _score_checks(call: FirstCall, per_sample: bool) -> tuple[_Row, ...]:
-    return (
-        ("batch-size", "a sample's score is the same alone, in its group and among other groups",
-         partial(_batch, call, per_sample)),
-        ("order", "scores follow their samples into another order", partial(_order, call)),
-        ("deterministic", "the same samples get the same scores again", partial(_deterministic, call)),
-        ("inputs-unchanged", "scoring changes no sample in place", call.check_inputs),
-        ("list-unchanged", "scoring leaves the list of samples and its order alone", call.check_list),
-        ("global-rng", "global random states are left alone", partial(_global_rng, call)),
-        ("wrong-type", "an output of an unknown type is refused clearly", partial(_wrong_type, call)),
-        ("empty", "no samples get no scores", partial(_empty, call)),
-    )  # fmt: skip
-
-
-def _kind_checks(call: FirstCall, accepts: frozenset[str]) -> Iterator[_Row]:
-    for kind, noun, test in (("image", "picture", check_pictures), ("text", "text", check_texts)):
+def _score_checks(
+    call: FirstCall, spec: RewardSpec | None, params: Mapping[str, Any], accepts: frozenset[str], *, per_sample: bool
+) -> Iterator[Check]:
+    """The checks that compare scores."""
+    if spec is not None and spec.range != (None, None):
+        yield check_of(range_, call, spec.range)
+    if spec is not None and spec.examples:
+        yield check_of(examples, call.reward, spec, params)
+    yield check_of(batch_size, call, per_sample)
+    for test in (order, deterministic, inputs_unchanged, list_unchanged, global_rng, wrong_type, empty):
+        yield check_of(test, call)
+    for kind, unusual in (("image", degenerate_images), ("text", degenerate_texts)):
         if kind in accepts:
             own = (sample for sample in call.samples if kind in _kinds([sample]))
-            run = partial(test, call.reward, next(own, example_samples({kind})[0]))
-            yield f"degenerate-{kind}s", f"any {noun} gets a number, NaN or a clear error", run
+            yield check_of(unusual, call.reward, next(own, example_samples({kind})[0]))
+
+
+def numbers(call: FirstCall) -> None:
+    """There is one finite number or NaN per sample."""
+    values, expected = call.answer.values, "one finite number or NaN per sample"
+    if isinstance(values, GrpokitError):
+        expect(False, expected, typed_line(values),
+               "samples of a kind that this reward does not score, or without something that it reads")  # fmt: skip
+    if isinstance(values, BaseException):
+        expect(False, expected, f"{error_text(values, place=True)} {_culprit(call)}",
+               "an output that the reward does not expect, or a bug; a run would stop in the same way")  # fmt: skip
+    try:
+        column = checked(values, range(len(call.samples)), call.samples)
+    except RewardError as refused:
+        complaint = one_line(refused).partition("; expected")[0]
+        expect(False, expected, f"another answer: {complaint}",
+               "one score for the whole batch, a value that is not a number, or a division by 0")  # fmt: skip
+    expect(not all(map(math.isnan, column)), "at least one sample that the reward can score",
+           f"NaN for all {len(call.samples)}", "samples without the target, or of the wrong kind; give the checks "
+           "samples that this reward is made for")  # fmt: skip
+
+
+def _culprit(call: FirstCall) -> str:
+    """Which of the samples make a reward raise, when it scores each alone."""
+    answers = [attempt(call.reward, [sample]) for sample in call.samples]
+    rows = [row for row, answer in enumerate(answers) if isinstance(answer, BaseException)]
+    if len(rows) == len(call.samples):
+        return "on every sample"
+    return f"on row {rows[0]}, {brief(call.samples[rows[0]].output)}" if rows else "on the samples together"
+
+
+def inputs_unchanged(call: FirstCall) -> None:
+    """Scoring changes no sample in place."""
+    for row, (before, after) in enumerate(zip(call.answer.before, call.answer.after, strict=True)):
+        changed = [name for name, x in before.items() if after[name] != x]
+        expect(not changed, "that scoring leaves the samples as they are",
+               f"a change of {', '.join(changed)} in row {row}",
+               "a change in place (thumbnail, putpixel, paste, pop); work on a copy")  # fmt: skip
+
+
+def list_unchanged(call: FirstCall) -> None:
+    """Scoring leaves the list of samples and its order alone."""
+    before, after = list(map(id, call.samples)), list(map(id, call.answer.batch))
+    rows = [before.index(x) if x in before else "another sample" for x in after]
+    expect(before == after, f"that scoring leaves the list of {len(before)} samples as it is", f"the rows {rows}",
+           "samples.sort(), reverse(), pop() or append(); use sorted(samples) or a list of your own")  # fmt: skip
 
 
 def _kinds(samples: Sequence[Sample]) -> frozenset[str]:
@@ -126,7 +160,8 @@ def _same(a: float, b: float, tolerance: float = 1e-6) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
 
 
-def _range(call: FirstCall, bounds: tuple[float | None, float | None]) -> None:
+def range_(call: FirstCall, bounds: tuple[float | None, float | None]) -> None:
+    """Scores lie in the range that the spec declares."""
     low, high = (limit if x is None else x for x, limit in zip(bounds, (-math.inf, math.inf), strict=True))
     for row, value in enumerate(_scores(call, call.samples)):
         inside = low <= value <= high or not math.isfinite(value)  # the check `numbers` is about these
@@ -134,7 +169,8 @@ def _range(call: FirstCall, bounds: tuple[float | None, float | None]) -> None:
                "rounding at the edge (clamp it), or a range in the spec that is another reward's")  # fmt: skip
 
 
-def _batch(call: FirstCall, per_sample: bool) -> None:
+def batch_size(call: FirstCall, per_sample: bool) -> None:
+    """A sample's score is the same alone, in its group and among other groups."""
     together = _scores(call, call.samples)
     groups = [sample.group for sample in call.samples]
     parts = [[i for i, g in enumerate(groups) if g == group] for group in dict.fromkeys(groups)]
@@ -146,7 +182,8 @@ def _batch(call: FirstCall, per_sample: bool) -> None:
                    f"{together[row]}", f"{value}", "a mean, a padding or a normalisation over the batch")  # fmt: skip
 
 
-def _order(call: FirstCall) -> None:
+def order(call: FirstCall) -> None:
+    """Scores follow their samples into another order."""
     together, reverse = _scores(call, call.samples), _scores(call, call.samples[::-1])[::-1]
     differing = [row for row, pair in enumerate(zip(together, reverse, strict=True)) if not _same(*pair)]
     expect(not differing, f"the scores {together} of the same samples in reverse order",
@@ -154,14 +191,16 @@ def _order(call: FirstCall) -> None:
            "scores in a sorted or grouped order; return them in the order of the samples")  # fmt: skip
 
 
-def _deterministic(call: FirstCall) -> None:
+def deterministic(call: FirstCall) -> None:
+    """The same samples get the same scores again."""
     first, second = _scores(call, call.samples), _scores(call, call.samples)
     differing = [row for row, pair in enumerate(zip(first, second, strict=True)) if not _same(*pair, tolerance=0.0)]
     expect(not differing, f"the same scores twice, {first}", f"{second} (rows {differing} differ)",
            "noise, a state that each call changes, or active dropout (call eval())")  # fmt: skip
 
 
-def _global_rng(call: FirstCall) -> None:
+def global_rng(call: FirstCall) -> None:
+    """Global random states are left alone."""
     before = random_states()
     _scores(call, call.samples)
     expect_untouched(before, "scoring")
@@ -171,7 +210,8 @@ class _Unknown:
     """The type of an output that no reward knows."""
 
 
-def _wrong_type(call: FirstCall) -> None:
+def wrong_type(call: FirstCall) -> None:
+    """An output of an unknown type is refused clearly."""
     answer = attempt(_scores, call, [replace(call.samples[0], output=_Unknown())])
     refused = isinstance(answer, GrpokitError) or (isinstance(answer, list) and all(map(math.isnan, answer)))
     expect(refused, "a GrpokitError, or NaN, for an output of an unknown type", f"{answer!r}",
@@ -179,6 +219,7 @@ def _wrong_type(call: FirstCall) -> None:
            "expects")  # fmt: skip
 
 
-def _empty(call: FirstCall) -> None:
+def empty(call: FirstCall) -> None:
+    """No samples get no scores."""
     answer = attempt(_scores, call, [])
     expect(answer == [], "an empty list for no samples", f"{answer!r}", "a maximum, a mean or a stack of nothing")

@@ -14,7 +14,6 @@ import importlib.util
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from packaging.utils import canonicalize_name
 
 from grpokit import registry
 from grpokit.registry.specs import RewardSpec
-from grpokit.testing.check import Check, NotChecked, expect, in_new_python
+from grpokit.testing.check import Check, NotChecked, check_of, expect, in_new_python
 
 _FAILED = re.compile(r"\b(ImportError|ModuleNotFoundError|Exception|BaseException)\b")
 
@@ -53,15 +52,13 @@ def dependency_checks(spec: RewardSpec, params: Mapping[str, Any]) -> Iterator[C
     plugins = (p for p, s in registry.installed("reward") if (s.name, s.factory) == (spec.name, spec.factory))
     plugin = next(plugins, None)
     if spec.install:
-        summary = "without its packages it says how to install them"
-        yield Check(name="missing-dependency", summary=summary, test=partial(check_missing, plugin, spec, params))
+        yield check_of(missing_dependency, plugin, spec, params)
     if plugin is not None and plugin.package != "grpokit":
-        summary = "its distribution declares what it imports"
-        yield Check(name="declared-dependencies", summary=summary, test=partial(check_declared, plugin.package, spec))
+        yield check_of(declared_dependencies, plugin.package, spec)
 
 
-def check_missing(plugin: registry.Plugin | None, spec: RewardSpec, params: Mapping[str, Any]) -> None:
-    """Without its third-party packages, building the reward gives an error with the spec's `install`."""
+def missing_dependency(plugin: registry.Plugin | None, spec: RewardSpec, params: Mapping[str, Any]) -> None:
+    """Without its packages it says how to install them."""
     if plugin is None:
         raise NotChecked(f"no installed plugin announces the reward '{spec.name}'")
     blocked = third_party(plugin.package)
@@ -78,70 +75,50 @@ def check_missing(plugin: registry.Plugin | None, spec: RewardSpec, params: Mapp
     )
 
 
-def check_declared(package: str, spec: RewardSpec) -> None:
-    """Each package that the reward's own modules import is declared, as a dependency or in an extra.
+def declared_dependencies(package: str, spec: RewardSpec) -> None:
+    """Its distribution declares what it imports, as a dependency or in an extra.
 
-    Only modules of the same distribution are followed. Imports for type checkers are left out, as are those after
-    `find_spec` or in a `try` or a `suppress` that catches their failure. The dependencies of grpokit count as declared.
+    Imports for type checkers are left out, as are those after `find_spec` or in a `try` or a `suppress` that catches
+    their failure. The dependencies of grpokit count as declared.
     """
-    module = spec.factory.partition(":")[0]
+    top = spec.factory.partition(":")[0].partition(".")[0]
     homes = importlib.metadata.packages_distributions()
     extras = importlib.metadata.metadata(package).get_all("Provides-Extra") or []
     declared = _required(package, ["", *extras]) | _required("grpokit") | {"grpokit", canonicalize_name(package)}
-    own = {top for top, names in homes.items() if canonicalize_name(package) in map(canonicalize_name, names)}
-    for name, place in _imported(module, own | {module.partition(".")[0]}):
-        names = homes.get(name, [])
-        title = f"'{name}'" if name in names else f"'{name}' of {', '.join(names)}"
-        expect(not names or declared & set(map(canonicalize_name, names)),
-               f"that {package} declares each package that '{spec.name}' imports",
-               f"{title} in {place}, which it does not declare",
-               f"a package that another one installed; add {''.join(names[:1])!r} to dependencies in pyproject.toml "
-               "and install the plugin again")  # fmt: skip
+    for file in _sources(top):
+        for name, line in _imports(ast.parse(file.read_bytes())):
+            names = homes.get(name, [])  # none: Python's own, or not installed
+            title = f"'{name}'" if name in names else f"'{name}' of {', '.join(names)}"
+            expect(name == top or not names or declared & set(map(canonicalize_name, names)),
+                   f"that {package} declares each package that '{spec.name}' imports",
+                   f"{title} in {file.name}, line {line}, which it does not declare",
+                   f"a package that another one installed; add {''.join(names[:1])!r} to dependencies in "
+                   "pyproject.toml and install the plugin again")  # fmt: skip
 
 
-def _imported(module: str, own: Collection[str]) -> Iterator[tuple[str, str]]:
-    """The other top-level modules that a module and its own distribution's import, each with its place."""
-    waiting, seen = [module], set()
-    while waiting:
-        name = waiting.pop()
-        path = None if name in seen else _file(name)
-        seen.add(name)
-        if path is None:  # a class or function in a module, or compiled code
-            continue
-        parent = name.rpartition(".")[0]
-        waiting += [parent] if parent else []
-        for imported, line in _imports(ast.parse(path.read_bytes()), name if path.name == "__init__.py" else parent):
-            top = imported.partition(".")[0]
-            if top in own:
-                waiting.append(imported)
-            else:
-                yield top, f"{path.name}, line {line}"
-
-
-def _file(module: str) -> Path | None:
-    """The source file of a module, found without importing anything."""
-    top, *rest = module.split(".")
+def _sources(top: str) -> list[Path]:
+    """The source files of a top-level module, found without importing it."""
     spec = importlib.util.find_spec(top)
-    if spec is None or not spec.submodule_search_locations:
-        return Path(spec.origin) if spec is not None and spec.origin and not rest else None
-    paths = [Path(folder, *rest) for folder in spec.submodule_search_locations]
-    files = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]
-    return next((file for file in files if file.is_file()), None)
+    if spec is None:
+        return []
+    folders = spec.submodule_search_locations
+    if not folders:
+        return [Path(spec.origin)] if spec.origin else []
+    return sorted(file for folder in folders for file in Path(folder).rglob("*.py"))
 
 
-def _imports(tree: ast.AST, package: str) -> Iterator[tuple[str, int]]:
-    """The dotted names that a tree must import, each with its line; of `from a import b` both a and a.b."""
+def _imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """The top-level modules that a tree must import, each with its line; relative imports are left out."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            yield from ((alias.name.partition(".")[0], node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
-            name = ".".join(filter(None, (base, node.module)))
-            yield from ((x, node.lineno) for x in (name, *(f"{name}.{alias.name}" for alias in node.names)))
+            if node.module and not node.level:
+                yield node.module.partition(".")[0], node.lineno
         else:
             if isinstance(node, (ast.Try, ast.With, ast.If)) and _may_fail(node):
                 node.body = []
-            yield from _imports(node, package)
+            yield from _imports(node)
 
 
 def _may_fail(node: ast.Try | ast.With | ast.If) -> bool:

@@ -94,7 +94,7 @@ def _sample(*, output: Any, prompt: str = "", **parts: Any) -> Sample:
     return Sample(prompt=Prompt(text=prompt, **parts), output=output, group=0)
 
 
-def check_examples(reward: Reward, spec: RewardSpec, params: Mapping[str, Any]) -> None:
+def examples(reward: Reward, spec: RewardSpec, params: Mapping[str, Any]) -> None:
     """The better side of each pair scores more than the worse one."""
     for number, pair in enumerate(spec_examples(spec)):
         better, worse = (float(reward([sample])[0]) for sample in pair)

@@ -66,8 +66,11 @@ def pictures() -> dict[str, Image]:
     }
 
 
-def check_pictures(reward: Reward, sample: Sample) -> None:
-    """Score each of `pictures`, and one of 4096 x 1024 pixels within `MEMORY`, in the place of a sample's output."""
+def degenerate_images(reward: Reward, sample: Sample) -> None:
+    """Any picture gets a number, NaN or a clear error.
+
+    They are `pictures`, and one of 4096 x 1024 pixels that may take `MEMORY`, in the place of a sample's output.
+    """
     from PIL import Image
 
     for title, picture in pictures().items():
@@ -82,8 +85,8 @@ def check_pictures(reward: Reward, sample: Sample) -> None:
            "a computation at full size; bring pictures to a fixed size first")  # fmt: skip
 
 
-def check_texts(reward: Reward, sample: Sample) -> None:
-    """Score each of `TEXTS` in the place of a sample's output."""
+def degenerate_texts(reward: Reward, sample: Sample) -> None:
+    """Any text gets a number, NaN or a clear error."""
     for title, text in TEXTS.items():
         _score(reward, replace(sample, output=text), title)
 
