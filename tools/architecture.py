@@ -31,7 +31,7 @@ LONG = 60  # a function of more lines holds two ideas
 
 # Lines, docstrings included, or how many there are. They follow the code down, and nothing may grow beyond them.
 LIMITS = {
-    "core": 26510,
+    "core": 26484,
     "root modules": 18,
     "learning path": 1428,
     "trainer.py": 327,
@@ -64,7 +64,7 @@ MAY_IMPORT = {
     "registry": "errors processes",
     "config": "errors files knobs registry",
     "plan": "errors knobs registry config",
-    "scaffold": "errors registry",
+    "scaffold": "errors files registry",
     "rewards": "errors knobs types reward_totals registry",
     "builtin": "errors knobs types images objectives registry rewards",  # what a third party may import, and no more
     "training": "errors files knobs types sampling policy processes advantages divergence objectives data rewards "

@@ -54,20 +54,13 @@ def _show_components(name: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(facts, default=repr))
         return
-    out = console()
     for fact in facts:
-        out.print(f"{fact['kind']} {fact['name']}: {fact['summary']}", markup=False, soft_wrap=True, style="bold")
-        out.print(f"  of {fact['package']} {fact['version']}", markup=False, soft_wrap=True)
+        lines = [f"{fact['kind']} {fact['name']}: {fact['summary']}", f"  of {fact['package']} {fact['version']}"]
         for parameter in fact["parameters"]:
             default = "needed" if parameter["needed"] else json.dumps(parameter["default"], default=repr)
-            out.print(f"  {parameter['name']}: {parameter['type']} = {default}", markup=False, soft_wrap=True)
-        if fact["problem"]:
-            out.print(f"  problem  {fact['problem']}", markup=False, soft_wrap=True)
-        for title in ("needs", "takes"):
-            if fact.get(title):
-                out.print(f"  {title:<7}  {fact[title]}", markup=False, soft_wrap=True)
-        if fact.get("config"):
-            out.print(f"\n{fact['config']}", markup=False, soft_wrap=True, end="")
+            lines.append(f"  {parameter['name']}: {parameter['type']} = {default}")
+        lines += [f"  {title:<7}  {fact[title]}" for title in ("problem", "needs", "takes") if fact.get(title)]
+        print(*lines, *([f"\n{fact['config']}"] if fact.get("config") else []), sep="\n")
 
 
 def _facts(kind: str, name: str) -> dict[str, Any]:

@@ -6,13 +6,10 @@ are real, so the new package passes its own tests at once.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +18,13 @@ import jinja2
 
 import grpokit
 from grpokit import registry
-from grpokit.errors import UsageError, nearest, one_line, shown
+from grpokit.errors import UsageError, nearest, shown
+from grpokit.files import writing
 from grpokit.registry import shipped
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 30
-_OTHER_IN_YAML = ("false", "null", "true")
-_MEANS_MORE = {"grpokit": "the toolkit itself", "reward": "the sum of all rewards", "step": "the number of a step"}
+_TAKEN = ("false", "null", "true", "grpokit", "reward", "step")
 _KINDS = {"reward": ("image", "text"), "policy": ("text", "image", "flow")}  # the first is the default
 
 _SHARED = {
@@ -118,7 +115,8 @@ def new(what: str, name: str, *, folder: Path = Path(), kind: str | None = None)
             (visual tokens) or "flow" (steps of a rectified flow).
 
     Raises:
-        UsageError: the name cannot be used or is taken, or the package's folder exists already or cannot be written.
+        UsageError: the name cannot be used or is taken, or the package's folder exists already.
+        RunError: the package cannot be written.
     """
     if what not in ("reward", "policy"):
         raise UsageError(f"Expected reward or policy, got '{what}'{nearest(what, ('reward', 'policy'))}.")
@@ -167,12 +165,8 @@ def _check_name(name: str) -> None:
             f"The name {shown(name)} cannot name a package: expected at most {_LONGEST} small letters, digits and "
             "single hyphens that begin with a letter, such as 'sharp-edges'."
         )
-    if name in _OTHER_IN_YAML:
-        raise UsageError(f"YAML does not read '{name}' as a text, so no config could use this name. Choose another.")
-    if name in _MEANS_MORE:
-        raise UsageError(
-            f"The name '{name}' already means {_MEANS_MORE[name]} in metrics and commands. Choose another."
-        )
+    if name in _TAKEN:
+        raise UsageError(f"The name '{name}' means something else in configs and metrics. Choose another.")
     for plugin in registry.plugins():
         kinds = [spec.kind for spec in plugin.specs if spec.name == name]
         if kinds or name == plugin.name:
@@ -180,9 +174,6 @@ def _check_name(name: str) -> None:
             raise UsageError(
                 f"'{name}' is already the name of {owner} of {plugin.package} {plugin.version}. Choose another name."
             )
-    with suppress(importlib.metadata.PackageNotFoundError):
-        version = importlib.metadata.version(f"grpokit-{name}")
-        raise UsageError(f"A package grpokit-{name} {version} is already installed. Choose another name.")
 
 
 def _render(template: str, words: Mapping[str, Any]) -> str:
@@ -202,25 +193,15 @@ def _render(template: str, words: Mapping[str, Any]) -> str:
 
 
 def _write(place: Path, files: Mapping[str, str]) -> None:
-    """All files or none."""
-    try:
-        place.mkdir(parents=True)
-    except OSError as error:
-        if os.path.lexists(place):
-            raise UsageError(
-                f"{place} exists already, and nothing in it was changed. Choose another name or another --folder, or "
-                "move it away."
-            ) from error
+    if os.path.lexists(place):
         raise UsageError(
-            f"The folder {place} cannot be created: {one_line(error)}. Choose another --folder."
-        ) from error
-    try:
-        for path, text in files.items():
+            f"{place} exists already, and nothing in it was changed. Choose another name or another --folder, or move "
+            "it away."
+        )
+    for path, text in files.items():
+        with writing(place):
             (place / path).parent.mkdir(parents=True, exist_ok=True)
             (place / path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        shutil.rmtree(place, ignore_errors=True)
-        raise UsageError(f"The package cannot be written to {place}: {one_line(error)}.") from error
 
 
 def _next_steps(what: str, place: Path, words: Mapping[str, Any]) -> tuple[str, ...]:
