@@ -71,6 +71,8 @@ def score(
     """
     if out is not None and out.exists() and not overwrite:
         raise UsageError(f"{out} exists already. Choose another with --out, or add --overwrite.")
+    if out is not None and out.resolve() == path.resolve():
+        raise UsageError(f"{out} is the file to be scored. Choose another with --out.")
     from grpokit.run_folder.names import CONFIG, ROLLOUTS
 
     files = {"prompt": prompt, "target": target, "source": source}

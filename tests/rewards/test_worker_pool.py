@@ -354,14 +354,17 @@ def script(folder: Path, body: str) -> Path:
 
 
 def test_a_script_ends_quietly_though_its_rewards_hang(tmp_path: Path) -> None:
+    """And a worker's torch has one thread, though the script imported torch before."""
     body = """
+    print(*(portion.values for portion in ask("", use="torch_threads")))
     pending = ask("hang", "hang")  # and nothing is closed
     time.sleep(0.5)
-    print("done", flush=True)
     """
-    command = [sys.executable, script(tmp_path, body)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | PATHS, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | PATHS
+    done = subprocess.run(
+        [sys.executable, script(tmp_path, body)], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1.0]\n", "")
 
 
 def test_what_nobody_began_is_called_off_when_an_answer_is_refused(pooled: Make, tmp_path: Path) -> None:
@@ -384,13 +387,6 @@ def test_what_nobody_began_is_called_off_when_it_is_closed(pooled: Make) -> None
         list(pending)
     assert multiprocessing.active_children() == []
     assert {*threading.enumerate()} <= before
-
-
-def test_torch_gets_one_thread_even_where_the_script_imports_it(tmp_path: Path) -> None:
-    command = [sys.executable, script(tmp_path, 'print(*(x.values for x in ask("", use="torch_threads")))')]
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | PATHS
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
-    assert done.stdout == "[1.0]\n", done.stderr
 
 
 def test_nothing_stays_behind_when_the_parent_is_killed(tmp_path: Path) -> None:
