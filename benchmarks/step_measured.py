@@ -26,8 +26,8 @@ RUNS = {"1 x 2": (1, 2), "1 x 3": (1, 3), "1 x 8": (1, 8), "2 x 3": (2, 3), "2 x
 GROUP, WARM, STEPS = 32, 2, 12
 JOB = (
     *("train", "toy-lm", f"trainer.group_size={GROUP}", "trainer.micro_batch_size=64", f"trainer.steps={STEPS}"),
-    *("trainer.device=cpu", "data.limit=64", "data.eval_fraction=null", "run.threads=1"),
-    *("run.eval_every=0", "run.save_every=0"),
+    *("trainer.device=cpu", "data.limit=64", "eval.fraction=null", "run.threads=1"),
+    *("eval.every=0", "run.save_every=0"),
 )
 OTHER = "other"
 TRIALS, OTHERS = 8, 0.10  # most runs of a kind; the share of the machine that others may use in a step

@@ -41,7 +41,7 @@ _HOME = {
     "rewards.submission": ["Pending", "Placed", "Portion", "Submits"],
     "rewards.terms": ["RewardTerm"],
     "rewards.worker_pool": ["PooledReward"],
-    "knobs": ["Correction"],
+    "knobs": ["Correction", "EntropyTarget"],
     "objectives": ["Objective"],
     "guards.observer": ["Observer"],
     "training.step": ["Step"],
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from grpokit.evaluation.held_out import evaluate as evaluate
     from grpokit.guards.observer import Observer as Observer
     from grpokit.knobs import Correction as Correction
+    from grpokit.knobs import EntropyTarget as EntropyTarget
     from grpokit.objectives import Objective as Objective
     from grpokit.phases.phase import Phase as Phase
     from grpokit.phases.phased_trainer import PhasedTrainer as PhasedTrainer

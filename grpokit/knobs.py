@@ -83,11 +83,6 @@ class TrainerSettings:
             0 never.
         top_entropy_quantile: the share of an optimizer step's decisions, those of highest entropy, that the policy loss
             acts on.
-        entropy_target: entropy in nats that the entropy bonus keeps up: its coefficient then starts at `entropy_coef`,
-            rises while the entropy is at or below the target and falls else, and acts only there; None keeps it fixed.
-        entropy_coef_delta: the change of that coefficient in each optimizer step.
-        entropy_coef_min: its lower bound.
-        entropy_coef_max: its upper bound.
         max_age: the most optimizer steps by which the weights of a rollout may be behind those of the policy.
         max_zero_std_steps: training ends after this many steps in a row with only zero-std groups: as converged, or
             with an error if the reward has been higher before; None sets no limit.
@@ -114,10 +109,6 @@ class TrainerSettings:
     max_logprob_diff: Positive | None = None
     dynamic_sampling: Whole = 0
     top_entropy_quantile: Share = 1.0
-    entropy_target: Positive | None = None
-    entropy_coef_delta: Positive = 0.005
-    entropy_coef_min: NotNegative = 0.0
-    entropy_coef_max: NotNegative = 1.0
     max_age: Whole = 0
     max_zero_std_steps: Total | None = 20
 
@@ -146,7 +137,7 @@ class TrainerSettings:
         """Refuse numbers that do not fit together.
 
         Raises:
-            UsageError: too many rows a step, minibatches that do not divide the prompts, or bounds in the wrong order.
+            UsageError: too many rows a step, or minibatches that do not divide the prompts.
         """
         rows = self.prompts_per_step * self.group_size
         if rows > 10_000_000:
@@ -155,10 +146,6 @@ class TrainerSettings:
             raise UsageError(
                 f"minibatches={self.minibatches} does not divide prompts_per_step={self.prompts_per_step}: every "
                 "optimizer step takes the same number of whole groups."
-            )
-        if self.entropy_coef_min > self.entropy_coef_max:
-            raise UsageError(
-                f"entropy_coef_min={self.entropy_coef_min} is above entropy_coef_max={self.entropy_coef_max}."
             )
 
 
@@ -213,20 +200,50 @@ class Correction:
 
     def __post_init__(self) -> None:
         check(self)
-        check_bounds(self)
+        self.check_bounds()
+
+    def check_bounds(self) -> None:
+        """Refuse bounds that exclude the weight 1, which right log-probs have.
+
+        Raises:
+            UsageError: with the bounds.
+        """
+        if not self.low <= 1 <= self.high:
+            raise UsageError(
+                f"A correction needs low <= 1 <= high, since equal log-probs have the weight 1; got low={self.low} "
+                f"and high={self.high}."
+            )
 
 
-def check_bounds(correction: Correction) -> None:
-    """Refuse bounds that exclude the weight 1, which right log-probs have.
+@dataclass(frozen=True, kw_only=True)
+class EntropyTarget:
+    """Keeps the entropy up: the coefficient of the entropy bonus starts at `entropy_coef` and adapts to a target.
 
-    Raises:
-        UsageError: with the bounds.
+    Attributes:
+        target: entropy in nats. The coefficient rises while the entropy is at or below it and falls else, and acts only
+            there.
+        delta: the change of the coefficient in each optimizer step.
+        low: its lower bound.
+        high: its upper bound.
     """
-    if not correction.low <= 1 <= correction.high:
-        raise UsageError(
-            f"A correction needs low <= 1 <= high, since equal log-probs have the weight 1; got low={correction.low} "
-            f"and high={correction.high}."
-        )
+
+    target: Positive
+    delta: Positive = 0.005
+    low: NotNegative = 0.0
+    high: NotNegative = 1.0
+
+    def __post_init__(self) -> None:
+        check(self)
+        self.check_bounds()
+
+    def check_bounds(self) -> None:
+        """Refuse bounds in the wrong order.
+
+        Raises:
+            UsageError: with the bounds.
+        """
+        if self.low > self.high:
+            raise UsageError(f"An entropy target needs low <= high; got low={self.low} and high={self.high}.")
 
 
 @dataclass(frozen=True, kw_only=True)

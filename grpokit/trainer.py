@@ -25,7 +25,7 @@ from grpokit.guards.gradients import Gradients
 from grpokit.guards.hacking import RewardHacking
 from grpokit.guards.observer import Observer, check_observers
 from grpokit.guards.zero_std import ZeroStd
-from grpokit.knobs import Correction, SeedSettings, TrainerSettings
+from grpokit.knobs import Correction, EntropyTarget, SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.processes import fsdp2
@@ -71,6 +71,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         advantage: `(rewards [B, R], weights [R], groups [B]) -> [B]`, or one for each decision [B, T].
         objective: the loss per decision.
         correction: importance weights where the rollout's log-probs are not those of training; None for none.
+        entropy: a target that the coefficient of the entropy bonus adapts to; None keeps the objective's coefficient.
         trackers: accelerate's trackers ("tensorboard", "wandb", "mlflow", ...), logging into `folder`.
         folder: where trackers write.
         sharding: "fsdp2" spreads the policy's weights over the processes, "fsdp2-offload" keeps each one's part in the
@@ -93,6 +94,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     advantage: AdvantageFn = advantage_functions.group
     objective: Objective = field(default_factory=GRPO)
     correction: Correction | None = None
+    entropy: EntropyTarget | None = None
     trackers: Sequence[str] = ()
     folder: Path | str | None = None
     sharding: fsdp2.How | None = None
@@ -133,7 +135,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         )
         self._zero_std = ZeroStd(self.max_zero_std_steps)
         self.observers = self._guards() | check_observers(self.observers)
-        self._adaptive_entropy = AdaptiveEntropy(self.objective, self)
+        self._adaptive_entropy = AdaptiveEntropy(self.objective, self.entropy)
         limit = LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._policy.low_precision)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, limit)
         self._drawing = Drawing(
@@ -160,7 +162,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             **{f"observers/{name}": x for name, x in self.observers.items() if isinstance(x, Stateful)},
             "loss_scale": LossScale(self.updates),
         }
-        if self.entropy_target is not None:
+        if self.entropy is not None:
             self._parts["adaptive_entropy"] = self._adaptive_entropy
         if self.objective.needs_reference:
             self._parts["reference_probe"] = self._probe
@@ -313,6 +315,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             advantage=self.advantage,
             objective=self.objective,
             correction=self.correction,
+            entropy=self.entropy,
             trackers=self.trackers,
         )
         knobs.check(self)

@@ -78,7 +78,8 @@ def config(folder: Path, **changes: Any) -> Path:
     settings: dict[str, Any] = {
         "seed": 7,
         "policy": {"use": "tiny_policies:TinyTokens"},
-        "data": {"jsonl": "prompts.jsonl", "eval_jsonl": "held.jsonl"},
+        "data": {"prompts": "prompts.jsonl"},
+        "eval": {"prompts": "held.jsonl", "every": 2, "samples": 3},
         "rewards": [{"use": "tiny_policies:digit_sum", "weight": 0.5}, {"use": "length", "maximum": 3, "scale": 0.1}],
         "trainer": {
             "steps": 5,
@@ -89,7 +90,8 @@ def config(folder: Path, **changes: Any) -> Path:
             "kl": "k3",
             "kl_coef": 0.01,
         },
-        "run": {"dir": "out", "threads": 1, "eval_every": 2, "eval_samples": 3},
+        "run": {"dir": "out", "threads": 1},
+        "trackers": {},
     }
     for key, value in changes.items():
         *groups, last = key.split("__")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from grpokit import Correction, Phase, PhasedTrainer, Prompt, RunError, Sample, Trainer, advantages
+from grpokit import Correction, EntropyTarget, Phase, PhasedTrainer, Prompt, RunError, Sample, Trainer, advantages
 from grpokit.processes.team import is_sharded, local
 from grpokit.rewards.terms import RewardTerm
 from grpokit.runs import train as run
@@ -38,7 +38,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "weights of sequences": ("grpo", {"prompts_per_step": 1, "correction": Correction(per="sequence")}),
     "top entropy": ("grpo", {"top_entropy_quantile": 0.4, **TWICE}),
     "dynamic sampling": ("grpo", {"dynamic_sampling": 3, "group_size": 2}),
-    "an entropy target": ("grpo", {"entropy_coef": 0.01, "entropy_target": 1.0}),
+    "an entropy target": ("grpo", {"entropy_coef": 0.01, "entropy": EntropyTarget(target=1.0)}),
     "rows have few decisions": ("grpo", {"group_size": 5, "reward": "seldom"}),
 }
 
@@ -174,7 +174,7 @@ def train(
         if report.step == stop_after:
             raise RuntimeError("the end of the test")
 
-    options = ("run.save_every=1", "run.eval_every=2", "run.record=true", "run.keep_last=2", "trainer.device=cpu")
+    options = ("run.save_every=1", "eval.every=2", "run.record=true", "run.keep_last=2", "trainer.device=cpu")
     small = (f"trainer.steps={steps}", "trainer.kl_coef=0.05", "data.limit=20")
     watcher = run.Watcher(step=end) if stop_after else None
     return train_preset("toy-lm", folder, *small, *options, *overrides, watcher=watcher, resume=resume).steps

@@ -22,10 +22,12 @@ def train(
     """Train on `prompts.jsonl`; `changes` are like `run__save_every=2` or `rewards=[...]`."""
     settings: dict[str, Any] = {
         "policy": {"use": "switched:Switched"},
-        "data": {"jsonl": "prompts.jsonl", "eval_jsonl": "prompts.jsonl"},
+        "data": {"prompts": "prompts.jsonl"},
+        "eval": {"prompts": "prompts.jsonl"},
         "rewards": [{"use": "switched:reward", "name": "digits"}],
         "trainer": {"steps": STEPS, "prompts_per_step": 2, "group_size": 4, "learning_rate": 0.02, "device": "cpu"},
         "run": {"dir": folder, "threads": 1},
+        "trackers": {},
     }
     watcher = changes.pop("watcher", None)
     for key, value in changes.items():

@@ -140,7 +140,7 @@ def lines_of(page: str, heading: str) -> list[str]:
 @pytest.mark.usefixtures("small_draft")
 def test_readme_can_be_typed_from_top_to_bottom(typed: Typed, tmp_path: Path) -> None:
     """The same lines with few and small steps: each finds what those above it left."""
-    small = "trainer.prompts_per_step=4 trainer.group_size=2 data.limit=8 run.eval_every=0"
+    small = "trainer.prompts_per_step=4 trainer.group_size=2 data.limit=8 eval.every=0"
     lines = lines_of("README.md", "\n## Use\n")
     commands = [line.split()[1] for line in lines]
     assert set(commands) >= {"train", "evaluate", "report", "sample", "redraw", "score", "check", "new"}

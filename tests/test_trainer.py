@@ -16,6 +16,7 @@ from torch import nn
 
 from grpokit import (
     Decisions,
+    EntropyTarget,
     Prompt,
     RewardError,
     RewardTerm,
@@ -210,7 +211,7 @@ def test_every_objective_learns(name: str) -> None:
     "options",
     [
         {"top_entropy_quantile": 0.3},
-        {"entropy_target": 1.0, "entropy_coef_delta": 0.02},
+        {"entropy": EntropyTarget(target=1.0, delta=0.02)},
         {"dynamic_sampling": 2},
         {"objective": objectives.GRPO(off_policy_mask_threshold=0.01, dual_clip=1.5)},
     ],
@@ -765,7 +766,7 @@ def test_a_step_without_decisions_changes_nothing_and_says_so() -> None:
             return replace(rollout, mask=rollout.mask & bool(trainer.completed))
 
     objective = objectives.GRPO(kl_coef=0.1, entropy_coef=0.01)
-    trainer = make(FirstStepMasked(), objective=objective, minibatches=2, entropy_target=1.0)
+    trainer = make(FirstStepMasked(), objective=objective, minibatches=2, entropy=EntropyTarget(target=1.0))
     before = weights(trainer)
     report = trainer.step()
     assert torch.equal(weights(trainer), before)

@@ -31,7 +31,8 @@ trainer:
   updates_per_rollout: 2
   kl_coef: 0.05
   learning_rate: 1e-3
-run: {{record: true, save_every: 1, eval_every: 3, keep_last: 2, best: format, threads: 1}}
+eval: {{every: 3}}
+run: {{record: true, save_every: 1, keep_last: 2, best: format, threads: 1}}
 """
 
 SMALL = (

@@ -1,6 +1,6 @@
 """Draws docs/images/toy-glyph.webp, the moving picture of the first page, from the held-out samples of a run.
 
-grpokit train toy-glyph run.eval_every=10
+grpokit train toy-glyph eval.every=10
 python tools/make_moving_picture.py runs/toy-glyph
 """
 

@@ -31,7 +31,8 @@ TOP = "The whole file"
 PARTS = {  # heading -> the model that declares its keys; the words below each heading
     TOP: ("RunConfig", "The parts of a config."),
     "policy": ("Component", "What learns. The keys beside `use` go to the policy's factory."),
-    "data": ("DataConfig", "Where prompts come from: exactly one of `prompts`, `jsonl`, `dataset` and `use`."),
+    "data": ("DataConfig", "Where prompts come from: exactly one of `prompts`, `dataset` and `use`."),
+    "eval": ("EvalConfig", "The held-out prompts, from at most one of `prompts`, `split` and `fraction`."),
     "rewards": ("RewardConfig", "A list. The keys beside these go to the reward's factory."),
     "trainer": (
         "TrainerConfig",
@@ -41,12 +42,14 @@ PARTS = {  # heading -> the model that declares its keys; the words below each h
         "CorrectionConfig",
         "Importance weights for a [sampler of another kind](../configs.md#another-sampler).",
     ),
+    "trainer.entropy": ("EntropyConfig", "A target that the coefficient of the entropy bonus adapts to."),
     "phases": (
         "PhaseConfig",
         "A list of [stretches in which one policy learns](../configs.md#phases). `trainer` inside a phase takes the "
         "keys of [`trainer`](#trainer) except `steps`, `device` and `mixed_precision`.",
     ),
     "run": ("RunSettings", "What a run leaves behind."),
+    "trackers": ("TrackersConfig", "Where metrics go as well, as [Trackers](../trackers.md) says."),
 }
 
 

@@ -696,8 +696,8 @@ FAULTS = (
     Fault(
         "an entropy coefficient that moves the wrong way",
         "training/adaptive_entropy.py",
-        "if entropy <= s.entropy_target else",
-        "if entropy > s.entropy_target else",
+        "if entropy <= t.target else",
+        "if entropy > t.target else",
         (COEFFICIENT, BONUS),
     ),
     Fault(

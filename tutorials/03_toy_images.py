@@ -98,7 +98,7 @@ halfway = max(1, STEPS // 2)
 
 def run(name, *overrides):
     """Train toy-glyph, with its report in runs/03_<name>."""
-    steps = [f"trainer.steps={STEPS}", f"run.eval_every={halfway}", f"run.dir=runs/03_{name}"]
+    steps = [f"trainer.steps={STEPS}", f"eval.every={halfway}", f"run.dir=runs/03_{name}"]
     config, _ = presets.read_config("toy-glyph", [*steps, *overrides])
     return train.train(config, name=name, overwrite=True)
 

@@ -221,7 +221,7 @@ command(
     "toy-glyph",
     "rewards=[{use: clear-border, weight: 0.2}, {use: ssim, weight: 0.4}, {use: ocr, weight: 0.4}]",
     f"trainer.steps={STEPS}",
-    f"run.eval_every={STEPS}",
+    f"eval.every={STEPS}",
     keep=6,
 )
 

@@ -109,7 +109,7 @@ for _ in range(2):
 # %%
 config, name = presets.read_config(
     "lm-arithmetic",
-    [f"policy.model={MODEL}", f"trainer.steps={STEPS}", f"run.eval_every={STEPS}", "run.dir=runs/06_your_lm"],
+    [f"policy.model={MODEL}", f"trainer.steps={STEPS}", f"eval.every={STEPS}", "run.dir=runs/06_your_lm"],
 )
 result = train.train(config, name=name, overwrite=True)
 for key in ("right", "format"):
@@ -162,7 +162,7 @@ print(*sorted(file.name for file in exported.iterdir()), sep="\n")
 # | `loss_type` (`dapo`) | `trainer.objective` (`grpo`) | |
 # | `beta`, `epsilon` | `trainer.kl_coef`, `trainer.clip_range` | |
 # | `scale_rewards`: `group`, `none` | `trainer.advantage`: `group`, `centred` | |
-# | `report_to`, `output_dir` | `run.trackers`, `run.dir` | |
+# | `report_to`, `output_dir` | `trackers.use`, `run.dir` | |
 #
 # The page *Language models* of the documentation has every field, and those without a counterpart.
 #

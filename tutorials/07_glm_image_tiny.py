@@ -170,7 +170,7 @@ STEPS = 4  # of each of the four phases
 # %%
 overrides = [
     *(f"phases.{phase}.steps={STEPS}" for phase in (0, 1)),
-    f"run.eval_every={4 * STEPS}",  # before the first step and after the last
+    f"eval.every={4 * STEPS}",  # before the first step and after the last
     "run.dir=runs/07_glm_image_tiny",
 ]
 config, name = presets.read_config("glm-glyph-halves", overrides)

@@ -111,7 +111,8 @@ policy:
   size: {list(SIZE)}
   ar: {{lora: {{r: 8}}, decode: {{steps: 8, guidance: 1.0}}, train_tokens: large}}
   dit: {{lora: {{r: 8}}, steps: 8, window: {{width: 2}}, eval_steps: 20}}
-data: {{prompts: prompts.txt, targets: target_images, eval_fraction: 0.2}}
+data: {{prompts: prompts.txt, targets: target_images}}
+eval: {{fraction: 0.2, every: {STEPS}, samples: 4}}
 rewards:
 {rewards}
 trainer: {{prompts_per_step: 4, group_size: 8, micro_batch_size: 8, advantage: gdpo, kl_coef: 0}}
@@ -119,7 +120,7 @@ phases:
   - {{name: writing, policy: ar, steps: {STEPS}, trainer: {{learning_rate: 2.0e-3}}}}
   - {{name: painting, policy: dit, steps: {STEPS}, trainer: {{learning_rate: 2.0e-3}}}}
 rounds: 1
-run: {{dir: run, eval_every: {STEPS}, eval_samples: 4, threads: 1}}
+run: {{dir: run, threads: 1}}
 """
 if MODEL != "tiny":
     config = config.replace("2.0e-3", "2.0e-5").replace(

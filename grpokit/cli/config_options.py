@@ -15,10 +15,10 @@ _USUAL = (
     "trainer.micro_batch_size",
     "trainer.learning_rate",
     "trainer.objective",
+    "eval.every",
     "run.dir",
-    "run.eval_every",
     "run.save_every",
-    "run.trackers",
+    "trackers.use",
     "seed",
 )
 

@@ -106,7 +106,7 @@ def evaluate(
     """Score held-out prompts before and after training.
 
     "After" is a run's last checkpoint, or the checkpoint that RUN_OR_PRESET names. A preset has only "before". Both
-    draw run.eval_samples samples per held-out prompt, unless --count says otherwise, from the same seeds.
+    draw eval.samples samples per held-out prompt, unless --count says otherwise, from the same seeds.
     """
     config, place = read(source, overrides)
     from grpokit.evaluation.held_out import evaluate as score_policy
@@ -117,7 +117,7 @@ def evaluate(
     prompts = held_out.first(limit)
     for line in _about_held_out(training, held_out, None if overrides else place):
         print(f"warning: {line}", file=sys.stderr)
-    per_prompt = count or config.run.eval_samples
+    per_prompt = count or config.eval.samples
     columns = {}
     with _ready(config, prompts) as (terms, policies):
         for label, weights in [("before", None), *([("after", place)] if place else [])]:
@@ -226,7 +226,7 @@ def _held_out(config: RunConfig) -> tuple[PromptSequence, PromptSequence]:
 
     training, held_out = build.prompts(config)
     if held_out is None:
-        raise UsageError("The config names no held-out prompts. Set data.eval_prompts or data.eval_fraction.")
+        raise UsageError("The config names no held-out prompts. Set eval.prompts or eval.fraction.")
     return training, held_out
 
 

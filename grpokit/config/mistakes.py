@@ -160,8 +160,8 @@ def _remedy(kind: str, key: str, value: Any, context: Mapping[str, Any]) -> str:
         return " (a text: write numbers as 10, 1.5 or 5e-6, without quotes, units or underscores)"
     if kind == "string_type" and isinstance(value, (int, float)):
         return " (put it in quotes)"
-    if kind == "model_type" and key == "trainer.correction":
-        return " (as in {how: mask})"
+    if kind == "model_type" and key in ("trainer.correction", "trainer.entropy"):
+        return " (as in {how: mask})" if key == "trainer.correction" else " (as in {target: 1})"
     if kind == "model_type" and isinstance(value, str) and len(value) <= 80:
         return f" (a component is named by `use`: {{use: {value}}})" if key != "data" else " (as in {prompts: ...})"
     if kind == "list_type" and key == "rewards":

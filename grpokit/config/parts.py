@@ -13,11 +13,13 @@ from grpokit.errors import UsageError, nearest
 from grpokit.knobs import (
     ClipSettings,
     Correction,
+    Count,
+    EntropyTarget,
     ObjectiveSettings,
     RewardSettings,
     Total,
     TrainerSettings,
-    check_bounds,
+    Whole,
     meanings,
 )
 
@@ -116,47 +118,46 @@ def trained_on(rewards: list[RewardConfig]) -> list[RewardConfig]:
     return rewards
 
 
-_COMPANIONS = {
-    "prompts": ["targets", "images"],
-    "dataset": ["subset", "eval_split"],
-    "eval_prompts": ["eval_targets", "eval_images"],
-}
-
-
-class DataConfig(Strict):
-    """Where prompts come from: exactly one of `prompts`, `jsonl`, `dataset` and `use`."""
-
-    # a source's own keys are allowed beside `use` only, which is checked below
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+class PromptSource(Strict):
+    """Where prompts are: a file with the pictures that go with it, or a split of the dataset."""
 
     prompts: Text | None = Field(
         default=None, description="lines of text, JSON, CSV, Parquet, pictures with metadata, or shards"
     )
     targets: Text | None = Field(default=None, description="folder of target pictures named by line number from 1")
     images: Text | None = Field(default=None, description="folder of source pictures, likewise")
-    jsonl: Text | None = Field(default=None, description="another name of `prompts`")
+    split: Text | None = Field(default=None, description="the dataset's split")
+
+    @model_validator(mode="after")
+    def _pictures_of_prompts(self) -> PromptSource:
+        alone = [name for name in ("targets", "images") if self.prompts is None and getattr(self, name)]
+        if alone:  # without this check it would be ignored
+            raise ValueError(f"'{alone[0]}' goes with 'prompts', which is not set")
+        return self
+
+
+class DataConfig(PromptSource):
+    """Where prompts come from: exactly one of `prompts`, `dataset` and `use`."""
+
+    # a source's own keys are allowed beside `use` only, which is checked below
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
     dataset: Text | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
     subset: Text | None = Field(default=None, description="the dataset's subset, where it has several")
     split: Text = Field(default="train", description="the dataset's split")
     columns: dict[str, str | None] = Field(default_factory=dict, description="columns for prompt, target, image")
     use: Text | None = Field(default=None, description="`package.module:function` called with split='train' or 'eval'")
-    eval_prompts: Text | None = Field(default=None, description="held-out prompts, as `prompts`")
-    eval_targets: Text | None = Field(default=None, description="their target pictures")
-    eval_images: Text | None = Field(default=None, description="their source pictures")
-    eval_jsonl: Text | None = Field(default=None, description="held-out prompts, as `jsonl`")
-    eval_split: Text | None = Field(default=None, description="the dataset's split of held-out prompts")
-    eval_fraction: float | None = Field(default=None, gt=0, lt=1, description="share of the prompts to hold out")
     max_pixels: Total | None = Field(
         default=None, ge=1, description="a picture with more pixels is refused; null: grpokit's limit, 36 million"
     )
 
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:
-        sources = [name for name in ("prompts", "jsonl", "dataset", "use") if getattr(self, name) is not None]
+        sources = [name for name in ("prompts", "dataset", "use") if getattr(self, name) is not None]
         if len(sources) != 1:
             raise PydanticCustomError(
                 TWO_SOURCES,
-                "give exactly one of prompts, jsonl, dataset and use; got {sources}",
+                "give exactly one of prompts, dataset and use; got {sources}",
                 {"sources": " and ".join(sources) or "none"},
             )
         for name in ("max_pixels", "columns"):
@@ -168,17 +169,28 @@ class DataConfig(Strict):
         unknown = next(iter(self.model_extra or {}), None)
         if unknown and self.use is None:
             raise ValueError(f"unknown key '{unknown}'{nearest(unknown, type(self).model_fields)}")
-        kinds = [
-            n for n in ("eval_prompts", "eval_jsonl", "eval_split", "eval_fraction") if getattr(self, n) is not None
-        ]
-        if len(kinds) > 1:
+        if self.subset and self.dataset is None:
+            raise ValueError("'subset' goes with 'dataset', which is not set")
+        return self
+
+
+class EvalConfig(PromptSource):
+    """The held-out prompts, and how often they are scored."""
+
+    fraction: float | None = Field(default=None, gt=0, lt=1, description="share of the prompts of `data` to hold out")
+    every: Whole = Field(default=0, description="evaluate every n steps; 0: only before and after")
+    samples: Count = Field(default=1, description="samples per held-out prompt")
+    batch_size: Count | None = Field(
+        default=None, description="the most held-out samples drawn at a time; null: as many as a rollout has room for"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> EvalConfig:
+        sources = [name for name in ("prompts", "split", "fraction") if getattr(self, name) is not None]
+        if len(sources) > 1:
             raise ValueError(
-                f"give one kind of held-out prompts; got {' and '.join(kinds)} (set a key to null to remove it)"
+                f"give one kind of held-out prompts; got {' and '.join(sources)} (set a key to null to remove it)"
             )
-        for owner, companions in _COMPANIONS.items():
-            alone = [n for n in companions if getattr(self, owner) is None and getattr(self, n)]
-            if alone:  # without this check it would be ignored
-                raise ValueError(f"'{alone[0]}' goes with '{owner}', which is not set")
         return self
 
 
@@ -201,12 +213,28 @@ class CorrectionConfig(Strict, Correction):  # type: ignore[misc]  # no dataclas
     model_config = ConfigDict(json_schema_extra=described_by(Correction))
 
     @model_validator(mode="after")
-    def _bounds_around_one(self) -> CorrectionConfig:
-        try:
-            check_bounds(self)
-        except UsageError as error:
-            raise ValueError(str(error).rstrip(".")) from error
+    def _bounds_in_order(self) -> CorrectionConfig:
+        _check(self.check_bounds)
         return self
+
+
+class EntropyConfig(Strict, EntropyTarget):  # type: ignore[misc]
+    """A target that the entropy bonus adapts to."""
+
+    model_config = ConfigDict(json_schema_extra=described_by(EntropyTarget))
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> EntropyConfig:
+        _check(self.check_bounds)
+        return self
+
+
+def _check(method: Callable[[], None]) -> None:
+    """Call a check of the knobs' own, whose error pydantic lists with the place."""
+    try:
+        method()
+    except UsageError as error:
+        raise ValueError(str(error).rstrip(".")) from error
 
 
 class TrainerConfig(_FlatObjective, TrainerSettings):
@@ -221,6 +249,7 @@ class TrainerConfig(_FlatObjective, TrainerSettings):
         default="grpo", description="how advantages and log-probs become a loss; parameters stand beside `use`"
     )
     correction: CorrectionConfig | None = None
+    entropy: EntropyConfig | None = None
 
     @property
     def flat_objective(self) -> dict[str, Any]:
@@ -236,8 +265,5 @@ class TrainerConfig(_FlatObjective, TrainerSettings):
 
     @model_validator(mode="after")
     def _numbers_that_fit_together(self) -> TrainerConfig:
-        try:
-            self.check_shares()
-        except UsageError as error:
-            raise ValueError(str(error).rstrip(".")) from error
+        _check(self.check_shares)
         return self

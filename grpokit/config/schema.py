@@ -33,6 +33,7 @@ from grpokit.config.parts import (
     OBJECTIVE_KEYS,
     Component,
     DataConfig,
+    EvalConfig,
     RewardConfig,
     Strict,
     Text,
@@ -57,6 +58,15 @@ class StopConfig(Strict):
     patience: Count = Field(description="evaluations in a row without a better score after which the run ends")
 
 
+class TrackersConfig(Strict):
+    """Where metrics go as well."""
+
+    use: list[_Tracker] = Field(default_factory=list, description="tensorboard, wandb, mlflow and others")
+    project: Text | None = Field(default=None, description="their project; null: grpokit")
+    name: Text | None = Field(default=None, description="the run's name there; null: that of the run folder")
+    tags: list[Text] = Field(default_factory=list, description="the run's tags there")
+
+
 class RunSettings(Strict):
     """What a run leaves behind."""
 
@@ -70,17 +80,6 @@ class RunSettings(Strict):
         default=None, description="ends the run early, as in {reward: ocr, patience: 5}; null: it takes all its steps"
     )
     record: bool = Field(default=False, description="keep every rollout in rollouts/, for score and redraw")
-    eval_every: Whole = Field(default=0, description="evaluate every n steps; 0: only before and after")
-    eval_samples: Count = Field(default=1, description="samples per held-out prompt")
-    eval_batch_size: Count | None = Field(
-        default=None, description="the most held-out samples drawn at a time; null: as many as a rollout has room for"
-    )
-    trackers: list[_Tracker] = Field(
-        default_factory=list, description="where metrics go as well: tensorboard, wandb, mlflow and others"
-    )
-    project: Text | None = Field(default=None, description="the trackers' project; null: grpokit")
-    name: Text | None = Field(default=None, description="the run's name in trackers; null: that of the run folder")
-    tags: list[Text] = Field(default_factory=list, description="the run's tags in trackers")
     threads: int | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
     sharding: Literal["fsdp2", "fsdp2-offload"] | None = Field(
         default=None, description="spread the policy's weights over the processes; offload: keep the parts on the CPU"
@@ -106,11 +105,13 @@ class RunConfig(Strict, SeedSettings):
 
     policy: Component
     data: DataConfig
+    eval: EvalConfig = Field(default_factory=EvalConfig)
     rewards: list[RewardConfig] = Field(min_length=1)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     phases: list[PhaseConfig] = Field(default_factory=list, description="policies that learn in turn")
     rounds: Count = Field(default=1, description="how often the phases are gone through")
     run: RunSettings = Field(default_factory=RunSettings)
+    trackers: TrackersConfig = Field(default_factory=TrackersConfig)
 
     @field_validator("rewards")
     @classmethod
@@ -127,7 +128,9 @@ class RunConfig(Strict, SeedSettings):
         return phases
 
     @model_validator(mode="after")
-    def _keys_that_go_with_phases(self) -> RunConfig:
+    def _keys_that_go_together(self) -> RunConfig:
+        if self.eval.split is not None and self.data.dataset is None:
+            raise ValueError("eval.split goes with data.dataset, which is not set (set it to null to remove it)")
         if self.phases and "steps" in self.trainer.model_fields_set:
             raise ValueError("trainer.steps does not go with phases: each phase has steps, and rounds repeats them all")
         if self.rounds > 1 and not self.phases:

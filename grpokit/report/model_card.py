@@ -68,7 +68,7 @@ def _part(run: Run, key: str) -> Mapping[str, Any]:
 
 def _training(run: Run, step: int) -> Iterator[str]:
     trainer, data, policy = _part(run, "trainer"), _part(run, "data"), _part(run, "policy")
-    source = next((data[key] for key in ("dataset", "jsonl", "prompts", "use") if data.get(key)), "unknown")
+    source = next((data[key] for key in ("dataset", "prompts", "use") if data.get(key)), "unknown")
     own = {key: value for key, value in policy.items() if key != "use" and value is not None}
     rows = {
         "policy": f"{policy.get('use', 'unknown')}{f' ({_flat(own)})' if own else ''}",

@@ -33,15 +33,15 @@ def check_scores(config: RunConfig, terms: Sequence[RewardTerm], held_out: Seque
         if held_out is None:
             raise ConfigError(
                 f"run.{key} looks at '{name}', a held-out score, but the config names no held-out prompts: give "
-                "data.eval_prompts, data.eval_jsonl or data.eval_fraction."
+                "eval.prompts, eval.split or eval.fraction."
             )
         if name not in names:
             raise ConfigError(
                 f"{config.place('run', key)}there is no held-out score '{name}'{nearest(name, names)}. The scores are "
                 f"{', '.join(names)}."
             )
-    if stop and not config.run.eval_every:
-        raise ConfigError(f"{config.place('run', 'stop')}it looks at evaluations during the run: set run.eval_every.")
+    if stop and not config.eval.every:
+        raise ConfigError(f"{config.place('run', 'stop')}it looks at evaluations during the run: set eval.every.")
 
 
 def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: PromptSequence | None) -> list[str]:

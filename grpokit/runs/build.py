@@ -15,14 +15,14 @@ import torch
 
 from grpokit import data, registry
 from grpokit.advantages import AdvantageFn
-from grpokit.config.parts import Component
+from grpokit.config.parts import Component, PromptSource
 from grpokit.config.phases import PhaseConfig
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, DataError, PluginError, nearest, shown
 from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.images import MAX_PIXELS
-from grpokit.knobs import Correction, TrainerSettings, meanings
+from grpokit.knobs import Correction, EntropyTarget, TrainerSettings, meanings
 from grpokit.objectives import Objective
 from grpokit.phases.phase import Phase
 from grpokit.phases.phased_trainer import PhasedTrainer
@@ -132,54 +132,33 @@ def check_callable(kind: str, name: str, built: Any, arguments: str) -> None:
 
 def prompts(config: RunConfig) -> tuple[PromptSequence, PromptSequence | None]:
     """Read the training prompts and the held-out ones (None where the config names none)."""
-    d = config.data
-    train = _read(
-        config, "train", text=d.prompts, targets=d.targets, images=d.images, jsonl=d.jsonl, dataset_split=d.split
-    )
+    train = _read(config, "data", config.data)
     assert train is not None  # the config's schema asks for one source
-    if d.eval_fraction is not None:
-        with config.at("data", "eval_fraction"):
-            return data.hold_out(train, d.eval_fraction, config.seed)
-    return train, _read(
-        config,
-        "eval",
-        text=d.eval_prompts,
-        targets=d.eval_targets,
-        images=d.eval_images,
-        jsonl=d.eval_jsonl,
-        dataset_split=d.eval_split,
-    )
+    if config.eval.fraction is not None:
+        with config.at("eval", "fraction"):
+            return data.hold_out(train, config.eval.fraction, config.seed)
+    return train, _read(config, "eval", config.eval)
 
 
-def _read(
-    config: RunConfig,
-    split: Literal["train", "eval"],
-    *,
-    text: str | None,
-    targets: str | None,
-    images: str | None,
-    jsonl: str | None,
-    dataset_split: str | None,
-) -> PromptSequence | None:
-    """The prompts of one split from what the config names for it; None where it names nothing."""
-    source, limit = config.data, config.data.max_pixels or MAX_PIXELS
-    prefix = "eval_" if split == "eval" else ""  # of the keys
-    for key, path in (("prompts", text), ("jsonl", jsonl)):
-        if path is not None:
-            with config.at("data", f"{prefix}{key}"):
-                return data.read_prompts(
-                    path, columns=source.columns, targets=_path(targets), images=_path(images), max_pixels=limit
-                )
-    if source.dataset is not None and dataset_split is not None:
-        with config.at("data", "eval_split" if split == "eval" else "dataset"):
-            return data.read_dataset(
-                source.dataset,
-                subset=source.subset,
-                split=dataset_split,
-                columns=source.columns,
+def _read(config: RunConfig, group: Literal["data", "eval"], source: PromptSource) -> PromptSequence | None:
+    """The prompts that a group of the config names; None where it names none."""
+    d = config.data
+    limit = d.max_pixels or MAX_PIXELS
+    if source.prompts is not None:
+        with config.at(group, "prompts"):
+            return data.read_prompts(
+                source.prompts,
+                columns=d.columns,
+                targets=_path(source.targets),
+                images=_path(source.images),
                 max_pixels=limit,
             )
-    return None if source.use is None else _from_function(config, source.use, split)
+    if d.dataset is not None and source.split is not None:
+        with config.at(*(("data", "dataset") if source is d else ("eval", "split"))):
+            return data.read_dataset(
+                d.dataset, subset=d.subset, split=source.split, columns=d.columns, max_pixels=limit
+            )
+    return None if d.use is None else _from_function(config, d.use, "train" if source is d else "eval")
 
 
 def _from_function(config: RunConfig, use: str, split: str) -> PromptSequence:
@@ -218,7 +197,8 @@ def trainer(
         terms = (own_rewards or {}).get(phase.name, rewards)
         named = _policy_of(config, place, phase, policies)
         settings: dict[str, Any] = {name: getattr(own.trainer, name) for name in meanings(TrainerSettings)}
-        settings |= {"advantage": advantage(own, terms), "objective": objective(own), "correction": correction(own)}
+        settings |= {"advantage": advantage(own, terms), "objective": objective(own)}
+        settings |= {"correction": correction(own), "entropy": entropy(own)}
         with config.at("phases", place) if config.phases else nullcontext():
             built = Trainer(
                 policies[named],
@@ -295,7 +275,13 @@ def objective(config: RunConfig) -> Objective:
 def correction(config: RunConfig) -> Correction | None:
     """The importance weights that the config sets."""
     chosen = config.trainer.correction
-    return None if chosen is None else Correction(**{name: getattr(chosen, name) for name in meanings(Correction)})
+    return None if chosen is None else Correction(**dict(chosen))
+
+
+def entropy(config: RunConfig) -> EntropyTarget | None:
+    """The target of the entropy bonus that the config sets."""
+    chosen = config.trainer.entropy
+    return None if chosen is None else EntropyTarget(**dict(chosen))
 
 
 def _component(kind: str, setting: str | Component, flat: dict[str, Any]) -> Any:

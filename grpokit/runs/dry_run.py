@@ -36,7 +36,7 @@ def dry_run(config: RunConfig, *, name: str = "run") -> Iterator[str]:
         UsageError: bad input, as for a run.
         RewardError, RunError: a reward or the policy failed.
     """
-    tracking.require(config.run.trackers)
+    tracking.require(config.trackers.use)
     prompts, held_out = build.prompts(config)
     warnings = before_training.unscorable_prompts(config, prompts, held_out)
     build.check_prompts(config, prompts, held_out)

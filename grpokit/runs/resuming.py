@@ -24,8 +24,9 @@ from grpokit.run_folder.header import versions
 from grpokit.run_folder.names import CONFIG, DATA, VERSIONS
 
 _PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
-_FREE = re.compile(  # where rewards run, and what stops a run
-    r"(phases\.\d+\.)?(rewards\.\d+\.(workers|reward_timeout|placement|on_error|skip_limit)(\..+)?"
+_FREE = re.compile(  # folders, how often, where rewards run, and what stops a run
+    r"(run|trackers)\..+|data\.max_pixels|eval\.(every|samples|batch_size)"
+    r"|(phases\.\d+\.)?(rewards\.\d+\.(workers|reward_timeout|placement|on_error|skip_limit)(\..+)?"
     r"|trainer\.max_(logprob_diff|zero_std_steps))"
 )
 _KINDS = {"train": "training prompts", "held_out": "held-out prompts"}
@@ -44,8 +45,7 @@ def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests
 def refuse_other_config(folder: Path, config: RunConfig) -> None:
     """A resumed run is the same run only with the same config.
 
-    The part `run` (folders, how often) may change, where rewards run, what stops the run, and the number of steps or
-    rounds where no schedule depends on it.
+    What `_FREE` names may change, and the number of steps or rounds where no schedule depends on it.
 
     Raises:
         UsageError: lists what differs.
@@ -69,7 +69,7 @@ def changed_config(folder: Path, config: RunConfig, free: Sequence[str] = ()) ->
     return [
         f"{key}: {old!r} -> {new!r}"
         for key, old, new in differences(resolved(before), resolved(config))
-        if not (key.startswith(("run.", "data.max_pixels", *free)) or _FREE.fullmatch(key) or _renamed(key, old, new))
+        if not (key.startswith(tuple(free)) or _FREE.fullmatch(key) or _renamed(key, old, new))
     ]
 
 

@@ -177,7 +177,7 @@ class Run:
 
     def begin(self) -> None:
         """Begin the folder of a new run or cut that of a resumed one, and evaluate where that is due."""
-        every = self.config.run.eval_every
+        every = self.config.eval.every
         with ExitStack() as stack:
             if self.team.rank == 0:
                 stack.enter_context(begun(self.folder, resumed=self.resumed))
@@ -221,10 +221,10 @@ class Run:
 
     def step(self) -> None:
         """Take a step, write down what it did, and evaluate and save where that is due."""
-        settings = self.config.run
+        settings, every = self.config.run, self.config.eval.every
         step_report = self.trainer.step()
         number = step_report.step
-        due = bool(settings.eval_every and number % settings.eval_every == 0)
+        due = bool(every and number % every == 0)
         groups = due or number in (1, self.trainer.steps) or bool(self.trainer.converged)
         if groups or settings.record:
             step_report = self.trainer.whole(step_report)
@@ -250,7 +250,7 @@ class Run:
         step = self.trainer.completed
         if self.held_out is None or self._last_evaluation == step:
             return
-        self.watcher.evaluating(len(self.held_out) * self.config.run.eval_samples)
+        self.watcher.evaluating(len(self.held_out) * self.config.eval.samples)
         evaluation = self._scored()
         if self.team.rank == 0:
             self.journal.evaluation(step, evaluation)
@@ -262,15 +262,15 @@ class Run:
 
     def _scored(self) -> Evaluation:
         assert self.held_out is not None
-        trainer, settings = self.trainer.current.trainer, self.config.run
+        trainer, settings = self.trainer.current.trainer, self.config.eval
         drawn = trainer.sizes.rollout_batch_size or trainer.prompts_per_step * trainer.group_size
         return evaluate(
             self._drawing,
             self.terms,
             self.held_out,
             seed=self.config.seed,
-            samples_per_prompt=settings.eval_samples,
-            batch_size=settings.eval_batch_size or drawn,
+            samples_per_prompt=settings.samples,
+            batch_size=settings.batch_size or drawn,
             mixed_precision=self.config.trainer.mixed_precision,
             team=self.team,
         )

@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image
 
-from grpokit.config.schema import RunConfig, RunSettings, resolved
+from grpokit.config.schema import RunConfig, TrackersConfig, resolved
 from grpokit.evaluation.held_out import Evaluation
 from grpokit.files import read_json, write_text
 from grpokit.images import Drawable
@@ -55,14 +55,15 @@ class Tracking:
         Raises:
             UsageError: a tracker cannot be started.
         """
-        if not config.run.trackers:
+        chosen = config.trackers
+        if not chosen.use:
             return
-        state = _state(folder) if "wandb" in config.run.trackers else {}
+        state = _state(folder) if "wandb" in chosen.use else {}
         self._trackers = trackers.start(
-            config.run.trackers,
+            chosen.use,
             folder,
-            project=config.run.project or os.environ.get("WANDB_PROJECT") or "grpokit",
-            options=_options(config.run, folder, trainer.completed, state),
+            project=chosen.project or os.environ.get("WANDB_PROJECT") or "grpokit",
+            options=_options(chosen, folder, trainer.completed, state),
             warn=warn,
         )
         for tracker in self._trackers:
@@ -83,18 +84,18 @@ class Tracking:
                 tracker.evaluation(step, evaluation.summary(), samples)
 
 
-def _options(run: RunSettings, folder: Path, completed: int, state: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _options(chosen: TrackersConfig, folder: Path, completed: int, state: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What each tracker's own arguments are; an environment variable of W&B counts where the config says nothing."""
-    name = run.name or folder.resolve().name
-    wandb: dict[str, Any] = {"dir": str(folder), "resume": "allow", "tags": run.tags or None}
-    if run.name or "WANDB_NAME" not in os.environ:
+    name = chosen.name or folder.resolve().name
+    wandb: dict[str, Any] = {"dir": str(folder), "resume": "allow", "tags": chosen.tags or None}
+    if chosen.name or "WANDB_NAME" not in os.environ:
         wandb["name"] = name
     if "wandb" in state:
         wandb["id"] = state["wandb"]
     return {
         "tensorboard": {"purge_step": completed + 1} if completed else {},
         "wandb": wandb,
-        "mlflow": {"run_name": name, "tags": dict.fromkeys(run.tags, "")},
+        "mlflow": {"run_name": name, "tags": dict.fromkeys(chosen.tags, "")},
     }
 
 

@@ -50,7 +50,7 @@ def train(
         torch.set_num_threads(config.run.threads)
     if config.run.record:
         rollout_record.require()
-    tracking.require(config.run.trackers)
+    tracking.require(config.trackers.use)
     team = join(config.run.process_timeout)  # before anything is built, since it takes this process's GPU
     run = Run(config, Path(config.run.dir or Path("runs") / name), watcher or Watcher(), team)
     early = signals.handled(signal.default_int_handler, *signals.ENDS)  # leaves all tidy, too

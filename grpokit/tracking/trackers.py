@@ -202,8 +202,8 @@ def _cell(text: str) -> str:
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """A nested config with dotted keys; lists become JSON, and null the word.
 
-    >>> flat({"run": {"dir": "out", "tags": ["a"]}})
-    {'run.dir': 'out', 'run.tags': '["a"]'}
+    >>> flat({"trackers": {"name": "first", "tags": ["a"]}})
+    {'trackers.name': 'first', 'trackers.tags': '["a"]'}
     """
     found: dict[str, Any] = {}
     for name, value in config.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from grpokit.errors import UsageError
-from grpokit.knobs import TrainerSettings
+from grpokit.knobs import EntropyTarget
 from grpokit.objectives import Objective
 from grpokit.training.metrics import Tally
 from grpokit.training.state import State
@@ -18,38 +18,37 @@ from grpokit.training.state import State
 class AdaptiveEntropy:
     """The coefficient of the entropy bonus, from one optimizer step to the next; without a target it stays."""
 
-    def __init__(self, objective: Objective, settings: TrainerSettings) -> None:
-        self._objective, self._settings = objective, settings
+    def __init__(self, objective: Objective, target: EntropyTarget | None) -> None:
+        self._objective, self._target = objective, target
         self.coef = objective.entropy_coef  # it acts only while the entropy is at or below the target
         self.entropy: float | None = None  # mean of the last optimizer step
 
     @property
     def objective(self) -> Objective:
         """The objective of the next optimizer step."""
-        target = self._settings.entropy_target
-        if target is None:
+        if self._target is None:
             return self._objective
-        low = self.entropy is not None and self.entropy <= target
+        low = self.entropy is not None and self.entropy <= self._target.target
         return replace(self._objective, entropy_coef=self.coef if low else 0.0)
 
     def adapt(self, tally: Tally) -> None:
         """Set the coefficient of the next optimizer step by the statistics of the last one."""
-        s = self._settings
-        if s.entropy_target is None or not tally.decided:
+        t = self._target
+        if t is None or not tally.decided:
             return
         means = tally.means()
         if "entropy" not in means:
             raise UsageError(
-                f"entropy_target is {s.entropy_target}, but this policy's logprobs() gives no entropy. Set it to null, "
-                "or let logprobs() return Decisions with entropy [b, t]."
+                f"The entropy's target is {t.target}, but this policy's logprobs() gives no entropy. Set entropy to "
+                "null, or let logprobs() return Decisions with entropy [b, t]."
             )
         self.entropy = entropy = means["entropy"]
-        change = s.entropy_coef_delta if entropy <= s.entropy_target else -s.entropy_coef_delta
-        self.coef = min(max(self.coef + change, s.entropy_coef_min), s.entropy_coef_max)
+        change = t.delta if entropy <= t.target else -t.delta
+        self.coef = min(max(self.coef + change, t.low), t.high)
 
     def metrics(self) -> dict[str, float]:
         """The coefficient of the next optimizer step, if there is a target."""
-        return {} if self._settings.entropy_target is None else {"entropy_coef": self.coef}
+        return {} if self._target is None else {"entropy_coef": self.coef}
 
     def state_dict(self) -> State:
         """The coefficient and the entropy."""

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 
 from grpokit.errors import UsageError, shown
-from grpokit.knobs import Correction
+from grpokit.knobs import Correction, EntropyTarget
 from grpokit.objectives import Objective
 from grpokit.policy import Policy
 from grpokit.types import Ask, Decisions, Rollout
@@ -41,7 +41,7 @@ def check_policy(policy: object) -> None:
 
 
 def check_arguments(
-    *, policy: object, advantage: object, objective: object, correction: object, trackers: object
+    *, policy: object, advantage: object, objective: object, correction: object, entropy: object, trackers: object
 ) -> None:
     """Check what `Trainer` was given besides its knobs, its rewards and its prompts."""
     check_policy(policy)
@@ -53,6 +53,12 @@ def check_arguments(
             correction,
             correction is None or isinstance(correction, Correction),
             "None, or one such as grpokit.Correction(how='mask')",
+        ),
+        (
+            "entropy",
+            entropy,
+            entropy is None or isinstance(entropy, EntropyTarget),
+            "None, or one such as grpokit.EntropyTarget(target=1)",
         ),
         ("trackers", trackers, isinstance(trackers, (list, tuple)), 'a list of names such as ["tensorboard"]'),
     ):

@@ -87,7 +87,7 @@ def prompts(content: str | bytes, *says: str, files: Mapping[str, str | bytes] |
 
 def jsonl(line: str, *says: str, files: Mapping[str, str | bytes] | None = None) -> Bad:
     """The second line of a JSONL file."""
-    return change("data={jsonl: p.jsonl}", *says, files={"p.jsonl": f'{{"prompt": "1"}}\n{line}\n', **(files or {})})
+    return change("data={prompts: p.jsonl}", *says, files={"p.jsonl": f'{{"prompt": "1"}}\n{line}\n', **(files or {})})
 
 
 def code(use: str, body: str, *says: str, **options: str) -> Bad:
@@ -151,9 +151,9 @@ CONFIG_FILE = {
 KEYS = {
     "an unknown key": written(GOOD + "trainr: {}", "line 6: unknown key 'trainr' (did you mean 'trainer'?). Known"),
     "an unknown key of the trainer": part("steps: 1", "stepz: 1", "'trainer.stepz' (did you mean 'steps'?)"),
-    "an unknown key of the data": part("prompts: ", "promts: ", "line 2: data: give exactly one of prompts, jsonl"),
+    "an unknown key of the data": part("prompts: ", "promts: ", "line 2: data: give exactly one of prompts, dataset"),
     "a key that goes with another source": part(
-        "{prompts: prompts.txt", "{jsonl: p.jsonl, targets: t", "'targets' goes with 'prompts', which is not set"
+        "{prompts: prompts.txt", "{dataset: p, targets: t", "'targets' goes with 'prompts', which is not set"
     ),
     "an unknown key of the run": part("dir: out", "dirr: out", "unknown key 'run.dirr' (did you mean 'dir'?)"),
     "no policy": part(POLICY, "", "c.yaml, line 1: the key 'policy' is missing"),
@@ -164,7 +164,7 @@ KEYS = {
     "a policy that is null": part(POLICY, "policy:\n", "policy: expected a group of keys, got nothing (null)"),
     "a policy of no name": part("'tiny_policies:TinyTokens'", "''", "policy.use: expected a text that is not empty"),
     "data that is a text": part(DATA, "data: prompts.txt\n", "line 2: data: expected a group of keys", "{prompts: ..."),
-    "two sources of data": part(DATA, "data: {prompts: a, jsonl: b}\n", "exactly one of", "got prompts and jsonl"),
+    "two sources of data": part(DATA, "data: {prompts: a, dataset: b}\n", "exactly one of", "got prompts and dataset"),
     "rewards that are no list": part(
         REWARDS, "rewards: {use: length}\n", "line 3: rewards: expected a list, got keys (use) (as in [{use: my-rew"
     ),
@@ -213,11 +213,11 @@ VALUES = {
     "a kl that is none": change("trainer.kl=k4", "expected 'k1', 'k2', 'k3', 'gaussian' or 'velocity', got 'k4'."),
     "precision by another name": change("trainer.mixed_precision=bf61", "'bf16'", "got 'bf61' (did you mean 'bf16'?)"),
     "a tracker misspelt": change(
-        "run.trackers=[tensorbored]",
-        "run.trackers.0: expected 'aim', ",
+        "trackers.use=[tensorbored]",
+        "trackers.use.0: expected 'aim', ",
         "'wandb', got 'tensorbored' (did you mean 'tensorboard'?)",
     ),
-    "trackers that are no list": change("run.trackers=wandb", "run.trackers: expected a list, got 'wandb'"),
+    "trackers that are no list": change("trackers.use=wandb", "trackers.use: expected a list, got 'wandb'"),
     "a run folder that is a number": change("run.dir=5", "run.dir: expected a text, got 5 (put it in quotes)"),
     "the current folder as the run's": change("run.dir=.", "dir must name a folder of the run's own, got '.'"),
     "a run folder with a name too long": change(
@@ -274,11 +274,11 @@ DATA_FILES = {
         {"p.txt": "47+32\nhello\n"},
     ),
     "held-out prompts that the policy cannot read": Bad(
-        ["evaluate", "c.yaml", "policy={use: toy-lm}", "data.eval_prompts=p.txt"],
+        ["evaluate", "c.yaml", "policy={use: toy-lm}", "eval.prompts=p.txt"],
         ["p.txt, line 2: toy-lm reads sums of two two-digit numbers such as '47+32'; 'hello' has"],
         {"p.txt": "47+32\nhello\n"},
     ),
-    "a line that is no JSON": jsonl("{prompt: 1}", "data.jsonl: p.jsonl, line 2: not JSON (Expecting", "at column 2"),
+    "a line that is no JSON": jsonl("{prompt: 1}", "data.prompts: p.jsonl, line 2: not JSON (Expecting", "at column 2"),
     "a line that is a list": jsonl("[1]", "p.jsonl, line 2: expected an object like {\"prompt\": ...}, got '[1]'"),
     "a line without a prompt": jsonl('{"promt": "x"}', "line 2: the key 'prompt' is missing (keys: promt)"),
     "a line with a key of 5,000 letters": jsonl(json.dumps({"x" * 5000: 1}), "the key 'prompt' is missing (keys: xxx"),
@@ -287,7 +287,7 @@ DATA_FILES = {
     "a prompt twice in a line": jsonl('{"prompt": "1", "prompt": "2"}', "line 2: cannot be read: the key 'prompt' ap"),
     "half a surrogate in a prompt": jsonl(r'{"prompt": "\ud83d"}', "line 2: the prompt", "half a surrogate pair"),
     "a line of brackets": jsonl("[" * 100_000, "p.jsonl, line 2: cannot be read: maximum recursion depth exceeded"),
-    "an empty JSONL file": change("data={jsonl: e.jsonl}", "e.jsonl holds no prompt", files={"e.jsonl": "\n"}),
+    "an empty JSONL file": change("data={prompts: e.jsonl}", "e.jsonl holds no prompt", files={"e.jsonl": "\n"}),
     "a picture that is not there": jsonl(
         '{"prompt": "1", "image": "no.png"}', "line 2: source: the file no.png does not"
     ),
@@ -331,24 +331,24 @@ DATA_FILES = {
         leaves=True,
     ),
     "held-out prompts that are not there": change(
-        "data.eval_prompts=no.txt", "data.eval_prompts: The text file no.txt does not exist"
+        "eval.prompts=no.txt", "eval.prompts: The text file no.txt does not exist"
     ),
     "held-out JSONL with a bad line": change(
-        "data.eval_jsonl=e.jsonl", "data.eval_jsonl: e.jsonl, line 1: not JSON", files={"e.jsonl": "x\n"}
+        "eval.prompts=e.jsonl", "eval.prompts: e.jsonl, line 1: not JSON", files={"e.jsonl": "x\n"}
     ),
     "two kinds of held-out prompts": change(
-        "data={prompts: a, eval_prompts: b, eval_fraction: 0.5}", "give one kind of held-out prompts; got eval_prompts"
+        "eval={prompts: b, fraction: 0.5}", "eval: give one kind of held-out prompts; got prompts and fraction"
     ),
     "a fraction that holds out nothing": change(
-        "data.eval_fraction=0.01", "data.eval_fraction: Holding out 0.01 of 4 prompts leaves 4 for training and 0"
+        "eval.fraction=0.01", "eval.fraction: Holding out 0.01 of 4 prompts leaves 4 for training and 0"
     ),
-    "a fraction above 1": change("data.eval_fraction=1.5", "data.eval_fraction: expected less than 1, got 1.5"),
+    "a fraction above 1": change("eval.fraction=1.5", "eval.fraction: expected less than 1, got 1.5"),
     "a dataset that is not there": change(
         "data={dataset: no/where}",
         "data.dataset: Dataset 'no/where', split 'train'",
         "Fetch it where there is a network",
     ),
-    "a subset of what is no dataset": change("data={jsonl: p.jsonl, subset: main}", "'subset' goes with 'dataset'"),
+    "a subset of what is no dataset": change("data={prompts: p.jsonl, subset: main}", "'subset' goes with 'dataset'"),
     "a dataset of an empty folder": change("data={dataset: d}", "Dataset 'd', split 'train' cannot", files={"d/x": ""}),
     "a dataset of damaged JSON": change(
         "data={dataset: d}", "Dataset 'd', split 'train' cannot be read", files={"d/train.jsonl": "{{{"}
@@ -547,7 +547,7 @@ FOLDERS = {
     "evaluation of a run with a damaged config": Bad(
         ["evaluate", "out"], ["out/config.yaml, line 1: not YAML"], {"out/config.yaml": "{", "out/versions.json": "{}"}
     ),
-    "evaluation without held-out prompts": Bad(["evaluate", "c.yaml"], ["names no held-out prompts. Set data.eval_"]),
+    "evaluation without held-out prompts": Bad(["evaluate", "c.yaml"], ["names no held-out prompts. Set eval."]),
     "samples in place of a file": Bad(["sample", "c.yaml", "--out", "prompts.txt"], ["'--out'", "file"], usage=True),
     "samples below a file": Bad(
         ["sample", "c.yaml", "--out", "prompts.txt/s"], ["prompts.txt/s cannot be written: "], code=1

@@ -151,7 +151,7 @@ def test_evaluations_are_of_the_same_prompts(finished: Path) -> None:
 
 
 def test_what_train_prints(call: Call, tmp_path: Path) -> None:
-    config(tmp_path, trainer__steps=2, run__eval_every=0)
+    config(tmp_path, trainer__steps=2, eval__every=0)
     done = call("train", "c.yaml", "seed=1")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
@@ -174,16 +174,14 @@ def test_a_reward_that_scored_nothing_is_told_in_words(call: Call, tmp_path: Pat
 
 
 def test_the_folder_is_named_after_the_config(call: Call, tmp_path: Path) -> None:
-    config(tmp_path, trainer__steps=1, run={"threads": 1}, data={"jsonl": "prompts.jsonl"}).rename(
-        tmp_path / "quick.yaml"
-    )
+    config(tmp_path, trainer__steps=1, run={"threads": 1}, eval={}).rename(tmp_path / "quick.yaml")
     done = call("train", "quick.yaml")
     assert done.out.splitlines()[-1] == "report: runs/quick/report.html"
     assert not (tmp_path / "runs/quick/eval.jsonl").read_text()
 
 
 def test_same_seed_same_run(call: Call, tmp_path: Path) -> None:
-    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=3)
+    config(tmp_path, eval={}, trainer__steps=3)
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         assert call("train", "c.yaml", f"run.dir={name}", f"seed={seed}", "trainer.micro_batch_size=8").code == 0
     a, b, c = (steady(rows(tmp_path / name / "metrics.jsonl")) for name in "abc")
@@ -195,7 +193,7 @@ def test_same_seed_same_run(call: Call, tmp_path: Path) -> None:
 
 
 def test_overwrite(call: Call, tmp_path: Path) -> None:
-    config(tmp_path, data={"jsonl": "prompts.jsonl"})
+    config(tmp_path, eval={})
     assert call("train", "c.yaml", "trainer.steps=3").code == 0
     (tmp_path / "out/note.txt").write_text("x")
     assert call("train", "c.yaml", "trainer.steps=1", "--overwrite").code == 0
@@ -205,7 +203,7 @@ def test_overwrite(call: Call, tmp_path: Path) -> None:
 
 
 def test_resume_goes_on_or_starts(call: Call, tmp_path: Path) -> None:
-    config(tmp_path, data={"jsonl": "prompts.jsonl"})
+    config(tmp_path, eval={})
     assert "out has no checkpoint, so the run starts anew" in call("train", "c.yaml", "trainer.steps=1", "--resume").out
     assert "resuming after step 1 of 2" in call("train", "c.yaml", "trainer.steps=2", "--resume").out
     assert "already complete (2 steps)" in call("train", "c.yaml", "trainer.steps=2", "--resume").out
@@ -234,7 +232,7 @@ def test_a_folder_of_any_name(call: Call, finished: Path, tmp_path: Path, name: 
         shutil.copytree(finished / "out", tmp_path / folder)
     for prompts in finished.glob("*.jsonl"):
         shutil.copy(prompts, tmp_path)
-    done = call("train", f"./{name}", "--overwrite", "trainer.steps=1", "run.eval_every=0")
+    done = call("train", f"./{name}", "--overwrite", "trainer.steps=1", "eval.every=0")
     assert done.code == 0, done.err
     assert len(rows(tmp_path / name / "metrics.jsonl")) == 1
     assert len(rows(tmp_path / "out/metrics.jsonl")) == 5
@@ -304,7 +302,7 @@ def test_a_damaged_checkpoint(call: Call, tmp_path: Path) -> None:
 
 
 def test_save_every(call: Call, tmp_path: Path) -> None:
-    config(tmp_path, data={"jsonl": "prompts.jsonl"}, run__save_every=2, run__eval_every=0)
+    config(tmp_path, eval={}, run__save_every=2, eval__every=0)
     assert call("train", "c.yaml").code == 0
     assert sorted(p.name for p in (tmp_path / "out/checkpoints").iterdir()) == [
         "step_000002",
@@ -319,7 +317,7 @@ def test_save_every(call: Call, tmp_path: Path) -> None:
 def test_ctrl_c_saves_and_says_how_to_go_on(call: Call, tmp_path: Path) -> None:
     """With an override that needs quotes in the printed command."""
     use = reward_file(tmp_path, COUNTING.format(then="if calls == 3:\n        signal.raise_signal(signal.SIGINT)"))
-    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=6, rewards=[{"use": use}], run__eval_every=0)
+    config(tmp_path, eval={}, trainer__steps=6, rewards=[{"use": use}], eval__every=0)
     override = "rewards.0.name=the threes"
     done = call("train", "c.yaml", override)
     assert (done.code, done.err) == (130, "")
@@ -338,9 +336,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(call: Call, tmp_path: Path) -> None:
 
 def test_a_second_ctrl_c_ends_at_once(call: Call, tmp_path: Path) -> None:
     then = "if calls == 3:\n        signal.raise_signal(signal.SIGINT)\n        signal.raise_signal(signal.SIGINT)"
-    config(
-        tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}]
-    )
+    config(tmp_path, eval={}, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}])
     before = signal.getsignal(signal.SIGINT)
     done = call("train", "c.yaml")
     assert done.code == 130
@@ -352,7 +348,7 @@ def test_a_second_ctrl_c_ends_at_once(call: Call, tmp_path: Path) -> None:
 def test_ctrl_c_in_the_last_step_ends_a_whole_run(call: Call, tmp_path: Path) -> None:
     then = "if calls == 2:\n        signal.raise_signal(signal.SIGINT)"
     use = reward_file(tmp_path, COUNTING.format(then=then))
-    config(tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": use}], trainer__steps=2)
+    config(tmp_path, eval={}, rewards=[{"use": use}], trainer__steps=2)
     done = call("train", "c.yaml")
     assert done.code == 0
     assert "changed the handling" not in done.out + done.err  # the reward has not
@@ -370,7 +366,7 @@ def test_a_signal_during_the_last_save_does_no_harm(
         save(*given, **options)
 
     monkeypatch.setattr(checkpoint, "save", interrupted)
-    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=2)
+    config(tmp_path, eval={}, trainer__steps=2)
     done = call("train", "c.yaml")
     assert done.code == 0, done.err
     assert (tmp_path / "out/checkpoints/step_000002/state.json").is_file()
@@ -397,9 +393,7 @@ def test_a_signal_before_the_first_step_leaves_nothing(call: Call, tmp_path: Pat
 @pytest.mark.parametrize(("number", "times"), [(signal.SIGTERM, 1), (signal.SIGHUP, 2)])  # two, of a shell and a kernel
 def test_other_signals_save_too(call: Call, tmp_path: Path, number: signal.Signals, times: int) -> None:
     then = f"if calls == 3:\n        [signal.raise_signal({int(number)}) for _ in range({times})]"
-    config(
-        tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}]
-    )
+    config(tmp_path, eval={}, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}])
     before = signal.getsignal(number)
     done = call("train", "c.yaml")
     assert done.code == 130
@@ -410,9 +404,7 @@ def test_other_signals_save_too(call: Call, tmp_path: Path, number: signal.Signa
 
 def test_nohup_keeps_a_closed_terminal_away(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     then = "if calls == 2:\n        signal.raise_signal(signal.SIGHUP)"
-    config(
-        tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}]
-    )
+    config(tmp_path, eval={}, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}])
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert call("train", "c.yaml").code == 0
@@ -468,7 +460,7 @@ def test_what_a_reward_changes_when_it_is_imported_is_set_back(call: Call, tmp_p
 def test_a_step_whose_record_cannot_be_kept_is_made_again(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config(tmp_path, data={"jsonl": "prompts.jsonl"}, run__record=True, run__save_every=1, run__eval_every=1)
+    config(tmp_path, eval={}, run__record=True, run__save_every=1, eval__every=1)
     assert call("train", "c.yaml", "run.dir=straight").code == 0
     calls = iter(range(1, 9))
     with monkeypatch.context() as patch:
@@ -488,7 +480,7 @@ def test_a_step_whose_record_cannot_be_kept_is_made_again(
 def test_a_reward_that_raises_may_be_skipped(call: Call, tmp_path: Path) -> None:
     use = reward_file(tmp_path, COUNTING.format(then='if 2 <= calls <= 4:\n        raise OSError("gone")'))
     rewards = [{"use": use, "on_error": "skip", "skip_limit": 1}, {"use": "length", "maximum": 2}]
-    config(tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=rewards, trainer__steps=3)
+    config(tmp_path, eval={}, rewards=rewards, trainer__steps=3)
     assert call("train", "c.yaml").code == 0
     found = rows(tmp_path / "out/metrics.jsonl")
     assert [row["rewards/score/unscored"] for row in found] == [0, 8, 0]
@@ -522,7 +514,7 @@ def test_a_full_disk(call: Call, tmp_path: Path) -> None:
     """No file may grow beyond 3,000 bytes: the checkpoint does not fit, and leaves nothing behind."""
     import resource
 
-    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=1)
+    config(tmp_path, eval={}, trainer__steps=1)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
     try:
@@ -535,7 +527,7 @@ def test_a_full_disk(call: Call, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_at_the_end(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=2)
+    config(tmp_path, eval={}, trainer__steps=2)
     written = []
     monkeypatch.setattr("grpokit.runs.saved_on_error.report", SimpleNamespace(write=written.append))
     monkeypatch.setattr(PhasedTrainer, "save", full)
@@ -560,7 +552,7 @@ def test_a_policy_that_raises_loses_no_step(tmp_path: Path, monkeypatch: pytest.
     """
     monkeypatch.chdir(tmp_path)
     policy = {"use": "tiny_policies:Falters", "step": 4, "where": where}
-    config(tmp_path, policy=policy, data={"jsonl": "prompts.jsonl"})
+    config(tmp_path, policy=policy, eval={})
     with pytest.raises(ValueError, match="a fault in step 4") as caught:
         run.train(presets.read_config("c.yaml")[0], name="c")
     assert caught.value.__notes__ == [
@@ -582,7 +574,7 @@ def test_a_policy_that_exits_is_an_error(
         return sys.exit(0) if next(left) == calls else whole(self, *arguments, **options)
 
     monkeypatch.setattr(TinyTokens, "rollout", exits)
-    config(tmp_path, run__eval_every=0)
+    config(tmp_path, eval__every=0)
     done = call("train", "c.yaml")
     assert done.code == 1
     assert "sys.exit (test_cli.py, line " in done.err
@@ -598,7 +590,7 @@ def test_a_failed_evaluation_loses_no_step(call: Call, tmp_path: Path) -> None:
 
 
 def test_a_picture_that_breaks_later_loses_no_step(call: Call, tmp_path: Path) -> None:
-    config(tmp_path, trainer__steps=4, trainer__prompts_per_step=1, run__eval_every=0)
+    config(tmp_path, trainer__steps=4, trainer__prompts_per_step=1, eval__every=0)
     lines = [{"prompt": str(i), "target": f"{i}.png"} for i in range(1, 5)]
     (tmp_path / "pictures.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for i in range(1, 5):
@@ -608,7 +600,7 @@ def test_a_picture_that_breaks_later_loses_no_step(call: Call, tmp_path: Path) -
     third = prompt_indices(7, 2, per_step=1, total=4)[0] + 1
     whole = (tmp_path / f"{third}.png").read_bytes()
     (tmp_path / f"{third}.png").write_bytes(whole[: len(whole) // 2])  # the header is sound
-    done = call("train", "c.yaml", "data={jsonl: pictures.jsonl}")
+    done = call("train", "c.yaml", "data={prompts: pictures.jsonl}")
     assert done.code == 2
     assert f"error: pictures.jsonl, line {third}: {third}.png cannot be read as a picture: image file is tr" in done.err
     assert (
@@ -672,7 +664,7 @@ def test_evaluate_tells_of_trained_and_of_other_prompts(call: Call, finished: Pa
     shutil.copytree(finished, tmp_path / "there")
     with contextlib.chdir(tmp_path / "there"):
         Path("mine.txt").write_text("3\n4\n12\n")
-        done = call("evaluate", "out", "data.eval_jsonl=null", "data.eval_prompts=mine.txt")
+        done = call("evaluate", "out", "eval.prompts=mine.txt")
         assert "2 of 3 held-out prompts are trained on as well" in done.err
         Path("held.jsonl").write_text('{"prompt": "5"}\n{"prompt": "16"}\n')
         done = call("evaluate", "out")
@@ -696,7 +688,7 @@ def test_evaluate_as_json(call: Call, finished: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_dry_run_draws_a_group_and_writes_nothing(call: Call, tmp_path: Path) -> None:
-    config(tmp_path, run__trackers=["tensorboard"])
+    config(tmp_path, trackers__use=["tensorboard"])
     files = sorted(tmp_path.rglob("*"))
     done = call("train", "c.yaml", "--dry-run")
     assert (done.code, done.err) == (0, "")
@@ -873,7 +865,7 @@ def test_report_shows_pictures(call: Call, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("drawn")
 def test_report_of_a_run_without_evaluations_or_steps(call: Call, tmp_path: Path) -> None:
-    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=1)
+    config(tmp_path, eval={}, trainer__steps=1)
     assert call("train", "c.yaml").code == 0
     for name in ("metrics.jsonl", "versions.json", "eval.jsonl"):
         (tmp_path / "out" / name).unlink()
@@ -935,7 +927,13 @@ def test_a_config_names_functions_in_files_beside_it(call: Call, tmp_path: Path)
         "def nothing(split):\n    return [] if split == 'train' else None\n",
     )
     module = use.partition(":")[0]
-    config(tmp_path, trainer__steps=1, data={"use": f"{module}:prompts", "count": 3}, rewards=[{"use": use, "of": "2"}])
+    config(
+        tmp_path,
+        trainer__steps=1,
+        data={"use": f"{module}:prompts", "count": 3},
+        eval={"samples": 3},
+        rewards=[{"use": use, "of": "2"}],
+    )
     assert call("train", "c.yaml").code == 0
     assert rows(tmp_path / "out/metrics.jsonl")[0]["rewards/score/mean"] >= 0
     assert len(rows(tmp_path / "out/samples/step_000000/samples.jsonl")) == 2 * 3
@@ -952,7 +950,7 @@ def test_a_config_names_functions_in_files_beside_it(call: Call, tmp_path: Path)
 def test_a_presets_name_is_the_preset_whatever_lies_here(call: Call, tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "toy-lm").mkdir()
     (tmp_path / "toy-lm" / "config.yaml").write_text("broken: [")
-    done = call(words[0], "toy-lm", *words[1:], "trainer.steps=1", "trainer.group_size=2", "run.eval_every=0")
+    done = call(words[0], "toy-lm", *words[1:], "trainer.steps=1", "trainer.group_size=2", "eval.every=0")
     assert done.code == 0, done.err
     assert (tmp_path / "toy-lm" / "config.yaml").read_text() == "broken: ["
     other = call(words[0], "./toy-lm", *words[1:])

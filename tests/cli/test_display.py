@@ -51,7 +51,7 @@ SLOW = "import time\n\n\ndef score(samples):\n    time.sleep(0.2)\n    return [f
 
 def test_a_run_is_saved_when_its_terminal_closes(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
-    settings = ("rewards=[{use: 'slow:score'}]", "trainer.steps=8", "data.eval_jsonl=null", "run.eval_every=0")
+    settings = ("rewards=[{use: 'slow:score'}]", "trainer.steps=8", "eval={}")
     environment = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-m", "grpokit", "train", str(config(tmp_path)), *settings]
     reads, writes = pty.openpty()

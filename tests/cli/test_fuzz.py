@@ -42,7 +42,8 @@ GOOD: dict[str, Any] = {
         {"use": "numeric-answer", "pattern": "([0-9])", "tolerance": 0.1, "name": "right"},
     ],
     "trainer": {"steps": 3, "group_size": 2, "kl": "k3", "advantage": {"use": "group", "clip": 5}, "objective": "dapo"},
-    "run": {"dir": "out", "trackers": ["tensorboard"]},
+    "run": {"dir": "out"},
+    "trackers": {"use": ["tensorboard"]},
 }
 NASTY: list[Any] = [
     None, True, False, 0, -1, 1, 2, 2.5, 1e3, 1e400, -1e400, float("nan"), 1e-320, 10**18, 10**30, -(10**30), 10**5000,
@@ -63,10 +64,10 @@ KEYS = [
     "name",
     "weight",
     "prompts",
-    "jsonl",
+    "split",
     "dataset",
     "columns",
-    "eval_fraction",
+    "fraction",
     "a.b",
     "é",
 ]
@@ -209,12 +210,12 @@ def test_configs_changed_in_their_text(text: str) -> None:
 
 
 PATHS = [
-    "seed", "policy", "policy.use", "policy.vocab", "policy.length", "data", "data.prompts", "data.jsonl",
-    "data.targets", "data.eval_prompts", "data.use", "data.split", "rewards", "rewards.0", "rewards.0.use",
+    "seed", "policy", "policy.use", "policy.vocab", "policy.length", "data", "data.prompts", "data.dataset",
+    "data.targets", "eval.prompts", "data.use", "data.split", "rewards", "rewards.0", "rewards.0.use",
     "rewards.0.maximum", "rewards.1", "rewards.1.pattern", "rewards.2", "rewards.-1", "rewards.x",
     "rewards.0.weight.x", "rewards.0.on_error", "trainer", "trainer.steps", "trainer.advantage",
     "trainer.advantage.scale", "trainer.objective", "trainer.kl", "trainer.clip_range", "run", "run.dir",
-    "run.trackers", "run.threads", "run.best", "", ".", "a..b", "x", "x.y.z", "policy.é", "trainer.steps.x",
+    "trackers.use", "run.threads", "run.best", "", ".", "a..b", "x", "x.y.z", "policy.é", "trainer.steps.x",
 ]  # fmt: skip
 VALUES = st.sampled_from(NASTY).map(
     lambda v: json.dumps(v) if not isinstance(v, int) or abs(v) < 10**40 else "9" * 5000

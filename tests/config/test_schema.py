@@ -96,9 +96,9 @@ MISTAKES = {
     ),
     "a rate of zero": (GOOD + "trainer: {learning_rate: 0}\n", 4, ["learning_rate: expected more than 0, got 0"]),
     "a negative interval": (
-        GOOD + "run: {eval_every: -1}\n",
+        GOOD + "eval: {every: -1}\n",
         4,
-        ["run.eval_every: expected at least 0, got -1"],
+        ["eval.every: expected at least 0, got -1"],
     ),
     "an infinite weight": (
         POLICY + DATA + "rewards: [{use: r, weight: .inf}]\n",
@@ -146,18 +146,18 @@ MISTAKES = {
     "a number too long": (GOOD + "seed: " + "9" * 5000 + "\n", 4, ["not YAML: expected a whole number, got '9999"]),
     "a template's braces": (GOOD + "run: {dir: {{ out }}}\n", 4, ["not YAML", "expected a text as key"]),
     "two sources of prompts": (
-        POLICY + "data: {prompts: a.txt, jsonl: b}\n" + REWARDS,
+        POLICY + "data: {prompts: a.txt, dataset: b}\n" + REWARDS,
         2,
-        ["exactly one of prompts, jsonl, dataset and use", "got prompts and jsonl"],
+        ["exactly one of prompts, dataset and use", "got prompts and dataset"],
     ),
-    "no source of prompts": (POLICY + "data: {targets: b}\n" + REWARDS, 2, ["exactly one of prompts", "got none"]),
+    "no source of prompts": (POLICY + "data: {split: b}\n" + REWARDS, 2, ["exactly one of prompts", "got none"]),
     "two kinds of held-out prompts": (
-        POLICY + "data: {prompts: a.txt, eval_prompts: b, eval_fraction: 0.1}\n" + REWARDS,
-        2,
-        ["one kind of held-out prompts", "got eval_prompts and eval_fraction", "to null to remove it"],
+        GOOD + "eval: {prompts: b, fraction: 0.1}\n",
+        4,
+        ["one kind of held-out prompts", "got prompts and fraction", "to null to remove it"],
     ),
-    "targets beside JSON lines": (
-        POLICY + "data: {jsonl: a.jsonl, targets: t}\n" + REWARDS,
+    "targets of a dataset": (
+        POLICY + "data: {dataset: a, targets: t}\n" + REWARDS,
         2,
         ["'targets' goes with 'prompts'", "not set"],
     ),
@@ -167,10 +167,11 @@ MISTAKES = {
         ["'columns' does not go with 'use'", "write 'data={prompts: FILE, columns: ...}'"],
     ),
     "targets of no held-out prompts": (
-        POLICY + "data: {prompts: a.txt, eval_targets: t}\n" + REWARDS,
-        2,
-        ["'eval_targets' goes with 'eval_prompts'"],
+        GOOD + "eval: {targets: t}\n",
+        4,
+        ["eval: 'targets' goes with 'prompts'"],
     ),
+    "a held-out split of no dataset": (GOOD + "eval: {split: test}\n", 1, ["eval.split goes with data.dataset"]),
 }
 
 
@@ -284,7 +285,7 @@ def test_a_byte_order_mark_is_no_harm(tmp_path: Path) -> None:
         ("rewards.0.pattern=x", ["rewards", 0, "pattern"], "x"),
         ("policy.sizes=[1, 2]", ["policy", "sizes"], [1, 2]),
         ("policy.deep.er=1", ["policy", "deep", "er"], 1),
-        ("run.trackers=[tensorboard]", ["run", "trackers"], ["tensorboard"]),
+        ("trackers.use=[tensorboard]", ["trackers", "use"], ["tensorboard"]),
         ("run.dir=no", ["run", "dir"], "no"),
         ("trainer.max_grad_norm=null", ["trainer", "max_grad_norm"], None),
     ],
@@ -344,7 +345,7 @@ def test_an_override_is_named_as_the_place_of_its_mistake() -> None:
     ("override", "message"),
     [
         ("polic.use=x", "override 'polic.use=x': unknown key 'polic'"),
-        ("data.jsonl=x", "c.yaml, line 2, with override 'data.jsonl=x': data: give exactly one of prompts, jsonl,"),
+        ("data.dataset=x", "c.yaml, line 2, with override 'data.dataset=x': data: give exactly one of prompts,"),
         ("rewards.0.every=2", "c.yaml, line 3, with override 'rewards.0.every=2': rewards.0: every: 2 goes with"),
     ],
 )
@@ -358,13 +359,13 @@ def test_a_clash_of_two_overrides_names_both() -> None:
 
 
 def test_an_override_without_a_part_in_a_clash_is_not_named() -> None:
-    two = POLICY + "data: {prompts: a.txt, jsonl: b}\n" + REWARDS
-    assert refused(two, "data.max_pixels=9").startswith("c.yaml, line 2: data: give exactly one of prompts, jsonl,")
+    two = POLICY + "data: {prompts: a.txt, dataset: b}\n" + REWARDS
+    assert refused(two, "data.max_pixels=9").startswith("c.yaml, line 2: data: give exactly one of prompts,")
     assert "To replace them all" not in refused(two, "data.max_pixels=9")
     assert refused(GOOD, "data.prompts=null").startswith("c.yaml, line 2, with override 'data.prompts=null': data:")
-    message = refused(GOOD, "data.max_pixels=9", "data.jsonl=x")
-    assert message.startswith("c.yaml, line 2, with override 'data.jsonl=x': data: give exactly one of")
-    assert message.endswith("write 'data={max_pixels: 9, jsonl: x}'.")
+    message = refused(GOOD, "data.max_pixels=9", "data.dataset=x")
+    assert message.startswith("c.yaml, line 2, with override 'data.dataset=x': data: give exactly one of")
+    assert message.endswith("write 'data={max_pixels: 9, dataset: x}'.")
     assert refused(GOOD, "rewards.0.name=x", "rewards.0.every=2").startswith(
         "c.yaml, line 3, with override 'rewards.0.every=2': rewards.0: every: 2 goes with"
     )
@@ -436,7 +437,7 @@ def test_what_an_override_replaces_leaves_no_place_behind() -> None:
 def test_schema_is_valid_and_agrees() -> None:
     found = json.loads(schema())
     Draft202012Validator.check_schema(found)
-    assert list(found["properties"]) == [*("seed", "policy", "data", "rewards", "trainer", "phases", "rounds", "run")]
+    assert list(found["properties"]) == list(RunConfig.model_fields)
     assert found["required"] == ["policy", "data", "rewards"]
     judge = Draft202012Validator(found)
     good = "policy: {use: toy-flow, steps: 9}\ndata: {prompts: a}\nrewards: [{use: ring, weight: 2}, {use: 'm:f'}]\n"
@@ -474,7 +475,7 @@ def test_unknown_preset() -> None:
         "policy: {use: 'm:f', a: {b: [1, 2.5]}}\ndata: {use: 'm:g', n: 3}\nrewards: [{use: r, name: 'on'}]\n"
         "trainer: {advantage: {use: gdpo, clip: 5}, clip_range: 0.1, kl: k3, kl_coef: 0.05}",
         POLICY + DATA + "rewards: [{use: r, name: '5e-6', a: '010', b: '0o17', c: 1_000, d: '1e3', e: '0x1'}]",
-        POLICY + "data: {dataset: d, columns: {prompt: text}, eval_split: test}\n" + REWARDS,
+        POLICY + "data: {dataset: d, columns: {prompt: text}}\neval: {split: test}\n" + REWARDS,
     ],
 )
 def test_the_resolved_config_reads_back_the_same(text: str) -> None:

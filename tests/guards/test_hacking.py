@@ -211,7 +211,7 @@ def test_a_run_that_hacks_its_reward(call: Call, drawn: None, tmp_path: Path) ->
         trainer__steps=80,
         trainer__kl_coef=0.0,
         trainer__learning_rate=0.004,
-        run__eval_every=0,
+        eval__every=0,
     )
     done = call("train", "c.yaml")
     assert done.code == 0, done.err
@@ -339,7 +339,7 @@ def test_a_run_with_worker_processes_is_the_run_without(call: Call, tmp_path: Pa
 
 def test_no_command_leaves_worker_processes_behind(call: Call, tmp_path: Path) -> None:
     reward = {"use": "pool_rewards:unlucky", "order": "0", "workers": 1}
-    config(tmp_path, rewards=[reward], trainer__steps=2, data={"jsonl": "prompts.jsonl", "eval_fraction": 0.5})
+    config(tmp_path, rewards=[reward], trainer__steps=2, eval={"fraction": 0.5})
     for words in (["train", "c.yaml"], ["evaluate", "out"], ["redraw", "out", "--step", "2"]):
         done = call(*words)
         assert done.code == 0, done.err
@@ -349,18 +349,14 @@ def test_no_command_leaves_worker_processes_behind(call: Call, tmp_path: Path) -
 @pytest.mark.parametrize("order", ["kill", "hang", "raise"])
 def test_a_worker_that_fails_in_a_run(call: Call, tmp_path: Path, order: str) -> None:
     reward = {"use": "pool_rewards:unlucky", "order": order, "workers": 2, "reward_timeout": 2}
-    config(
-        tmp_path, rewards=[reward, {"use": "length", "maximum": 3}], trainer__steps=3, data={"jsonl": "prompts.jsonl"}
-    )
+    config(tmp_path, rewards=[reward, {"use": "length", "maximum": 3}], trainer__steps=3, eval={})
     stopped = call("train", "c.yaml")
     assert stopped.code == 1
     assert "Reward 'unlucky' " in stopped.err
     assert "(prompt '3')" in stopped.err
     assert "go on with --resume" in stopped.err or "start again with --overwrite" in stopped.err
     reward["on_error"] = "skip"
-    config(
-        tmp_path, rewards=[reward, {"use": "length", "maximum": 3}], trainer__steps=3, data={"jsonl": "prompts.jsonl"}
-    )
+    config(tmp_path, rewards=[reward, {"use": "length", "maximum": 3}], trainer__steps=3, eval={})
     skipped = call("train", "c.yaml", "--overwrite")
     assert skipped.code == 0, skipped.err
     metrics = rows(tmp_path / "out" / "metrics.jsonl")

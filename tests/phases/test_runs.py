@@ -27,14 +27,15 @@ from whole_runs import assert_same, assert_same_record
 
 CONFIG = """
 policy: {use: "tests.two_halves:both"}
-data: {jsonl: prompts.jsonl, eval_jsonl: held_out.jsonl}
+data: {prompts: prompts.jsonl}
+eval: {prompts: held_out.jsonl, every: 2}
 rewards: [{use: "tests.two_halves:first_is_high"}, {use: "tests.two_halves:second_is_high"}]
 trainer: {prompts_per_step: 2, group_size: 4, learning_rate: 0.3, device: cpu, kl_coef: 0.02}
 phases:
   - {name: a, policy: first, steps: 2, rewards: [{use: "tests.two_halves:first_is_high", weight: 2}]}
   - {name: b, policy: second, steps: 1, trainer: {learning_rate: 0.5}}
 rounds: 2
-run: {dir: out, threads: 1, save_every: 1, keep_last: null, eval_every: 2, record: true}
+run: {dir: out, threads: 1, save_every: 1, keep_last: null, record: true}
 """
 
 

@@ -111,7 +111,7 @@ def test_torchrun_starts_a_run_again_that_has_lost_a_process(tmp_path: Path) -> 
     """In the third step one of two is killed. The run goes on after the second, to the same bits."""
     reward = "rewards=[{use: 'in_processes:killed_once'}]"
     assert together(2, train, tmp_path / "whole", 4, None, False, [reward]) == [4, 4]
-    saving = ("run.save_every=1", "run.eval_every=2", "run.record=true", "run.keep_last=2", "run.dir=run")
+    saving = ("run.save_every=1", "eval.every=2", "run.record=true", "run.keep_last=2", "run.dir=run")
     same = (*SMALL, "trainer.steps=4", "trainer.kl_coef=0.05", "trainer.device=cpu", "data.limit=20", *saving, reward)
     done = torchrun(tmp_path, "train", "toy-lm", *same, "--resume", options=("--max-restarts=1",))
     assert done.returncode == 0, done.stderr

@@ -694,7 +694,7 @@ def tiny_run(folder: Path) -> dict[str, object]:
     prompts.write_text("".join(json.dumps({"prompt": str(i)}) + "\n" for i in range(1, 5)))
     return {
         "policy": {"use": "tiny_policies:TinyTokens"},
-        "data": {"jsonl": str(prompts)},
+        "data": {"prompts": str(prompts)},
         "rewards": [{"use": "tiny_policies:digit_sum"}],
         "trainer": {"steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 0.05, "device": "cpu"},
         "run": {"dir": str(folder / "run"), "threads": 1},

@@ -32,7 +32,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         write_prompts(["1", "2"])
-        changes = {"trainer__steps": 2, "trainer__prompts_per_step": 3, "run__eval_every": 1, "run__save_every": 1}
+        changes = {"trainer__steps": 2, "trainer__prompts_per_step": 3, "eval__every": 1, "run__save_every": 1}
         train("out", **changes)
         yield folder / "out"
 
@@ -140,7 +140,7 @@ def test_the_page_and_a_resume_name_the_file_and_the_line(
     assert "eval.jsonl has damaged lines: 2. The rest is shown." in damage
     assert "samples/step_000000/scores.json is not what the run wrote (Invalid JSON: " in damage
     assert "samples/step_000002/scores.json is not what the run wrote (prompt.1: Input should be a valid int" in damage
-    changes = {"trainer__steps": 2, "trainer__prompts_per_step": 3, "run__eval_every": 1, "run__save_every": 1}
+    changes = {"trainer__steps": 2, "trainer__prompts_per_step": 3, "eval__every": 1, "run__save_every": 1}
     metrics = Path("out/metrics.jsonl").read_text().splitlines()
     Path("out/metrics.jsonl").write_text(f"{metrics[1]}\n{metrics[1]}\n")
     Path("out/versions.json").write_text("[" * 100_000)

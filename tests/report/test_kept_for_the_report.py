@@ -16,7 +16,7 @@ from grpokit.run_folder.journal import Journal, save_outputs
 from grpokit.runs import train as run
 from made_runs import picture, read_rows
 
-SMALL = ["trainer.prompts_per_step=3", "trainer.group_size=4", "trainer.minibatches=1", "run.eval_samples=2"]
+SMALL = ["trainer.prompts_per_step=3", "trainer.group_size=4", "trainer.minibatches=1", "eval.samples=2"]
 
 
 def train(folder: Path, *overrides: str, resume: bool = False, preset: str = "toy-flow") -> Path:
@@ -28,7 +28,7 @@ def train(folder: Path, *overrides: str, resume: bool = False, preset: str = "to
 @pytest.fixture(scope="module")
 def flow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("flow") / "flow"
-    return train(folder, "trainer.steps=5", "run.eval_every=2", "run.save_every=1")
+    return train(folder, "trainer.steps=5", "eval.every=2", "run.save_every=1")
 
 
 def test_best_and_worst_groups_are_kept(flow: Path) -> None:
@@ -49,7 +49,7 @@ def test_best_and_worst_groups_are_kept(flow: Path) -> None:
 
 
 def test_one_group_has_no_worst(tmp_path: Path) -> None:
-    folder = train(tmp_path / "run", "trainer.steps=1", "trainer.prompts_per_step=1", "run.eval_every=0")
+    folder = train(tmp_path / "run", "trainer.steps=1", "trainer.prompts_per_step=1", "eval.every=0")
     rows = read_rows(folder / "groups/step_000001/samples.jsonl")
     assert [row["place"] for row in rows] == ["best"] * 4
 
@@ -73,7 +73,7 @@ def test_a_resume_cuts_samples_and_groups_beyond_the_checkpoint(flow: Path, tmp_
     Journal(folder, 3)
     assert sorted(p.name for p in folder.glob("groups/*")) == ["step_000001", "step_000002"]
     assert sorted(p.name for p in folder.glob("samples/*")) == ["step_000000", "step_000002"]
-    train(folder, "trainer.steps=5", "run.eval_every=2", "run.save_every=1", resume=True)
+    train(folder, "trainer.steps=5", "eval.every=2", "run.save_every=1", resume=True)
     for path in sorted((flow / "groups").rglob("*.*")):
         assert path.read_bytes() == (folder / path.relative_to(flow)).read_bytes(), path.name
 

@@ -33,7 +33,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def halfway(**changes: Any) -> dict[str, Any]:
     """A run of 3 of 6 steps; returns its settings."""
-    settings = {"data__eval_jsonl": "held.jsonl", "run__save_every": 3, "run__eval_every": 3, **changes}
+    settings = {"eval__prompts": "held.jsonl", "run__save_every": 3, "eval__every": 3, **changes}
     train("out", trainer__steps=3, **settings)
     return settings
 
@@ -181,7 +181,7 @@ def test_a_prompt_that_the_policy_cannot_read_is_found_before_anything_is_writte
     texts = EVEN if file == "prompts" else ["3", "4"]
     write_prompts([*texts[: line - 1], "99"], f"{file}.jsonl")
     with pytest.raises(DataError, match=rf"^{file}\.jsonl, line {line}: '99' is no number below 90\.$"):
-        train("out", policy__use="switched:Picky", data__eval_jsonl="held.jsonl")
+        train("out", policy__use="switched:Picky", eval__prompts="held.jsonl")
     assert sorted(path.name for path in Path().iterdir()) == ["held.jsonl", "prompts.jsonl"]
 
 
@@ -210,7 +210,7 @@ def test_a_step_that_draws_prompts_more_than_once_says_so() -> None:
 
 
 def test_held_out_prompts_that_are_trained_on_are_counted(tmp_path: Path) -> None:
-    train("out", trainer__steps=1, data__eval_jsonl="held.jsonl")
+    train("out", trainer__steps=1, eval__prompts="held.jsonl")
     assert rows("out/warnings.jsonl")[0]["message"] == (
         "2 of 2 held-out prompts are trained on as well (same text, same source picture), first held.jsonl, line 1 "
         "('3'). Their scores say little about new prompts: take them out of the training prompts, or hold out others"

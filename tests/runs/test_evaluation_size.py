@@ -13,7 +13,7 @@ from small_runs import train, write_prompts
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
-    [({}, 8), ({"trainer__rollout_batch_size": 5}, 5), ({"run__eval_batch_size": 3}, 3)],
+    [({}, 8), ({"trainer__rollout_batch_size": 5}, 5), ({"eval__batch_size": 3}, 3)],
 )
 def test_an_evaluation_takes_as_much_room_as_a_rollout(
     settings: dict[str, Any], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

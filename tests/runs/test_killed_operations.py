@@ -85,7 +85,7 @@ def small(**options: Any) -> Any:
         trainer__prompts_per_step=1,
         trainer__group_size=2,
         run__save_every=1,
-        run__eval_every=1,
+        eval__every=1,
         **{"run__keep_last": 1, **options},
     )
 

@@ -21,7 +21,7 @@ SMALL = (
     "data.limit=20",
     "run.save_every=1",
     "run.keep_last=null",
-    "run.eval_every=4",
+    "eval.every=4",
 )
 PRESETS = ["toy-lm", "toy-glyph", "toy-flow"]
 pytestmark = pytest.mark.usefixtures("without_report")

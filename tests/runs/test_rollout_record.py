@@ -420,8 +420,8 @@ def test_a_resume_with_other_versions_does_not_hide_the_first_ones(copy: Path) -
 
 def test_trackers_do_not_hear_of_it(copy: Path) -> None:
     text = (copy / "config.yaml").read_text()
-    (copy / "config.yaml").write_text(text.replace("trackers: []", "trackers: [tensorboard]"))
-    assert presets.read_config(str(copy))[0].run.trackers == ["tensorboard"]
+    (copy / "config.yaml").write_text(text.replace("use: []", "use: [tensorboard]"))
+    assert presets.read_config(str(copy))[0].trackers.use == ["tensorboard"]
     before = tree(copy)
     assert redraw(copy, 6).equal
     assert tree(copy) == before
@@ -658,6 +658,6 @@ def test_a_run_without_a_record_keeps_none_and_needs_no_pyarrow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_report: None
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    train("toy-flow", tmp_path / "new", "run.record=false", "trainer.steps=1", "run.eval_samples=1")
+    train("toy-flow", tmp_path / "new", "run.record=false", "trainer.steps=1", "eval.samples=1")
     assert not (tmp_path / "new" / "rollouts").exists()
     assert redraw(tmp_path / "new", 1).parts == {"metrics": ""}

@@ -15,7 +15,7 @@ from command_line import Call, config, rows, steady
 from grpokit.run_folder.journal import Journal
 from grpokit.tracking.step_report import StepReport
 
-SMALL = ("trainer.steps=2", "run.eval_every=0")
+SMALL = ("trainer.steps=2", "eval.every=0")
 GRID = ("sweep", "c.yaml", *SMALL, "trainer.learning_rate=0.01,0.1", "seed=1..3", "--dir", "s")
 
 

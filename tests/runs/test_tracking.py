@@ -41,7 +41,7 @@ def killed_at_step_3_and_resumed(**settings: Any) -> None:
         if report.step == 3:
             raise RuntimeError("the machine went away")
 
-    settings |= {"run__eval_every": 2, "run__save_every": 2}
+    settings |= {"eval__every": 2, "run__save_every": 2}
     with pytest.raises(RuntimeError, match="went away"):
         train("out", watcher=run.Watcher(step=kill), **settings)
     shutil.rmtree("out/checkpoints/step_000003")  # a kill would not have left it
@@ -69,7 +69,7 @@ def show_pictures(*started: trackers.Tracker) -> None:
 
 def test_tensorboard_has_every_step_once_after_a_resume() -> None:
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    killed_at_step_3_and_resumed(run__trackers=["tensorboard"], run__tags=["first"])
+    killed_at_step_3_and_resumed(trackers__use=["tensorboard"], trackers__tags=["first"])
     found = events.EventAccumulator("out/tensorboard", size_guidance={events.TENSORS: 0}).Reload()
     assert [event.step for event in found.Scalars("reward")] == [1, 2, 3, 4, 5, 6]
     held_out = rows("out/eval.jsonl")
@@ -148,7 +148,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
 def test_wandb_goes_on_in_one_run_with_every_step_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offline(monkeypatch)
     killed_at_step_3_and_resumed(
-        run__trackers=["wandb"], run__project="letters", run__name="warm", run__tags=["first", "cpu"]
+        trackers__use=["wandb"], trackers__project="letters", trackers__name="warm", trackers__tags=["first", "cpu"]
     )
     runs = [record.run for record in records(folder) if record.WhichOneof("record_type") == "run"]
     assert {(own.run_id, own.project, own.display_name, tuple(own.tags)) for own in runs} == {
@@ -220,7 +220,7 @@ def test_a_failing_tracker_is_warned_of_once_and_stops_nothing(
     monkeypatch.setattr(trackers, "get_available_trackers", lambda: [SimpleNamespace(value="mlflow")])
     lines: list[str] = []
     Path("prompts.jsonl").write_text('{"prompt": "1"}\n{"prompt": "2"}\n')
-    result = train("out", run__trackers=["mlflow"], data__eval_jsonl=None, watcher=run.Watcher(say=lines.append))
+    result = train("out", trackers__use=["mlflow"], eval__prompts=None, watcher=run.Watcher(say=lines.append))
     assert (result.steps, made[0].steps, made[0].calls) == (6, steps, calls)
     assert made[0].config["policy.use"] == "switched:Switched"
     (line,) = [line for line in lines if "tracker" in line]
@@ -234,7 +234,7 @@ def test_a_missing_package_is_one_message_before_anything_is_deleted(monkeypatch
     Path("out").mkdir()
     Path("out/precious.txt").touch()
     with pytest.raises(UsageError, match=r"^The tracker 'comet_ml' is not installed\. Run: pip install comet-ml$"):
-        train("out", overwrite=True, run__trackers=["comet_ml"])
+        train("out", overwrite=True, trackers__use=["comet_ml"])
     assert Path("out/precious.txt").is_file()
 
 
@@ -247,5 +247,5 @@ def test_a_tracker_that_cannot_start_leaves_no_run(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(trackers.LOGGER_TYPE_TO_CLASS, "mlflow", kind)
     monkeypatch.setattr(trackers, "get_available_trackers", lambda: [SimpleNamespace(value="mlflow")])
     with pytest.raises(UsageError, match=r"'mlflow' cannot be started: PermissionError: log in first\. Mend that"):
-        train("out", run__trackers=["mlflow"])
+        train("out", trackers__use=["mlflow"])
     assert not Path("out").exists()

@@ -18,7 +18,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     with contextlib.chdir(folder):
         write_prompts([str(n) for n in range(20, 26)])
-        train("run", run__save_every=2, run__eval_every=2, run__keep_last=2, run__best="digits", trainer__steps=6)
+        train("run", run__save_every=2, eval__every=2, run__keep_last=2, run__best="digits", trainer__steps=6)
         train("plain", trainer__steps=1)
     return folder
 

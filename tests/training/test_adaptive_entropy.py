@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from grpokit import Trainer, UsageError
-from grpokit.knobs import TrainerSettings
+from grpokit import EntropyTarget, Trainer, UsageError
 from grpokit.objectives import GRPO, GSPO
 from grpokit.training.adaptive_entropy import AdaptiveEntropy
 from grpokit.training.metrics import Tally
@@ -26,10 +25,8 @@ def seen(entropy: float) -> Tally:
 
 
 def test_the_coefficient_by_hand() -> None:
-    settings = TrainerSettings(
-        entropy_target=0.5, entropy_coef_delta=0.25, entropy_coef_min=0.125, entropy_coef_max=0.625
-    )
-    adaptive, course = AdaptiveEntropy(GSPO(entropy_coef=0.25), settings), []
+    target = EntropyTarget(target=0.5, delta=0.25, low=0.125, high=0.625)
+    adaptive, course = AdaptiveEntropy(GSPO(entropy_coef=0.25), target), []
     assert adaptive.objective == GSPO()  # nothing is measured yet
     for entropy in (0.75, 0.5, 0.25, 0.25, 0.75, 0.75):
         adaptive.adapt(seen(entropy))
@@ -37,13 +34,16 @@ def test_the_coefficient_by_hand() -> None:
     assert course == [(0.125, 0), (0.375, 0.375), (0.625, 0.625), (0.625, 0.625), (0.375, 0), (0.125, 0)]
 
 
+TARGET = EntropyTarget(target=1.5, delta=0.05)
+
+
 def make(policy: TinyTokens | None = None, **options: Any) -> Trainer:
-    settings = {"entropy_target": 1.5, "entropy_coef_delta": 0.05, "minibatches": 2, "learning_rate": 0.05, **options}
+    settings = {"entropy": TARGET, "minibatches": 2, "learning_rate": 0.05, **options}
     return Trainer(policy or TinyTokens(), [digit_sum], PROMPTS, group_size=4, device="cpu", **settings)
 
 
 def test_the_bonus_keeps_the_entropy_up() -> None:
-    held, free = (list(make(steps=25, entropy_target=target))[-5:] for target in (1.5, None))
+    held, free = (list(make(steps=25, entropy=target))[-5:] for target in (TARGET, None))
     mean = [sum(report.metrics["entropy"] for report in reports) / 5 for reports in (held, free)]
     assert mean[1] < 1.0 < 1.2 < mean[0]
     assert held[-1].metrics["entropy_coef"] > 0
@@ -77,14 +77,16 @@ def test_a_failed_step_changes_no_coefficient() -> None:
 
 
 def test_what_cannot_work_is_told() -> None:
-    with pytest.raises(UsageError, match=r"entropy_target is 1\.5, but this policy's logprobs\(\) gives no entropy"):
+    with pytest.raises(UsageError, match=r"target is 1\.5, but this policy's logprobs\(\) gives no entropy"):
         make(TinyTokens(entropy=False)).step()
-    with pytest.raises(UsageError, match=r"entropy_coef_min=0\.5 is above entropy_coef_max=0\.1"):
-        make(entropy_coef_min=0.5, entropy_coef_max=0.1)
+    with pytest.raises(UsageError, match=r"low <= high; got low=0\.5 and high=0\.1"):
+        EntropyTarget(target=1, low=0.5, high=0.1)
+    with pytest.raises(UsageError, match=r"entropy is .*; expected None, or one such as"):
+        make(entropy=1.5)
 
 
 def test_without_a_target_the_objective_is_the_users() -> None:
     objective = GRPO(entropy_coef=0.3)
-    adaptive = AdaptiveEntropy(objective, TrainerSettings())
+    adaptive = AdaptiveEntropy(objective, None)
     adaptive.adapt(Tally())
     assert adaptive.objective is objective

@@ -60,7 +60,7 @@ def test_the_last_checkpoints_are_kept(keep: int | None, expected: list[int]) ->
 
 
 def test_the_best_by_a_held_out_score_is_kept_beside_them() -> None:
-    train("out", trainer__learning_rate=0.3, run__eval_every=1, run__best="digits", run__keep_last=1)
+    train("out", trainer__learning_rate=0.3, eval__every=1, run__best="digits", run__keep_last=1)
     scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl") if row["step"] > 0}
     best = max(scores, key=lambda step: (scores[step], -step))  # the first of equals
     assert best != STEPS, "the test needs a run whose best is not its last"
@@ -90,10 +90,11 @@ def test_the_best_of_a_penalty_is_its_lowest() -> None:
     penalty = [{"use": "switched:reward", "name": "digits", "weight": -1}]
     settings = {
         "policy": {"use": "switched:Switched"},
-        "data": {"jsonl": "prompts.jsonl", "eval_jsonl": "prompts.jsonl"},
+        "data": {"prompts": "prompts.jsonl"},
+        "eval": {"prompts": "prompts.jsonl", "every": 1},
         "rewards": penalty,
         "trainer": {"steps": STEPS, "prompts_per_step": 2, "group_size": 4, "learning_rate": 0.3, "device": "cpu"},
-        "run": {"dir": "out", "threads": 1, "eval_every": 1, "best": "digits"},
+        "run": {"dir": "out", "threads": 1, "best": "digits"},
     }
     run.train(schema.parse(json.dumps(settings), "test", []))
     scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl") if row["step"] > 0}
@@ -116,7 +117,7 @@ def test_evaluations_without_gain_are_counted_from_the_best(
 def test_a_run_ends_when_its_score_has_stopped_rising() -> None:
     """Also if it is resumed, and it goes on with more patience."""
     rule = {"reward": "digits", "patience": 1}
-    changes = {"trainer__learning_rate": 0.3, "trainer__steps": 50, "run__eval_every": 1}
+    changes = {"trainer__learning_rate": 0.3, "trainer__steps": 50, "eval__every": 1}
     ended = train("out", **changes, run__stop=rule)
     scores = [row["digits"] for row in rows("out/eval.jsonl")]
     assert (ended.interrupted, ended.steps) == (False, len(scores) - 1)
@@ -127,11 +128,11 @@ def test_a_run_ends_when_its_score_has_stopped_rising() -> None:
 
 
 def test_the_best_is_the_same_after_a_resume() -> None:
-    train("straight", run__eval_every=1, run__best="digits")
-    train("out", run__eval_every=1, run__best="digits", run__save_every=1, run__keep_last=None)
+    train("straight", eval__every=1, run__best="digits")
+    train("out", eval__every=1, run__best="digits", run__save_every=1, run__keep_last=None)
     for name in ("step_000004", "step_000005", "step_000006"):
         shutil.rmtree(Path("out/checkpoints", name))
-    train("out", run__eval_every=1, run__best="digits", resume=True)
+    train("out", eval__every=1, run__best="digits", resume=True)
     a, b = (load_file(f"{f}/checkpoints/best/policy.safetensors") for f in ("straight", "out"))
     assert all(torch.equal(a[name], b[name]) for name in b)
     assert rows("out/eval.jsonl") == rows("straight/eval.jsonl")
@@ -144,7 +145,7 @@ def test_a_best_that_nothing_measures_is_refused_before_the_run() -> None:
         train("out", run__best="digit")
     assert not Path("out").exists()
     with pytest.raises(ConfigError, match=r"run\.best looks at 'digits', a held-out score, but the config names no"):
-        train("out", run__best="digits", data__eval_jsonl=None)
+        train("out", run__best="digits", eval__prompts=None)
     assert not Path("out").exists()
 
 
@@ -256,14 +257,14 @@ def test_a_full_disk_under_the_samples_loses_no_step(full: str, monkeypatch: pyt
     with pytest.raises(
         RunError, match=rf"out/{full.split('/')[0]}.* cannot be written: .*\nThe state after step \d is saved"
     ):
-        train("out", run__eval_every=3)
+        train("out", eval__every=3)
     monkeypatch.setattr(Journal, "__init__", begin)
     for part in ("groups", "samples"):
         for path in Path("out", part).glob("step_*"):
             if path.is_file():
                 path.unlink()
-    train("out", run__eval_every=3, resume=True)
-    train("straight", run__eval_every=3)
+    train("out", eval__every=3, resume=True)
+    train("straight", eval__every=3)
     assert steady("out") == steady("straight")
 
 
@@ -356,16 +357,16 @@ def test_a_reward_that_stops_in_an_evaluation_loses_no_step() -> None:
 
     Switch.before_reward = act
     with pytest.raises(RewardError, match=r"gone.*\nThe state after step 3 is saved in out/checkpoints/step_000003"):
-        train("out", run__eval_every=3)
+        train("out", eval__every=3)
     Switch.off()
-    train("out", run__eval_every=3, resume=True)
-    train("straight", run__eval_every=3)
+    train("out", eval__every=3, resume=True)
+    train("straight", eval__every=3)
     assert rows("out/eval.jsonl") == rows("straight/eval.jsonl")
 
 
 def test_a_copy_of_a_run_with_a_folder_for_its_best_goes_on() -> None:
     """Many ways to copy a folder put what a link leads to in its place."""
-    options = {"run__eval_every": 1, "run__best": "digits", "trainer__learning_rate": 0.3}
+    options = {"eval__every": 1, "run__best": "digits", "trainer__learning_rate": 0.3}
     train("whole", **options)
     train("half", **options, trainer__steps=2)
     shutil.copytree("half", "copy")
@@ -381,7 +382,7 @@ def test_without_links_the_best_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(self: Path, *given: Any, **options: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    options = {"run__eval_every": 1, "run__best": "digits", "trainer__learning_rate": 0.3, "run__keep_last": 1}
+    options = {"eval__every": 1, "run__best": "digits", "trainer__learning_rate": 0.3, "run__keep_last": 1}
     train("links", **options)
     monkeypatch.setattr(Path, "symlink_to", refuse)
     train("out", **options)
@@ -441,7 +442,7 @@ def test_a_best_that_could_not_be_marked_is_marked_on_resume(monkeypatch: pytest
         raise RunError("The checkpoint best cannot be written: No space left on device.")
 
     monkeypatch.setattr(checkpoint, "mark_best", full)
-    options = {"run__eval_every": 3, "run__best": "digits"}
+    options = {"eval__every": 3, "run__best": "digits"}
     with pytest.raises(RunError, match=r"best cannot be written.*\nThe state after step 3 is saved"):
         train("out", **options, trainer__steps=4)
     monkeypatch.setattr(checkpoint, "mark_best", mark)

@@ -148,7 +148,8 @@ policy:
   lora: {r: 4}
   decode: {steps: 1, guidance: 1.0}
   eval_decode: {steps: 1}
-data: {prompts: prompts.txt, images: source_images, targets: target_images, eval_fraction: 0.5}
+data: {prompts: prompts.txt, images: source_images, targets: target_images}
+eval: {fraction: 0.5}
 rewards: [{use: structure}, {use: ssim}, {use: brightness}]
 trainer: {steps: 2, prompts_per_step: 2, group_size: 4, learning_rate: 4.0e-3}
 run: {dir: run, record: true, save_every: 1, threads: 1}

@@ -41,7 +41,8 @@ phases:
   - {name: tokens, policy: ar, steps: 2, trainer: {kl_coef: 0.01}}
   - {name: painting, policy: dit, steps: 1, trainer: {kl_coef: 0.1, kl: gaussian}}
 rounds: 2
-run: {dir: out, threads: 1, save_every: 1, keep_last: null, eval_every: 3}
+eval: {every: 3}
+run: {dir: out, threads: 1, save_every: 1, keep_last: null}
 """
 
 

@@ -176,7 +176,7 @@ TABLE: Mapping[str, Bad] = {
     ),
     "an empty prompt": Bad(["sample", "c.yaml", "--prompt", ""], ["The prompt is empty. Expected a text that says"]),
     "an empty prompt in a file": train(
-        "data={jsonl: blank.jsonl}", "blank.jsonl, line 2: the prompt is ' '", change=blank_prompts
+        "data={prompts: blank.jsonl}", "blank.jsonl, line 2: the prompt is ' '", change=blank_prompts
     ),
     "no quotes for ocr": train(
         "rewards=[{use: ocr}]",

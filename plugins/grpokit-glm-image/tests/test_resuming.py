@@ -23,7 +23,8 @@ KINDS = {
 }
 CONFIG = """
 policy: {model: tiny, size: [64, 96], KIND}
-data: {prompts: prompts.txt, IMAGES eval_fraction: 0.25}
+data: {prompts: prompts.txt, IMAGES}
+eval: {fraction: 0.25, every: 2}
 rewards: [{use: brightness}]
 trainer:
   steps: STEPS
@@ -34,7 +35,7 @@ trainer:
   KL
   learning_rate: 1e-2
   device: cpu
-run: {record: true, save_every: 1, eval_every: 2, keep_last: KEEP, best: reward, threads: 1}
+run: {record: true, save_every: 1, keep_last: KEEP, best: reward, threads: 1}
 """
 
 

@@ -21,7 +21,8 @@ KINDS = {
 }
 CONFIG = """
 policy: {use: hf-lm, model: base, max_new_tokens: 12, stop: [e], POLICY}
-data: {jsonl: prompts.jsonl, eval_fraction: 0.25}
+data: {prompts: prompts.jsonl}
+eval: {fraction: 0.25, every: 3}
 rewards: [{use: length, name: short, minimum: 5, maximum: 8}]
 trainer:
   steps: 12
@@ -31,7 +32,7 @@ trainer:
   kl_coef: 0.05
   learning_rate: 1e-2
   device: cpu
-run: {record: true, save_every: 1, eval_every: 3, keep_last: 2, best: short, threads: 1}
+run: {record: true, save_every: 1, keep_last: 2, best: short, threads: 1}
 """
 
 

@@ -20,7 +20,7 @@ from grpokit.runs import train as run
 PAGE = Path(__file__).parents[3] / "docs" / "language-models.md"
 CONFIG = """
 policy: {use: hf-lm, model: base, max_new_tokens: 12, stop: [e, a]}
-data: {jsonl: sums.jsonl}
+data: {prompts: sums.jsonl}
 rewards:
   - {use: length, name: short, weight: 0.5, maximum: 2}
   - {use: format, name: vowel, weight: 2, pattern: '(?s).*[aeiou].*'}
@@ -88,7 +88,7 @@ def test_the_config_of_the_page_runs(folder: Path) -> None:
     assert text is not None
     Path("as-in-trl.yaml").write_text(text[1])
     small = ["policy.model=base", "policy.max_new_tokens=12", "trainer.steps=2", "trainer.device=cpu"]
-    config, _ = presets.read_config("as-in-trl.yaml", [*small, "run.trackers=[]", "run.dir=out"])
+    config, _ = presets.read_config("as-in-trl.yaml", [*small, "trackers.use=[]", "run.dir=out"])
     assert run.train(config).steps == 2
     rows = [json.loads(line) for line in Path("out/metrics.jsonl").read_text().splitlines()]
     assert {"rewards/numeric-answer/mean", "rewards/format/mean"} <= rows[-1].keys()

@@ -22,7 +22,7 @@ from grpokit.runs.redraw import redraw
 STEPS = 14
 CONFIG = """
 policy: {{use: hf-lm, model: {model}, max_new_tokens: 6, lora: {{r: 4}}}}
-data: {{jsonl: {data}}}
+data: {{prompts: {data}}}
 rewards: [{{use: "test_vision:letters"}}]
 trainer:
   {{prompts_per_step: 4, group_size: 8, updates_per_rollout: 2, steps: 14, learning_rate: 0.02, kl_coef: 0.01}}
@@ -81,5 +81,5 @@ def test_a_damaged_picture_is_refused_before_the_run(config: Path) -> None:
     (config.parent / "bad.png").write_text("no picture")
     (config.parent / "bad.jsonl").write_text('{"prompt": "a", "images": ["0.png", "bad.png"]}\n')
     with pytest.raises(DataError, match=r"bad\.jsonl, line 1: source: .*bad\.png cannot be read as a picture"):
-        train(config, "bad", f"data.jsonl={config.parent / 'bad.jsonl'}")
+        train(config, "bad", f"data.prompts={config.parent / 'bad.jsonl'}")
     assert not (config.parent / "bad").exists()
