@@ -83,6 +83,8 @@ class TrainerSettings:
             0 never.
         top_entropy_quantile: the share of an optimizer step's decisions, those of highest entropy, that the policy loss
             acts on.
+        entropy: a target that the coefficient of the entropy bonus adapts to; None keeps the objective's coefficient.
+        correction: importance weights where a rollout's log-probs are not those of training; None for none.
         max_age: the most optimizer steps by which the weights of a rollout may be behind those of the policy.
         max_zero_std_steps: training ends after this many steps in a row with only zero-std groups: as converged, or
             with an error if the reward has been higher before; None sets no limit.
@@ -109,6 +111,8 @@ class TrainerSettings:
     max_logprob_diff: Positive | None = None
     dynamic_sampling: Whole = 0
     top_entropy_quantile: Share = 1.0
+    entropy: EntropyTarget | None = None
+    correction: Correction | None = None
     max_age: Whole = 0
     max_zero_std_steps: Total | None = 20
 
@@ -336,6 +340,8 @@ def _requirement(value: Any, rule: Any, bounds: list[Any]) -> str | None:
     if get_origin(rule) is Literal:
         choices = get_args(rule)
         return None if value in choices else " or ".join(map(repr, choices))
+    if dataclasses.is_dataclass(rule) and isinstance(rule, type):
+        return None if isinstance(value, rule) else f"a grpokit.{rule.__name__}"
     if rule is bool:
         return None if isinstance(value, bool) else "true or false"
     if rule not in (int, float):

@@ -25,7 +25,7 @@ from grpokit.guards.gradients import Gradients
 from grpokit.guards.hacking import RewardHacking
 from grpokit.guards.observer import Observer, check_observers
 from grpokit.guards.zero_std import ZeroStd
-from grpokit.knobs import Correction, EntropyTarget, SeedSettings, TrainerSettings
+from grpokit.knobs import SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.processes import fsdp2
@@ -70,8 +70,6 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         prompts: texts or `Prompt`s; stored in `train_prompts`.
         advantage: `(rewards [B, R], weights [R], groups [B]) -> [B]`, or one for each decision [B, T].
         objective: the loss per decision.
-        correction: importance weights where the rollout's log-probs are not those of training; None for none.
-        entropy: a target that the coefficient of the entropy bonus adapts to; None keeps the objective's coefficient.
         trackers: accelerate's trackers ("tensorboard", "wandb", "mlflow", ...), logging into `folder`.
         folder: where trackers write.
         sharding: "fsdp2" spreads the policy's weights over the processes, "fsdp2-offload" keeps each one's part in the
@@ -93,8 +91,6 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     _: KW_ONLY
     advantage: AdvantageFn = advantage_functions.group
     objective: Objective = field(default_factory=GRPO)
-    correction: Correction | None = None
-    entropy: EntropyTarget | None = None
     trackers: Sequence[str] = ()
     folder: Path | str | None = None
     sharding: fsdp2.How | None = None
@@ -314,8 +310,6 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             policy=self.policy,
             advantage=self.advantage,
             objective=self.objective,
-            correction=self.correction,
-            entropy=self.entropy,
             trackers=self.trackers,
         )
         knobs.check(self)

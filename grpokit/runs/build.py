@@ -22,7 +22,7 @@ from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, DataError, PluginError, nearest, shown
 from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.images import MAX_PIXELS
-from grpokit.knobs import Correction, EntropyTarget, TrainerSettings, meanings
+from grpokit.knobs import TrainerSettings, meanings
 from grpokit.objectives import Objective
 from grpokit.phases.phase import Phase
 from grpokit.phases.phased_trainer import PhasedTrainer
@@ -198,7 +198,6 @@ def trainer(
         named = _policy_of(config, place, phase, policies)
         settings: dict[str, Any] = {name: getattr(own.trainer, name) for name in meanings(TrainerSettings)}
         settings |= {"advantage": advantage(own, terms), "objective": objective(own)}
-        settings |= {"correction": correction(own), "entropy": entropy(own)}
         with config.at("phases", place) if config.phases else nullcontext():
             built = Trainer(
                 policies[named],
@@ -270,18 +269,6 @@ def objective(config: RunConfig) -> Objective:
                 f"returned an object of type {type(built).__name__}; expected a grpokit.Objective."
             )
     return built
-
-
-def correction(config: RunConfig) -> Correction | None:
-    """The importance weights that the config sets."""
-    chosen = config.trainer.correction
-    return None if chosen is None else Correction(**dict(chosen))
-
-
-def entropy(config: RunConfig) -> EntropyTarget | None:
-    """The target of the entropy bonus that the config sets."""
-    chosen = config.trainer.entropy
-    return None if chosen is None else EntropyTarget(**dict(chosen))
 
 
 def _component(kind: str, setting: str | Component, flat: dict[str, Any]) -> Any:

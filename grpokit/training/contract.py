@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable
 
 from grpokit.errors import UsageError, shown
-from grpokit.knobs import Correction, EntropyTarget
 from grpokit.objectives import Objective
 from grpokit.policy import Policy
 from grpokit.types import Ask, Decisions, Rollout
@@ -40,26 +39,12 @@ def check_policy(policy: object) -> None:
         raise UsageError(f"policy is {shown(policy)}, {lack}. See grpokit.Policy.")
 
 
-def check_arguments(
-    *, policy: object, advantage: object, objective: object, correction: object, entropy: object, trackers: object
-) -> None:
+def check_arguments(*, policy: object, advantage: object, objective: object, trackers: object) -> None:
     """Check what `Trainer` was given besides its knobs, its rewards and its prompts."""
     check_policy(policy)
     for name, value, right, expected in (
         ("advantage", advantage, callable(advantage), "a function such as grpokit.advantages.group"),
         ("objective", objective, isinstance(objective, Objective), "an objective such as grpokit.objectives.GRPO()"),
-        (
-            "correction",
-            correction,
-            correction is None or isinstance(correction, Correction),
-            "None, or one such as grpokit.Correction(how='mask')",
-        ),
-        (
-            "entropy",
-            entropy,
-            entropy is None or isinstance(entropy, EntropyTarget),
-            "None, or one such as grpokit.EntropyTarget(target=1)",
-        ),
         ("trackers", trackers, isinstance(trackers, (list, tuple)), 'a list of names such as ["tensorboard"]'),
     ):
         if not right:

@@ -787,7 +787,7 @@ def test_numbers_are_checked() -> None:
         ({"rewards": 3}, r"^rewards is 3; expected a list"),
         ({"advantage": "group"}, r"^advantage is 'group'; expected a function such as grpokit\.advantages\.group\.$"),
         ({"objective": "grpo"}, r"^objective is 'grpo'; expected an objective such as"),
-        ({"correction": "mask"}, r"^correction is 'mask'; expected None, or one such as grpokit.Correction"),
+        ({"correction": "mask"}, r"^correction must be a grpokit.Correction, or None, got 'mask'"),
         ({"trackers": "tensorboard"}, r"^trackers is 'tensorboard'; expected a list of names such as"),
     ],
 )
