@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import yaml
-
-from grpokit.config.overrides import parse_value
-from grpokit.config.yaml_source import load_value, problem
-from grpokit.errors import UsageError, shown
+from grpokit.config.overrides import key_value
+from grpokit.config.yaml_source import write_inline
+from grpokit.errors import UsageError
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
@@ -67,25 +63,11 @@ def points(words: Sequence[str]) -> list[Point]:
 
 def _values(key: str, text: str) -> list[str]:
     """The values of a word as overrides take them, each once."""
-    try:
-        listed = load_value(f"[{text}]")
-    except yaml.YAMLError as error:
-        message = f"{shown(f'{key}={text}')} has no list of values ({problem(error)}). Expected key=a,b,c or key=1..5."
-        raise UsageError(message) from error
     values: list[str] = []
-    for value in listed:
+    for value in key_value(f"{key}=[{text}]")[1]:
         ends = _RANGE.fullmatch(value) if isinstance(value, str) else None
-        values += map(str, range(int(ends[1]), int(ends[2]) + 1)) if ends else [_text(value)]
+        values += map(str, range(int(ends[1]), int(ends[2]) + 1)) if ends else [write_inline([value])[1:-1]]
     return list(dict.fromkeys(values))
-
-
-def _text(value: Any) -> str:
-    """A value as a config reads it; 1e-3 and 0.001 are the same."""
-    try:
-        plain = isinstance(value, str) and parse_value(value) == value
-    except yaml.YAMLError:
-        plain = False
-    return value if plain else json.dumps(value)
 
 
 def _slug(value: str) -> str:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from grpokit.config.synonyms import ADVICE, KEYS
-from grpokit.config.yaml_source import Path, Source, write_inline
+from grpokit.config.yaml_source import Path, Source
 from grpokit.errors import nearest, shown
-
-TWO_SOURCES = "two_sources"
-"""The kind of the mistake that `data` names no source of prompts, or several."""
 
 _BRANCHES = ("str", "constrained-str", "Component")  # a component is a name or a group of keys
 _EXPECTED = {  # pydantic's kinds of mistake, in our words; its own words for any other
@@ -60,14 +56,9 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> s
             lines.append(f"{place}: unknown key '{key}'{_meant(path, model)}. Known keys: {', '.join(known)}.")
         elif issue["type"] == "missing":
             lines.append(f"{place}: the key '{key}' is missing.")
-        elif issue["type"] in ("value_error", TWO_SOURCES):  # keys of one group that do not go together
-            what = str(issue["ctx"]["error"]) if issue["type"] == "value_error" else issue["msg"]
-            below = source.overrides_below(path)
-            sources = issue.get("ctx", {}).get("sources", "none")  # of several sources, the others have no part
-            clashing = what if sources == "none" else sources
-            involved = _involved(source, path, clashing)
-            remedy = _replacement(path, value, below) if issue["type"] == TWO_SOURCES and involved else ""
-            lines.append(f"{where(source, path, clashing)}: {key or 'config'}: {what}.{remedy}")
+        elif issue["type"] == "value_error":  # keys of one group that do not go together
+            what = str(issue["ctx"]["error"])
+            lines.append(f"{where(source, path, what)}: {key or 'config'}: {what}.")
         else:
             words = _EXPECTED.get(issue["type"])
             context = {k: int(v) if isinstance(v, float) else v for k, v in issue.get("ctx", {}).items()}  # 0, not 0.0
@@ -80,7 +71,11 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> s
 
 def where(source: Source, path: Path, message: str) -> str:
     """The place of a group, with the overrides inside it that a mistake comes from: those whose key `message` names."""
-    overrides = [f"override {shown(text)}" for text in _involved(source, path, message)]
+    overrides = [
+        f"override {shown(text)}"
+        for key, text in source.overrides_below(path).items()
+        if any(isinstance(part, str) and re.search(rf"\b{re.escape(part)}\b", message) for part in key[len(path) :])
+    ]
     return ", with ".join(dict.fromkeys([source.place(path), *overrides]))
 
 
@@ -130,28 +125,6 @@ def _meant(path: Path, model: type[BaseModel]) -> str:
         return hint
     hint = nearest(name, elsewhere)
     return next((hint.replace(key, full) for key, full in elsewhere.items() if f"'{key}'" in hint), "")
-
-
-def _involved(source: Source, path: Path, message: str) -> list[str]:
-    below = source.overrides_below(path)
-    return [text for key, text in below.items() if _names_one(message, key[len(path) :])]
-
-
-def _names_one(message: str, keys: Path) -> bool:
-    """Whether the message about a clash names one of the keys; each such message names all that take part."""
-    return any(re.search(rf"\b{re.escape(key)}\b", message) for key in keys if isinstance(key, str))
-
-
-def _replacement(path: Path, group: Any, below: Mapping[Path, str]) -> str:
-    """How to replace a whole group, for somebody who has overridden single keys of it."""
-    values: dict[str, Any] = {}
-    for key in below:
-        here, there = group, values
-        for part in key[len(path) : -1]:
-            here, there = here[part], there.setdefault(str(part), {})
-        there[str(key[-1])] = here[key[-1]]
-    word = shlex.quote(f"{'.'.join(map(str, path))}={write_inline(values)}")
-    return f" An override changes single keys. To replace them all, write {word}."
 
 
 def _remedy(kind: str, key: str, value: Any, context: Mapping[str, Any]) -> str:

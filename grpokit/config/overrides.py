@@ -1,4 +1,4 @@
-"""Words of the form `key=value`: overrides of a config, and parameters of a component."""
+"""Words of the form `key=value`: overrides of a config, values of a sweep, and parameters of a component."""
 
 from __future__ import annotations
 
@@ -9,43 +9,46 @@ from typing import Any
 import yaml
 
 from grpokit.config.yaml_source import Source, load_value, problem
-from grpokit.errors import ConfigError, UsageError, shown
+from grpokit.errors import ConfigError, shown
 
 
-def parse_value(text: str) -> Any:
-    """Read the value of a `key=value` argument as a config file would, except that it has no comments.
+def key_value(word: str, *, what: str = "override") -> tuple[str, Any]:
+    """Read a word; its value is as a config file would have it, except that it has no comments.
+
+    Args:
+        word: such as `trainer.steps=50`.
+        what: how messages call it.
 
     Raises:
-        yaml.YAMLError: it is not YAML.
+        ConfigError: it is not of the form key=value, or its value is not YAML.
 
-    >>> parse_value("5e-6"), parse_value("010"), parse_value("no"), parse_value("1_000")
-    (5e-06, 10, 'no', '1_000')
-    >>> parse_value("runs/try #2"), parse_value("2026 #2"), parse_value("[a, 'b #c']")
-    ('runs/try #2', '2026 #2', ['a', 'b #c'])
+    >>> key_value("a.b=5e-6"), key_value("a=010"), key_value("a=no"), key_value("a=1_000")
+    (('a.b', 5e-06), ('a', 10), ('a', 'no'), ('a', '1_000'))
+    >>> key_value("a=runs/try #2"), key_value("a=[a, 'b #c']")
+    (('a', 'runs/try #2'), ('a', ['a', 'b #c']))
     """
-    bare = not text.lstrip().startswith(("'", '"', "[", "{", "|", ">", "!", "&"))
-    return text.strip() if bare and re.search(r"(^|\s)#", text) else load_value(text)
+    key, equals, text = word.partition("=")
+    if not equals or not all(key.split(".")):
+        raise ConfigError(f"The {what} {shown(word)} is not of the form key=value.", page="configs")
+    if re.search(r"(^|\s)#", text) and not text.lstrip().startswith(("'", '"', "[", "{", "|", ">", "!", "&")):
+        return key, text.strip()
+    try:
+        return key, load_value(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"The {what} {shown(word)} has a value that is not YAML ({problem(error)}). Put quotes round a text with "
+            "brackets, braces or a colon.",
+            page="configs",
+        ) from error
 
 
 def parse_parameters(words: Sequence[str]) -> dict[str, Any]:
     """Words of a command line -> parameters of a component.
 
     Raises:
-        UsageError: a word is not of the form key=value, or its value is not YAML.
+        ConfigError: as `key_value`.
     """
-    parameters = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key.isidentifier():
-            raise UsageError(f"Expected a parameter as key=value, got '{word}'.")
-        try:
-            parameters[key] = parse_value(value)
-        except yaml.YAMLError as error:
-            raise UsageError(
-                f"The value of {key} is not YAML: {value!r} ({problem(error)}). Put quotes round a text with brackets, "
-                "braces or a colon."
-            ) from error
-    return parameters
+    return dict(key_value(word, what="parameter") for word in words)
 
 
 def apply(data: dict[str, Any], override: str, source: Source) -> None:
@@ -57,46 +60,31 @@ def apply(data: dict[str, Any], override: str, source: Source) -> None:
         source: the places of the config's keys.
 
     Raises:
-        ConfigError: it is not of the form key=value, its value is not YAML, or its key leads into a single value or
-            past the end of a list.
+        ConfigError: as `key_value`, or the key leads into a single value or past the end of a list.
     """
-    key, equals, text = override.partition("=")
+    key, value = key_value(override)
     parts = key.split(".")
-    if not equals or not all(parts):
-        raise ConfigError(
-            f"The override {shown(override)} is not of the form key=value, such as trainer.steps=50.", page="configs"
-        )
-    try:
-        value = parse_value(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"The override {shown(override)} has a value that is not YAML ({problem(error)}). Put quotes round a text "
-            "with brackets, braces or a colon.",
-            page="configs",
-        ) from error
     path: list[str | int] = []
     here: Any = data
     for i, part in enumerate(parts):
-        last, group = i == len(parts) - 1, ".".join(parts[:i])
+        group = ".".join(parts[:i])
         if isinstance(here, list):
             if part not in map(str, range(len(here))):
-                numbers = "0" if len(here) == 1 else f"a number from 0 to {len(here) - 1}"
-                remedy = f"write {numbers} in place of {shown(part)}" if here else "it has no entry"
                 raise ConfigError(
-                    f"The override {shown(override)}: {group} is a list of {len(here)}; {remedy}.", page="configs"
+                    f"The override {shown(override)}: {group} is a list of {len(here)}, whose entries are numbered "
+                    f"from 0; got {shown(part)}.",
+                    page="configs",
                 )
-            step: str | int = int(part)
+            path.append(int(part))
         elif isinstance(here, dict):
-            step = part
-            if not last and here.get(part) is None:  # the group is missing, or nothing follows its colon
-                here[part] = {}
+            path.append(part)
         else:
             raise ConfigError(
                 f"The override {shown(override)}: {group} is a single value, not a group of keys.", page="configs"
             )
-        path.append(step)
-        if last:
-            here[step] = value
-        else:
-            here = here[step]
+        if i == len(parts) - 1:
+            here[path[-1]] = value
+        elif isinstance(here, dict) and here.get(part) is None:  # missing, or nothing follows its colon
+            here[part] = {}
+        here = here[path[-1]]
     source.override(tuple(path), override)

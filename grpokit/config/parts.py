@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from grpokit.config.mistakes import TWO_SOURCES
 from grpokit.errors import UsageError, nearest
 from grpokit.knobs import (
     ClipSettings,
@@ -155,17 +153,13 @@ class DataConfig(PromptSource):
     def _one_source(self) -> DataConfig:
         sources = [name for name in ("prompts", "dataset", "use") if getattr(self, name) is not None]
         if len(sources) != 1:
-            raise PydanticCustomError(
-                TWO_SOURCES,
-                "give exactly one of prompts, dataset and use; got {sources}",
-                {"sources": " and ".join(sources) or "none"},
+            raise ValueError(
+                f"give exactly one of prompts, dataset and use; got {' and '.join(sources) or 'none'}. An override of "
+                "one key keeps the others; 'data={prompts: FILE}' replaces them all"
             )
         for name in ("max_pixels", "columns"):
             if self.use is not None and getattr(self, name):
-                raise ValueError(
-                    f"'{name}' does not go with 'use': a function gives prompts with their pictures. With prompts of "
-                    f"your own, write 'data={{prompts: FILE, {name}: ...}}'"
-                )
+                raise ValueError(f"'{name}' does not go with 'use': a function gives prompts with their pictures")
         unknown = next(iter(self.model_extra or {}), None)
         if unknown and self.use is None:
             raise ValueError(f"unknown key '{unknown}'{nearest(unknown, type(self).model_fields)}")
@@ -255,13 +249,6 @@ class TrainerConfig(_FlatObjective, TrainerSettings):
     def flat_objective(self) -> dict[str, Any]:
         """The objective's knobs among the trainer's."""
         return {name: getattr(self, name) for name in OBJECTIVE_KEYS if name in self.model_fields_set}
-
-    @field_validator("device", mode="before")
-    @classmethod
-    def _the_name_of_a_gpu(cls, device: Any) -> Any:
-        if device == "gpu":
-            raise ValueError("a GPU is called 'cuda' here")
-        return device
 
     @model_validator(mode="after")
     def _numbers_that_fit_together(self) -> TrainerConfig:

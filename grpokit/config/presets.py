@@ -57,9 +57,7 @@ def text_of(spec: Spec) -> str:
     package, _, inside = spec.factory.partition(":")
     try:
         return importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8")
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # importing the plugin's package may raise anything
+    except Exception as error:  # importing the plugin's package may raise anything
         raise PluginError(
             f"The preset '{spec.name}' cannot be read from the file {inside} in package {package}: {typed_line(error)}."
         ) from error

@@ -1,8 +1,7 @@
 """YAML as configs mean it: plain data, and the place of every key, so that a later mistake can name its line.
 
 Scalars are read as YAML 1.2 reads them, since people trip over 1.1: `5e-6` and `010` are numbers, `no`, `1:30` and
-`2026-11-21` are texts. A repeated key, a value inside itself and an unknown tag are errors. What comes out can be
-written as YAML again.
+`2026-11-21` are texts. A repeated key and an unknown tag are errors. What comes out can be written as YAML again.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ import yaml
 
 from grpokit.errors import ConfigError, one_line, shown
 
-DEEPEST = 50  # levels
-MOST = 100_000  # values, with every alias written out: a few lines of aliases can stand for billions
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of a config down to a value."""
 
@@ -119,75 +116,43 @@ def _load(text: str, source: Source) -> Any:
         _note(node, (), source)
         return _Loader("").construct_document(node)
     except RecursionError as error:
-        raise yaml.YAMLError(f"it is nested too deeply; expected at most {DEEPEST} levels") from error
+        raise yaml.YAMLError("it is nested too deeply, or an anchor contains itself") from error
 
 
-def _note(node: yaml.Node, path: Path, source: Source, inside: tuple[yaml.Node, ...] = ()) -> None:
-    """Note the place of everything below `node`, and refuse what YAML allows but nobody means."""
-
-    def refuse(what: str, where: yaml.Node) -> yaml.MarkedYAMLError:
-        return yaml.MarkedYAMLError(problem=what, problem_mark=where.start_mark)
-
+def _note(node: yaml.Node, path: Path, source: Source) -> None:
+    """Note the place of everything below `node`, and refuse keys that YAML allows but nobody means."""
     source.places[path] = f"{source.name}, line {node.start_mark.line + 1}"
-    if any(node is outer for outer in inside):
-        raise refuse("an anchor contains itself", node)
-    if len(inside) >= DEEPEST:
-        raise refuse(f"it is nested too deeply; expected at most {DEEPEST} levels", node)
-    if len(source.places) > MOST:
-        raise refuse(f"it has more than {MOST:,} values once its aliases are written out", node)
-    inside = (*inside, node)
     if isinstance(node, yaml.SequenceNode):
         for i, child in enumerate(node.value):
-            _note(child, (*path, i), source, inside)
+            _note(child, (*path, i), source)
     elif isinstance(node, yaml.MappingNode):
         keys: set[str] = set()
         for key, child in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise refuse("expected a text as key, got brackets or braces", key)
-            if key.value in keys:
-                raise refuse(f"the key {shown(key.value)} appears twice", key)
+            if not isinstance(key, yaml.ScalarNode) or key.value in keys:
+                twice = isinstance(key, yaml.ScalarNode)
+                what = f"the key {shown(key.value)} appears twice" if twice else "expected a text as key, got brackets"
+                raise yaml.MarkedYAMLError(problem=what, problem_mark=key.start_mark)
             keys.add(key.value)
-            _note(child, (*path, key.value), source, inside)
+            _note(child, (*path, key.value), source)
             source.places[(*path, key.value)] = f"{source.name}, line {key.start_mark.line + 1}"
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with the scalars of YAML 1.2's core schema."""
+    """SafeLoader with the scalars of YAML 1.2's core schema, and none of YAML 1.1's dates, sets and bytes."""
 
 
 class _Dumper(yaml.SafeDumper):
     """SafeDumper that quotes every text that YAML 1.1 or 1.2 would read as something else."""
 
 
-def _scalar(kind: str, read: Callable[[str], Any]) -> Callable[[_Loader, yaml.Node], Any]:
-    """A constructor that refuses texts which no resolver has checked, such as `!!int abc`."""
-
-    def construct(loader: _Loader, node: yaml.Node) -> Any:
-        text = loader.construct_scalar(node)  # type: ignore[arg-type]  # any other node is refused inside
+def _constructor(read: Callable[[str], Any]) -> Callable[[_Loader, Any], Any]:
+    def construct(loader: _Loader, node: Any) -> Any:
         try:
-            return read(text)
-        except ValueError as error:
-            raise yaml.MarkedYAMLError(
-                problem=f"expected {kind}, got {shown(text)}", problem_mark=node.start_mark
-            ) from error
+            return read(loader.construct_scalar(node))
+        except ValueError as error:  # a tag that says otherwise, such as `!!int abc`, or thousands of digits
+            raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from error
 
     return construct
-
-
-def _whole(text: str) -> int:
-    if len(text) > 1000:  # Python could not write it out again
-        raise ValueError(text[:80])
-    return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))
-
-
-def _number(text: str) -> float:
-    return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
-
-
-def _truth(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(text)
-    return text.lower() == "true"
 
 
 _YAML = "tag:yaml.org,2002:"
@@ -195,21 +160,25 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in entries if tag in (f"{_YAML}null", f"{_YAML}merge")]
     for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.yaml_constructors = {  # without those of YAML 1.1 that no config needs: dates, sets, bytes
+_Loader.yaml_constructors = {
     tag: yaml.SafeLoader.yaml_constructors[tag]
     for tag in (f"{_YAML}null", f"{_YAML}str", f"{_YAML}seq", f"{_YAML}map", None)
 }
-for _tag, _kind, _read, _pattern, _first in (
-    ("bool", "true or false", _truth, r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("int", "a whole number", _whole, r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+for _kind, _read, _pattern, _first in (
+    ("bool", lambda text: text.lower() == "true", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    (
+        "int",
+        lambda text: int(text, {"0x": 16, "0o": 8}.get(text[:2], 10)),
+        r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+        "-+0123456789",
+    ),
     (
         "float",
-        "a number",
-        _number,
+        lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
         r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
         "-+0123456789.",
     ),
 ):
-    _Dumper.add_implicit_resolver(_YAML + _tag, re.compile(f"^({_pattern})$"), list(_first))
-    _Loader.add_implicit_resolver(_YAML + _tag, re.compile(f"^({_pattern})$"), list(_first))
-    _Loader.add_constructor(_YAML + _tag, _scalar(_kind, _read))
+    _Dumper.add_implicit_resolver(_YAML + _kind, re.compile(f"^({_pattern})$"), list(_first))
+    _Loader.add_implicit_resolver(_YAML + _kind, re.compile(f"^({_pattern})$"), list(_first))
+    _Loader.add_constructor(_YAML + _kind, _constructor(_read))

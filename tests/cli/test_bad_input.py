@@ -135,15 +135,12 @@ CONFIG_FILE = {
     "a tab in a config": written(GOOD + "data:\n\tx: 1\n", "c.yaml, line 7: not YAML", r"'\t'"),
     "a bracket that stays open": written(GOOD + "run: [", "c.yaml, line 6: not YAML", "expected the node content"),
     "a key twice": written(GOOD + "seed: 1\nseed: 2\n", "c.yaml, line 7: not YAML: the key 'seed' appears twice"),
-    "an anchor inside itself": written(GOOD + "x: &a [*a]\n", "line 6: not YAML: an anchor contains itself"),
+    "an anchor inside itself": written(GOOD + "x: &a [*a]\n", "not YAML", "contains itself"),
     "an alias of nothing": written(GOOD + "x: *a\n", "line 6: not YAML", "undefined alias 'a'"),
     "a Python object": written(GOOD + "x: !!python/name:os.system\n", "line 6: not YAML", "python/name"),
     "a date by a tag": written(GOOD + "seed: !!timestamp 2026-99-99\n", "line 6: not YAML", "timestamp"),
-    "a config a hundred levels deep": written(
-        GOOD + "x: " + "[" * 100 + "]" * 100, "line 6: not YAML", "nested too deeply; expected at most 50 levels"
-    ),
     "a config ten thousand levels deep": written(GOOD + "x: " + "[" * 10_000, "not YAML", "nested too deeply"),
-    "a list as a key": written(GOOD + "? [a]\n: 1\n", "line 6: not YAML: expected a text as key, got brackets"),
+    "a list as a key": written(GOOD + "? [a]\n: 1\n", "line 6: not YAML: expected a text as key"),
     "a number as a key": written(GOOD + "1: 2\n", "c.yaml, line 6: 1: expected a text as key, got 1"),
     "a name longer than any file's": Bad(["train", "x" * 300], ["There is no preset called 'xxx"]),
 }
@@ -198,7 +195,7 @@ VALUES = {
     "null for a number": part("steps: 1", "steps: null", "expected a whole number, got nothing (null)"),
     "no step": part("steps: 1", "steps: 0", "trainer.steps: expected at least 1, got 0"),
     "a step count beyond reason": part("steps: 1", "steps: 1e12", "trainer.steps: expected at most 1,000,000,000, got"),
-    "more digits than Python reads": part("steps: 1", "steps: " + "9" * 5000, "expected a whole number, got '999999"),
+    "more digits than Python reads": part("steps: 1", "steps: " + "9" * 5000, "4300 digits"),
     "a group of one": part("group_size: 2", "group_size: 1", "trainer.group_size: expected at least 2, got 1"),
     "rows beyond reason": part(
         "prompts_per_step: 2, group_size: 2",
@@ -220,32 +217,26 @@ VALUES = {
     "trackers that are no list": change("trackers.use=wandb", "trackers.use: expected a list, got 'wandb'"),
     "a run folder that is a number": change("run.dir=5", "run.dir: expected a text, got 5 (put it in quotes)"),
     "the current folder as the run's": change("run.dir=.", "dir must name a folder of the run's own, got '.'"),
-    "a run folder with a name too long": change(
-        "run.dir=" + "x" * 300, "a name that a folder can have, of at most 200"
-    ),
-    "a run folder with a NUL byte": change('run.dir="a\\0b"', "dir must be a name that a folder can have"),
     "more threads than machines have": change("run.threads=1e5", "run.threads: expected at most 1,024, got 100000"),
     "a skip limit above 1": change("rewards.0.skip_limit=2", "rewards.0.skip_limit: expected at most 1, got 2"),
 }
 
 OVERRIDES = {
     "an override without a value": change("trainer.steps", "The override 'trainer.steps' is not of the form key=value"),
-    "an override without a key": change("=5", "'=5' is not of the form key=value, such as trainer.steps=50"),
+    "an override without a key": change("=5", "'=5' is not of the form key=value"),
     "an override with two dots": change("trainer..steps=5", "is not of the form key=value"),
     "an override of an unknown key": change(
         "trainer.stepz=5", "override 'trainer.stepz=5': unknown key 'trainer.stepz'"
     ),
     "an override inside a single value": change("policy.use.x=5", "policy.use is a single value, not"),
-    "an override behind the list's end": change("rewards.1.weight=2", "rewards is a list of 1; write 0 in place of"),
-    "an override of a list by a word": change(
-        "rewards.length.weight=2", "rewards is a list of 1", "write 0 in place of 'length'"
-    ),
+    "an override behind the list's end": change("rewards.1.weight=2", "rewards is a list of 1"),
+    "an override of a list by a word": change("rewards.length.weight=2", "rewards is a list of 1", "got 'length'"),
     "an override in an empty list": Bad(
-        ["train", "c.yaml", "rewards=[]", "rewards.0.weight=1"], ["rewards is a list of 0; it has no entry"]
+        ["train", "c.yaml", "rewards=[]", "rewards.0.weight=1"], ["rewards is a list of 0"]
     ),
     "an override that is no YAML": change("trainer.steps=[", "a value that is not YAML (", "Put quotes round a text"),
     "an override of the wrong type": change("trainer.steps=x", "override 'trainer.steps=x': trainer.steps: expected a"),
-    "an override inside itself": change("policy.a=&x [*x]", "not YAML (an anchor contains itself)"),
+    "an override inside itself": change("policy.a=&x [*x]", "not YAML", "contains itself"),
 }
 
 DATA_FILES = {
@@ -592,9 +583,11 @@ OPTIONS = {
         ["check", "length", "--prompt", "1"], ["is a reward, which reads no prompts"]
     ),
     "a check's parameter without a value": Bad(
-        ["check", "length", "maximum"], ["a parameter as key=value, got 'maximum'"]
+        ["check", "length", "maximum"], ["parameter 'maximum' is not of the form key=value"]
     ),
-    "a check's parameter that is no YAML": Bad(["check", "length", "maximum=["], ["The value of maximum is not YAML"]),
+    "a check's parameter that is no YAML": Bad(
+        ["check", "length", "maximum=["], ["'maximum=[' has a value that is not YAML"]
+    ),
 }
 
 FAILED_RUNS = {

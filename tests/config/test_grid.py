@@ -15,9 +15,9 @@ from grpokit.config.grid import points
         ("seed=-1..1", ["-1", "0", "1"]),
         ("a=1e-3,1e-2,0.001", ["0.001", "0.01"]),
         ("a=[1,2],[3]", ["[1, 2]", "[3]"]),
-        ("a=[{use: b, pattern: ']'}],[]", ['[{"use": "b", "pattern": "]"}]', "[]"]),
-        ("a='x,y',don't", ["x,y", "don't"]),
-        ("a=true, null,'no: 1'", ["true", "null", '"no: 1"']),
+        ("a=[{use: b, pattern: ']'}],[]", ["[{use: b, pattern: ']'}]", "[]"]),
+        ("a='x,y',don't", ["'x,y'", "don't"]),
+        ("a=true, null,'no: 1'", ["true", "null", "'no: 1'"]),
     ],
 )
 def test_the_values_of_a_word(word: str, values: list[str]) -> None:
@@ -37,5 +37,5 @@ def test_the_last_key_changes_fastest_and_names_folders() -> None:
 
 def test_values_that_are_no_list() -> None:
     for word in ("seed=1,,2", "a=1,[2"):
-        with pytest.raises(UsageError, match=r"Expected \w+=a,b,c"):
+        with pytest.raises(UsageError, match="not YAML"):
             points([word])

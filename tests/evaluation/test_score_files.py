@@ -631,7 +631,7 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["pictures", *WITH, "--reward", "ssim", "size=7"],
         "'size=7' names no parameter of mse or ssim. Expected mse.KEY=VALUE or ssim.KEY=VALUE.",
     ),
-    "no parameter": (["pictures", *WITH, "size"], "Expected a parameter as key=value, got 'size'."),
+    "no parameter": (["pictures", *WITH, "size"], "parameter 'size' is not of the form key=value"),
     "a reward for texts": (
         ["pictures", *WITH, "--reward", "contains"],
         "The reward 'contains' scores texts, but some samples (such as pictures/1.png) are pictures. Installed "

@@ -620,7 +620,7 @@ def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -
         (["score", "run", "--reward", "lenght"], "There is no reward called 'lenght' (did you mean 'length'?)"),
         (["score", "run", "--reward", "mse"], "The reward 'mse' scores pictures, but the policy 'toy-lm' makes"),
         (["score", "run", "--reward", "length", "max=3"], "has no parameter 'max'"),
-        (["score", "run", "--reward", "length", "3"], "Expected a parameter as key=value, got '3'."),
+        (["score", "run", "--reward", "length", "3"], "parameter '3' is not of the form key=value"),
         (["score", "run", "--reward", "length", "--reward", "mse"], "with one reward at a time."),
         (["redraw", "run", "--step", "7"], "run has no step 7 to compare with: it has completed the steps 1 to 6."),
         (["redraw", "plain", "--step", "1"], "has no step 1 to compare with: it has completed no step yet."),

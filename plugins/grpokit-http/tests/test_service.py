@@ -525,7 +525,7 @@ def test_a_resume_may_score_in_another_place_and_stop_for_other_reasons(tmp_path
         (("length", "--host", "0.0.0.0"), "error: Without a token anybody who reaches 0.0.0.0 could use the reward."),
         (("length", "--token-file", "nowhere"), "error: The token file nowhere does not exist"),
         (("lenght",), "error: There is no reward called 'lenght'"),
-        (("length", "maximum"), "error: Expected a parameter as key=value, got 'maximum'."),
+        (("length", "maximum"), "error: The parameter 'maximum' is not of the form"),
         (("length", "--host", "300.1.1.1"), "error: Without a token anybody who reaches 300.1.1.1"),
     ],
 )
