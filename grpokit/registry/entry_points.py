@@ -24,7 +24,6 @@ from grpokit.registry.specs import (
     API,
     KINDS,
     AdvantageSpec,
-    Asset,
     CommandSpec,
     ObjectiveSpec,
     PlacementSpec,
@@ -115,8 +114,6 @@ def _check_hook_names(module: object) -> None:
 
 def _collect(manager: pluggy.PluginManager, hook: str, kind: type[Spec]) -> Iterator[Spec]:
     for result in getattr(manager.hook, hook)():
-        if isinstance(result, Spec):
-            raise PluginError(f"{hook} returned one {type(result).__name__}; expected it to yield each of its records")
         if result is not None and not isinstance(result, Iterable):
             raise PluginError(f"{hook} returned {shown(result)}; expected it to yield {kind.__name__} records")
         for spec in result or ():
@@ -139,11 +136,6 @@ def _check_spec(spec: Spec) -> None:
     if not isinstance(spec.factory, str) or not all(spec.factory.partition(":")):
         form = "package:path/inside.yaml" if spec.kind == "preset" else "package.module:Name"
         raise PluginError(f"{what}: the factory must be a text of the form {form}, got {shown(spec.factory)}")
-    for name, kind in (("summary", str), ("install", str), ("api", int)):
-        if not isinstance(getattr(spec, name), kind):
-            raise PluginError(f"{what}: {name} must be of type {kind.__name__}, got {shown(getattr(spec, name))}")
-    if not all(isinstance(asset, Asset) for asset in spec.assets):
-        raise PluginError(f"{what}: assets must be a list of grpokit.Asset, got {shown(spec.assets)}")
     for asset in spec.assets:
         if bool(asset.repository and asset.files) == bool(asset.paths):
             raise PluginError(f"{what}: the asset '{asset.name}' must have either a repository with files, or paths")

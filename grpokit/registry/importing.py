@@ -47,7 +47,7 @@ def import_name(path: str, what: str, install: str = "") -> Callable[..., Any]:
 
 
 def missing(error: ModuleNotFoundError, what: str, install: str, *, factory: str = "") -> PluginError:
-    """An error that names the missing module, the place of its import, and whether its package is installed.
+    """An error that names the missing module, the nearest one, and the place of its import.
 
     Args:
         error: what the import raised.
@@ -55,24 +55,15 @@ def missing(error: ModuleNotFoundError, what: str, install: str, *, factory: str
         install: the command that brings missing dependencies, where the plugin says one.
         factory: the module of the component; empty if its import succeeded and the error came later.
     """
-    remedy = f"Run: {install}" if install else "Check the spelling, or install the package that has it."
-    module = error.name
-    if module is None:  # raised by hand
-        return PluginError(f"The {what} needs a Python module: {one_line(error)}. {remedy}")
+    module = error.name or one_line(error)  # which has no name where it is raised by hand
     itself = f"{factory}.".startswith(f"{module}.")
     parent, _, last = module.rpartition(".")
-    if sys.modules.get(parent) is not None:  # which its import left there
-        inside = [m.name for m in pkgutil.iter_modules(getattr(sys.modules[parent], "__path__", []))]
-        subject = "cannot be found" if itself else f"needs the Python module '{module}'{_importer(error)}"
-        return PluginError(
-            f"The {what} {subject}: the package '{parent}' is installed, but has no module '{last}'"
-            f"{nearest(last, inside)}. Check the spelling{'' if itself else ', or install another version of it'}."
-        )
-    modules = {m.name for m in pkgutil.iter_modules([os.getcwd(), *sys.path])}
-    guess = nearest(module, modules)
-    if guess and install:
+    inside = getattr(sys.modules.get(parent), "__path__", None)  # of the package that lacks the module
+    guess = nearest(last, {m.name for m in pkgutil.iter_modules(inside or [os.getcwd(), *sys.path])})
+    remedy = f"Run: {install}" if install else "Check the spelling, or install the package that has it."
+    if install and (guess or inside):
         remedy = f"Check the spelling, or run: {install}"
-    if itself and not install:
+    if itself and (inside or not install):
         return PluginError(f"The {what} cannot be found: there is no module '{module}'{guess}. {remedy}")
     importer = "" if itself else _importer(error)
     return PluginError(

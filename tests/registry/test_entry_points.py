@@ -44,12 +44,11 @@ ERRORS = {
     "raises": ["ValueError: the licence file is missing"],
     "newer-api": ["reward 'from-the-future'", "plugin API 2", "this grpokit has 1", "pip install --upgrade grpokit"],
     "wrong-type": ["grpokit_rewards yielded PolicySpec(name='a-policy'", "expected RewardSpec records"],
-    "wrong-return": ["grpokit_rewards returned one RewardSpec", "expected it to yield"],
+    "wrong-return": ["grpokit_rewards returned", "expected it to yield"],
     "wrong-argument": ["grpokit_step_end(reports)", "'reports'"],
     "spaced-name": ["reward 'two words': the name must be a text without spaces and colons, such as 'my-reward'"],
     "wrong-factory": ["reward 'a-function': the factory must be a text of the form package.module:Name, got <built-in"],
     "pathless-factory": ["reward 'pathless': the factory must be a text of the form package.module:Name, got 'score'"],
-    "wrong-summary": ["reward 'listed': summary must be of type str, got a list of 2"],
     "twice": ["it yields two records of the reward 'twin'; expected one"],
     "returns-number": ["grpokit_rewards returned 3; expected it to yield RewardSpec records"],
     "exits": ["SystemExit: no licence"],
@@ -471,7 +470,7 @@ def test_missing_dependency_gives_the_exact_pip_line(name: str) -> None:
         (
             "typo_package.reword:score",
             "",
-            ["cannot be found: the package 'typo_package' is installed, but has no module 'reword' (did you"],
+            ["cannot be found: there is no module 'typo_package.reword' (did you mean 'reward'?)"],
         ),
         (
             "typo_package.reward:score",
@@ -482,8 +481,8 @@ def test_missing_dependency_gives_the_exact_pip_line(name: str) -> None:
             "typo_package.reward:score",
             "from json.decodr import JSONDecoder\n",
             [
-                "'json.decodr' (imported in typo_package/reward.py, line 1): the package 'json' is",
-                "but has no module 'decodr' (did you mean 'decoder'?).",
+                "'json.decodr' (imported in typo_package/reward.py, line 1)",
+                "(did you mean 'decoder'?).",
             ],
         ),
         (
