@@ -19,7 +19,7 @@ from grpokit.reward_totals import totals
 from grpokit.rewards.scoring import score
 from grpokit.run_folder import rollout_record
 from grpokit.run_folder.journal import Journal
-from grpokit.run_folder.rows import Scores
+from grpokit.run_folder.reader import Scores
 from tiny_policies import TinyTokens, digit_sum
 
 NAN = math.nan
@@ -62,7 +62,6 @@ def test_the_mean_that_is_bounded_is_the_mean_of_the_totals(seed: int) -> None:
 
 
 def test_what_is_trained_is_what_is_shown_and_stored_and_ranked(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     trainer = Trainer(TinyTokens(), TERMS, ["1", "2", "3"], prompts_per_step=3, group_size=4, device="cpu")
     report = trainer.step()
     assert report.rewards.isnan().any(dim=0).tolist() == [False, True, True]
@@ -75,7 +74,7 @@ def test_what_is_trained_is_what_is_shown_and_stored_and_ranked(tmp_path: Path) 
     assert torch.equal(report.totals, expected)
     assert report.metrics["reward"] == float(expected.mean())
     rollout_record.write(tmp_path, report)
-    assert torch.equal(rollout_record.read(tmp_path, 1).total, expected)
+    assert torch.equal(rollout_record.read(tmp_path, 1).tensors["totals"], expected)
     for name in ("metrics.jsonl", "eval.jsonl"):
         (tmp_path / name).touch()
     Journal(tmp_path, 0).groups(report)

@@ -240,9 +240,8 @@ def _about_held_out(training: PromptSequence, held_out: PromptSequence, place: P
     digests = resuming.digests(alike, held_out)  # of no picture that cannot matter
     warnings = before_training.trained_held_out_prompts(alike, held_out, digests)
     if place is not None:
-        sequences = {"train": alike, "held_out": held_out}
-        changes, unknown = resuming.changed_prompts(place.parent.parent, digests, sequences)
-        warnings += [f"unlike in the run, {line}" for kind, line in changes.items() if kind == "held_out"] + unknown
+        changes = resuming.changed_prompts(place.parent.parent, digests, {"held_out": held_out})
+        warnings += [f"unlike in the run, {line}" for line in changes.values()]
     return warnings
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from grpokit.report.metric_words import correlated, words
 from grpokit.run_folder.names import GROUPS, ROWS
-from grpokit.run_folder.reader import Row, Run, read_samples
+from grpokit.run_folder.reader import Row, Run, read_rows
 
 _POINTS = 600  # the most that a line is drawn with
 _NOISY = 120  # with this many points or more, a running mean is drawn
@@ -78,7 +78,7 @@ def advantages(run: Run) -> dict[str, Any] | None:
     folders = folders[:: -(-len(folders) // _HISTOGRAMS) or 1]
     columns = {}
     for step, folder in folders:
-        values = [row["advantage"] for row in read_samples(folder / ROWS)[0] if row.get("advantage") is not None]
+        values = [row["advantage"] for row in read_rows(folder / ROWS) if row.get("advantage") is not None]
         if values:
             columns[step] = np.clip(np.asarray(values, float), -_HUGE, _HUGE)
     if not columns:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from grpokit.report.pictures import LARGE, MEDIUM, SMALL, Album
 from grpokit.run_folder.names import GROUPS, ROWS, SAMPLES
-from grpokit.run_folder.reader import Row, Run, kept, read_samples
+from grpokit.run_folder.reader import Row, Run, kept, read_rows
 
 _TEXT, _PROMPT = 1200, 3000  # characters
 _GROUP_ROWS = 8
@@ -43,7 +43,7 @@ def by_prompt(folder: Path) -> dict[Key, Row]:
     """(prompt, how often it came before) -> row, with every prompt's first sample before any prompt's second."""
     seen: Counter[str] = Counter()
     rows = {}
-    for row in read_samples(folder / ROWS)[0]:
+    for row in read_rows(folder / ROWS):
         prompt = shortened(str(row.get("prompt", "")))
         rows[prompt, seen[prompt]] = row
         seen[prompt] += 1
@@ -72,7 +72,7 @@ def groups(run: Run, album: Album, *, most: int) -> list[dict[str, Any]]:
     """The best and the worst group of some training steps, each sorted by reward."""
     steps = []
     for step, folder in evenly(run.sample_folders(GROUPS), most):
-        rows, _ = read_samples(folder / ROWS)
+        rows = read_rows(folder / ROWS)
         sides = []
         for place in ("best", "worst"):
             group_rows = [row for row in rows if row.get("place") == place]
@@ -114,8 +114,8 @@ def prompt_table(run: Run) -> dict[str, Any] | None:
     if (old.prompts, old.prompt) != (new.prompts, new.prompt):
         first, old = last, new
     names = [name for name in run.weights if name in new.scores]
-    shown, bad = read_samples(dict(run.sample_folders(SAMPLES)).get(last, run.folder) / ROWS)
-    places = [] if bad else kept(new.prompt, len(shown))
+    shown = read_rows(dict(run.sample_folders(SAMPLES)).get(last, run.folder) / ROWS)
+    places = kept(new.prompt, len(shown))
     texts: dict[int, str] = {}
     for i, row in zip(places, shown, strict=False):
         texts.setdefault(new.prompt[i], shortened(str(row.get("prompt", ""))))

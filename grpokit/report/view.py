@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -24,7 +24,7 @@ from grpokit.report.metric_words import words
 from grpokit.report.pictures import Album
 from grpokit.report.scores import Change, changes, hacking, headline, missing, moved, prompts_of
 from grpokit.run_folder.names import MACHINE
-from grpokit.run_folder.reader import Run, listed
+from grpokit.run_folder.reader import Run
 
 _EVALUATIONS, _GROUPS = 20, 6  # whose samples are on a page; several runs share them
 
@@ -59,7 +59,7 @@ def _run(run: Run, album: Album, *, evaluations: int, groups: int, with_these: S
         "verdict": verdict(run, scores),
         "mood": _mood(run, scores),
         "alarm": hacking(scores),
-        "warnings": [*({"text": line, "steps": ""} for line in run.damage), *map(_warning, run.warnings)],
+        "warnings": [*map(_warning, run.warnings)],
         "scores": [asdict(change) for change in scores],
         "rewards": list(run.weights),
         "basis": _basis(run, scores),
@@ -206,6 +206,25 @@ def _listed_rewards(run: Run) -> str:
     trained = [name if weight == 1 else f"{weight:g} × {name}" for name, weight in weights.items() if weight]
     monitors = [f"{name} (monitor)" for name, weight in weights.items() if not weight]
     return ", ".join([*trained, *monitors])
+
+
+def listed(numbers: Iterable[int], *, most: int = 8) -> str:
+    """Numbers as ranges, for a person.
+
+    >>> listed([7, 1, 2, 3, 9])
+    '1-3, 7, 9'
+    >>> listed(range(1, 40, 2), most=3)
+    '1, 3, 5 and 17 more'
+    """
+    ranges: list[list[int]] = []
+    for n in sorted(set(numbers)):
+        if ranges and ranges[-1][-1] == n - 1:
+            ranges[-1].append(n)
+        else:
+            ranges.append([n])
+    text = ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in ranges[:most])
+    rest = sum(map(len, ranges[most:]))
+    return f"{text} and {rest} more" if rest else text
 
 
 def _warning(warning: tuple[str, Sequence[int]]) -> dict[str, str]:

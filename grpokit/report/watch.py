@@ -119,8 +119,8 @@ def _view(folders: Sequence[Path]) -> dict[str, object]:
     for number, folder in enumerate(folders):
         try:
             runs.append(read(folder))
-        except (UsageError, OSError):  # an OSError: it vanishes while it is read
-            waiting[number] = f"Waiting for {folder}: it is no run folder yet."
+        except (UsageError, OSError) as error:  # an OSError: it vanishes while it is read
+            waiting[number] = f"Waiting for a run: {one_line(error)}"
     if not waiting:
         try:
             return view(runs, [Linked(number) for number in range(len(runs))])

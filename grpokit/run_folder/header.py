@@ -46,18 +46,15 @@ def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     if not names or _UNFINISHED in names:
         return False
     missing = [name for name in (VERSIONS, CONFIG) if name not in names]  # a project may have the second
+    problem = ""
     if missing:
-        raise UsageError(
-            f"{folder} holds files that are not a run of grpokit: it has no {missing[0]}. Choose another folder with "
-            "run.dir=...",
-            page="guards#checkpoints",
+        problem = f"holds files that are not a run of grpokit: it has no {missing[0]}. Choose"
+    elif not resume and not overwrite:
+        problem = (
+            "already holds a run. Add --resume to go on with it, --overwrite to delete it and start again, or choose"
         )
-    if not resume and not overwrite:
-        raise UsageError(
-            f"{folder} already holds a run. Add --resume to go on with it, --overwrite to delete it and start again, "
-            "or choose another folder with run.dir=...",
-            page="guards#checkpoints",
-        )
+    if problem:
+        raise UsageError(f"{folder} {problem} another folder with run.dir=...", page="guards#checkpoints")
     return resume and latest(folder / CHECKPOINTS) is not None
 
 
@@ -152,10 +149,7 @@ def write_machine(folder: Path, device: torch.device) -> None:
         RunError: the file cannot be written.
     """
     if not (folder / MACHINE).exists():
-        name = (
-            torch.cuda.get_device_name(device)
-            if device.type == "cuda"
-            else f"{device.type.upper()}, {platform.machine()}"
-        )
+        on_gpu = device.type == "cuda"
+        name = torch.cuda.get_device_name(device) if on_gpu else f"{device.type.upper()}, {platform.machine()}"
         started = datetime.now(UTC).isoformat(timespec="seconds")
         write_text(folder / MACHINE, json.dumps({"started": started, "device": name}))

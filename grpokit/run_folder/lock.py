@@ -26,27 +26,23 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
+        with suppress(NotImplementedError):  # a file system without locks
+            lock.acquire()
+    except Timeout as error:
+        owner = " ".join(path.read_text(encoding="utf-8", errors="replace").split())
+        raise UsageError(
+            f"Another process ({owner}) is training in {folder}. Wait until it ends, or choose another folder with "
+            "run.dir=..."
+        ) from error
     except OSError as error:
         raise UsageError(f"The run folder {folder} cannot be made: {error}.") from error
     try:
-        try:
-            lock.acquire()
-        except Timeout as error:
-            owner = " ".join(path.read_text(encoding="utf-8", errors="replace").split())
-            raise UsageError(
-                f"Another process{f' ({owner})' if owner else ''} is training in {folder}. Wait until it ends, or "
-                "choose another folder with run.dir=..."
-            ) from error
-        except OSError:
-            pass  # a file system without locks
-        try:
-            if not isinstance(lock, SoftFileLock):  # which keeps notes of its own in the file
-                path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-            lock.release()
+        if not isinstance(lock, SoftFileLock):  # which keeps notes of its own in the file
+            path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+        yield
     finally:
+        path.unlink(missing_ok=True)
+        lock.release()
         with suppress(OSError):  # a parent that holds the run stays
             for parent in new_parents:
                 parent.rmdir()

@@ -17,13 +17,13 @@ END = "end.json"
 
 # Folders with a folder for each step: held-out samples, the best and worst groups, everything that was drawn, weights.
 SAMPLES, GROUPS, ROLLOUTS, CHECKPOINTS = "samples", "groups", "rollouts", "checkpoints"
-ROWS, SCORES = "samples.jsonl", "scores.json"  # in the first two
+ROWS, SCORES, TRACE = "samples.jsonl", "scores.json", "trace.safetensors"  # in them
 
 REPORT, REPORT_PICTURE = "report.html", "report.png"
 
 
 def check_run_folder(folder: Path) -> None:
-    """Refuse what is no run folder, also where no folder can have its name.
+    """Refuse what is no run folder.
 
     Raises:
         UsageError: it has no config.

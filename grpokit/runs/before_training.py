@@ -1,10 +1,8 @@
-"""What a run looks at before its first step: scores that no evaluation has, prompts without a score, repeated ones."""
+"""What a run looks at before its first step: scores that no evaluation has, and prompts without a score."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from PIL import Image
 
@@ -15,7 +13,6 @@ from grpokit.errors import ConfigError, DataError, UsageError, counted, nearest,
 from grpokit.rewards.terms import RewardTerm, as_terms
 from grpokit.runs import build, build_rewards
 from grpokit.runs.resuming import Digests
-from grpokit.trainer import Trainer
 from grpokit.types import Prompt
 
 
@@ -28,14 +25,12 @@ def check_scores(config: RunConfig, terms: Sequence[RewardTerm], held_out: Seque
     stop = config.run.stop
     names = ["reward", *(term.name for term in as_terms(terms))]
     for key, name in (("best", config.run.best), ("stop", stop.reward if stop else None)):
-        if name is None:
-            continue
-        if held_out is None:
+        if name is not None and held_out is None:
             raise ConfigError(
-                f"run.{key} looks at '{name}', a held-out score, but the config names no held-out prompts: give "
-                "eval.prompts, eval.split or eval.fraction."
+                f"{config.place('run', key)}'{name}' is a held-out score, but the config names no held-out prompts. "
+                    "Give eval.prompts, eval.split or eval.fraction."
             )
-        if name not in names:
+        if name is not None and name not in names:
             raise ConfigError(
                 f"{config.place('run', key)}there is no held-out score '{name}'{nearest(name, names)}. The scores are "
                 f"{', '.join(names)}."
@@ -45,82 +40,68 @@ def check_scores(config: RunConfig, terms: Sequence[RewardTerm], held_out: Seque
 
 
 def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: PromptSequence | None) -> list[str]:
-    """A warning for each reward of a run and of its phases that cannot score some prompts.
+    """A warning for each reward of a run and of its phases that cannot score some prompts, as its plugin knows.
 
     Raises:
         UsageError: a reward with a weight can score no training prompt of its phase, or a prompt is wrong for it.
     """
-    return list(dict.fromkeys(line for _, own in config.phased() for line in _unscorable(own, prompts, held_out)))
-
-
-def _unscorable(config: RunConfig, prompts: PromptSequence, held_out: PromptSequence | None) -> list[str]:
-    """A warning for each reward that cannot score some prompts, where its plugin knows that from the prompt alone.
-
-    Raises:
-        UsageError: a reward with a weight can score no training prompt, or a prompt is wrong for it.
-    """
-    warnings: list[str] = []
-    sequences = {"training prompt": prompts} | ({} if held_out is None else {"held-out prompt": held_out})
-    whys = {place: why for place in range(len(config.rewards)) if (why := build_rewards.unscorable(config, place))}
-    names = [build_rewards.name_of(reward) for reward in config.rewards]
-    trained = {name for name, reward in zip(names, config.rewards, strict=True) if reward.weight}
-    size = build.picture_size(config)
-    for what, sequence in sequences.items():
-        reasons: dict[int | None, dict[int, str]] = defaultdict(dict)  # reward, None for the target's shape -> prompt
-        for index in range(len(sequence) if whys else 0):
-            prompt = sequence.unopened(index)
-            for place, why in whys.items():
-                try:
-                    with registry.explained(f"The reward '{names[place]}' cannot say which prompts it can score"):
-                        reason = why(prompt)
-                except DataError as error:
-                    at = f"{sequence.where(index)} ({shown(prompt.text)})"
-                    raise reworded(error, f"The reward '{names[place]}' cannot take {at}: {error}") from error
-                if reason:
-                    reasons[place][index] = reason
-            if size and (reason := _other_shape(prompt.target, size)):
-                reasons[None][index] = reason
-        for asked, found in reasons.items():
-            index, reason = next(iter(found.items()))
-            share = f"{len(found):,} of {counted(len(sequence), what)}"
-            where = f"{sequence.where(index)} ({shown(sequence.parts(index)[0][0])}): {reason}"
-            if asked is None:
-                warnings.append(
-                    f"the targets of {share} have another shape than the policy's pictures, first {where}. Rewards "
-                    "stretch each picture to the size of its target; crop the targets, or change policy.size"
-                )
-                continue
-            text = f"the reward '{names[asked]}' cannot score {share}, first {where}"
-            if sequence is prompts and names[asked] in trained:
-                if len(found) == len(prompts):
+    warnings: dict[str, None] = {}
+    for _, own in config.phased():
+        for place, reward in enumerate(own.rewards):
+            for what, sequence in (("training prompt", prompts), ("held-out prompt", held_out)):
+                reasons = {} if sequence is None else _reasons(own, place, sequence)
+                if sequence is None or not reasons:
+                    continue
+                index, reason = next(iter(reasons.items()))
+                where = f"first {sequence.where(index)} ({shown(sequence.parts(index)[0][0])}): {reason}"
+                name = build_rewards.name_of(reward)
+                if reward.weight and sequence is prompts and len(reasons) == len(prompts):
                     raise UsageError(
-                        f"The reward '{names[asked]}' can score no training prompt, first {where}. Change the prompts, "
-                        "or take the reward out (weight: 0 only measures it).",
+                        f"The reward '{name}' can score no training prompt, {where}. Change the prompts, or take the "
+                        "reward out (weight: 0 only measures it).",
                         page="guards#before-the-first-step",
                     )
-                left = "Only the other rewards tell" if trained - {names[asked]} else "No reward tells"
-                text += f". {left} samples of such a prompt apart"
-            warnings.append(text)
-    return warnings
+                some = f"{len(reasons):,} of {counted(len(sequence), what)}"
+                warnings[f"the reward '{name}' cannot score {some}, {where}"] = None
+    for what, sequence in (("training", prompts), ("held-out", held_out)):
+        warnings |= dict.fromkeys(_stretched(config, what, sequence) if sequence else ())
+    return list(warnings)
 
 
-def _other_shape(target: Any, size: tuple[int, int]) -> str:
-    """Why a target has not the shape of a policy's pictures; empty if it has, to a percent, or is no picture."""
-    if not isinstance(target, Image.Image) or abs(target.width * size[0] / (target.height * size[1]) - 1) < 0.01:
-        return ""
-    return f"{target.width} x {target.height} pixels instead of {size[1]} x {size[0]}"
-
-
-def repeated_prompts(trainer: Trainer) -> list[str]:
-    """A warning where a step draws a prompt more than once."""
-    total, per_step = len(trainer.train_prompts), trainer.prompts_per_step
-    if per_step <= total:
+def _stretched(config: RunConfig, what: str, prompts: PromptSequence) -> list[str]:
+    """A warning where targets have another shape than the policy's pictures: rewards stretch these to them."""
+    size = build.picture_size(config)
+    if size is None:
         return []
+    targets = ((index, prompts.unopened(index).target) for index in range(len(prompts)))
+    pictures = [(index, target) for index, target in targets if isinstance(target, Image.Image)]
+    others = [(i, t) for i, t in pictures if abs(t.width * size[0] / (t.height * size[1]) - 1) >= 0.01]
+    if not others:
+        return []
+    index, first = others[0]
     return [
-        f"a step draws {counted(per_step, 'prompt')}, but there {'is' if total == 1 else 'are'} only {total:,}: "
-        f"each is drawn up to {-(-per_step // total):,} times in a step, in a group of its own each time, and a step "
-        f"has {per_step * trainer.group_size:,} rows"
+        f"the targets of {len(others):,} of {len(prompts):,} {what} prompts have another shape than the policy's "
+        f"pictures, first {prompts.where(index)}: {first.width} x {first.height} pixels instead of {size[1]} x "
+        f"{size[0]}. Rewards stretch a picture to the size of its target: crop the targets, or change policy.size"
     ]
+
+
+def _reasons(config: RunConfig, place: int, prompts: PromptSequence) -> dict[int, str]:
+    """Why a reward cannot score prompts, by their places."""
+    why = build_rewards.unscorable(config, place)
+    name = build_rewards.name_of(config.rewards[place])
+    reasons = {}
+    for index in range(len(prompts) if why else 0):
+        prompt = prompts.unopened(index)
+        try:
+            with registry.explained(f"The reward '{name}' cannot say which prompts it can score"):
+                reason = why(prompt) if why else ""
+        except DataError as error:
+            at = f"{prompts.where(index)} ({shown(prompt.text)})"
+            raise reworded(error, f"The reward '{name}' cannot take {at}: {error}") from error
+        if reason:
+            reasons[index] = reason
+    return reasons
 
 
 def trained_held_out_prompts(prompts: PromptSequence, held_out: PromptSequence | None, digests: Digests) -> list[str]:
@@ -133,8 +114,12 @@ def trained_held_out_prompts(prompts: PromptSequence, held_out: PromptSequence |
     """
     if held_out is None:
         return []
-    training = set(_texts_and_pictures(prompts, digests["train"]))
-    shared = [i for i, pair in enumerate(_texts_and_pictures(held_out, digests["held_out"])) if pair in training]
+    pairs = {
+        kind: [(some.parts(i)[0][0], image) for i, image in enumerate((digests[kind] or {}).get("images", ()))]
+        for kind, some in (("train", prompts), ("held_out", held_out))
+    }
+    training = set(pairs["train"])
+    shared = [i for i, pair in enumerate(pairs["held_out"]) if pair in training]
     if not shared:
         return []
     first = f"{held_out.where(shared[0])} ({shown(held_out.parts(shared[0])[0][0])})"
@@ -143,10 +128,3 @@ def trained_held_out_prompts(prompts: PromptSequence, held_out: PromptSequence |
         f"on as well (same text, same source picture), first {first}. Their scores say little about new prompts: take "
         "them out of the training prompts, or hold out others"
     ]
-
-
-def _texts_and_pictures(
-    prompts: PromptSequence, digests: Mapping[str, Sequence[str]] | None
-) -> Iterator[tuple[str, str]]:
-    """The text of each prompt, with the digest of its source picture."""
-    return ((prompts.parts(i)[0][0], image) for i, image in enumerate(digests["images"] if digests else ()))

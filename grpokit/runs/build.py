@@ -19,7 +19,7 @@ from grpokit.config.parts import Component, PromptSource
 from grpokit.config.phases import PhaseConfig
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
-from grpokit.errors import ConfigError, DataError, PluginError, nearest, shown
+from grpokit.errors import ConfigError, DataError, PluginError, a_type, nearest
 from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.images import MAX_PIXELS
 from grpokit.knobs import TrainerSettings, meanings
@@ -40,15 +40,16 @@ def policies(config: RunConfig) -> dict[str, Policy]:
     with config.at("policy"):
         built = registry.create("policy", config.policy.use, config.policy.params)
         several = dict(built) if isinstance(built, Mapping) else {"": built}
-        if isinstance(built, Mapping):
-            _check_names(config, list(several))
+        if not several or (isinstance(built, Mapping) and not all(map(is_plain_name, several))):
+            raise PluginError(
+                f"The factory of policy '{config.policy.use}' gave policies called {list(several)}; expected names of "
+                f"{PLAIN_NAME}."
+            )
         for name, one in several.items():
             methods = missing_methods(one)
             if methods:
-                which = f"'{name}' of '{config.policy.use}'" if name else f"'{config.policy.use}'"
                 raise PluginError(
-                    f"The policy {which} lacks {', '.join(methods)} of the policy contract (it is of type "
-                    f"{type(one).__name__})."
+                    f"The policy '{name or config.policy.use}' lacks {', '.join(methods)} (grpokit.Policy)."
                 )
     with config.at("trainer", "device"):
         for one in several.values():
@@ -67,17 +68,6 @@ def check_known(config: RunConfig) -> None:
         if ":" not in use:  # a path is imported where its run begins
             with config.at(*place):
                 registry.find(kind, use)
-
-
-def _check_names(config: RunConfig, names: Sequence[Any]) -> None:
-    """Refuse names of several policies that phases and folders cannot have."""
-    bad = [name for name in names if not is_plain_name(name)]
-    if bad or not names:
-        raise PluginError(
-            f"The factory of policy '{config.policy.use}' gave "
-            f"{f'a policy the name {shown(bad[0])}' if bad else 'no policy'}; expected a policy, or a mapping from "
-            f"names of {PLAIN_NAME}, to policies."
-        )
 
 
 def policy(config: RunConfig) -> Policy:
@@ -218,29 +208,17 @@ def _policy_of(config: RunConfig, place: int, phase: PhaseConfig, policies: Mapp
     Raises:
         ConfigError: it names none of several, or one that does not exist.
     """
-    known = ", ".join(policies)
-    if phase.policy is None:
-        if "" in policies:
-            return ""
-        if phase.name:
-            where = config.place("phases", place)
-            raise ConfigError(
-                f"{where}policy is missing: '{config.policy.use}' gives the policies {known}.", page="configs#phases"
-            )
-        first = next(iter(policies))
-        raise ConfigError(
-            f"{config.place('policy')}'{config.policy.use}' gives the policies {known}, so the config has to say which "
-            f"one learns when, as in phases: [{{name: {first}, policy: {first}, steps: {phase.steps}}}].",
-            page="configs#phases",
-        )
-    if phase.policy not in policies:
-        gives = "gives a single policy; leave the key out" if "" in policies else f"gives the policies {known}"
-        raise ConfigError(
-            f"{config.place('phases', place, 'policy')}there is no policy '{phase.policy}'"
-            f"{nearest(phase.policy, policies)}: '{config.policy.use}' {gives}.",
-            page="configs#phases",
-        )
-    return phase.policy
+    named = phase.policy or ""
+    if named in policies and (named or phase.policy is None):
+        return named
+    where = config.place("phases", place, "policy") if phase.name else config.place("policy")
+    problem = f"there is no policy '{named}'{nearest(named, policies)}" if named else "no policy is named"
+    gives = "one policy; leave the key out" if "" in policies else f"the policies {', '.join(policies)}"
+    raise ConfigError(
+        f"{where}{problem}: '{config.policy.use}' gives {gives}. Phases say which of several learns when, as in "
+        "phases: [{name: ..., policy: ..., steps: ...}].",
+        page="configs#phases",
+    )
 
 
 def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
@@ -264,10 +242,7 @@ def objective(config: RunConfig) -> Objective:
     with config.at("trainer", "objective"):
         built = _component("objective", t.objective, t.flat_objective)
         if not isinstance(built, Objective):
-            raise PluginError(
-                f"The factory of objective '{t.objective if isinstance(t.objective, str) else t.objective.use}' "
-                f"returned an object of type {type(built).__name__}; expected a grpokit.Objective."
-            )
+            raise PluginError(f"The objective {t.objective} is {a_type(built)}; expected a grpokit.Objective.")
     return built
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -48,31 +48,17 @@ def _placed(reward: RewardConfig) -> Placed:
     return built
 
 
-def rewards(config: RunConfig, *, others: Sequence[tuple[RunConfig, list[RewardTerm]]] = ()) -> list[RewardTerm]:
-    """Build the reward terms, in the config's order; each must accept what the policy makes.
+def rewards(config: RunConfig) -> list[RewardTerm]:
+    """Build the reward terms of a run or a phase, in the config's order; each must accept what the policy makes.
 
     Those with worker processes have them started; `close` ends these.
-
-    Args:
-        config: the run's, or that of a phase.
-        others: configs with terms that are built already. A reward that one of them has, too, is not built again.
     """
-    makes = output_kind(config)
-    built = [
-        (reward, term.reward) for other, terms in others for reward, term in zip(other.rewards, terms, strict=True)
-    ]
-    new: list[RewardTerm] = []
-    terms: list[RewardTerm] = []
+    scorers: dict[str, Any] = {}
     try:
-        for i, reward in enumerate(config.rewards):
-            same = next((scorer for earlier, scorer in built if _is_same(earlier, reward)), None)
-            terms.append(_term(config, i, reward, makes) if same is None else _weighted(config, i, same))
-            if same is None:
-                new.append(terms[-1])
+        return _terms(config, scorers)
     except BaseException:
-        close(new)
+        _close(scorers.values())
         raise
-    return terms
 
 
 @contextmanager
@@ -81,18 +67,57 @@ def all_rewards(config: RunConfig) -> Iterator[tuple[list[RewardTerm], dict[str,
 
     What a phase has in common with the run, or with an earlier phase, is not built again.
     """
-    built: list[tuple[RunConfig, list[RewardTerm]]] = []
-    own_terms: dict[str, list[RewardTerm]] = {}
+    scorers: dict[str, Any] = {}
     try:
-        terms = rewards(config)
-        built.append((config, terms))
-        for phase, own in config.phased():
-            if own.rewards is not config.rewards:
-                own_terms[phase.name] = rewards(own, others=built)
-                built.append((own, own_terms[phase.name]))
-        yield terms, own_terms
+        terms = _terms(config, scorers)
+        phased = [(phase.name, own) for phase, own in config.phased() if own.rewards is not config.rewards]
+        yield terms, {name: _terms(own, scorers) for name, own in phased}
     finally:
-        close([term for _, some in built for term in some])
+        _close(scorers.values())
+
+
+def close(terms: Sequence[RewardTerm]) -> None:
+    """End what rewards hold elsewhere, such as worker processes."""
+    _close(term.reward for term in terms)
+
+
+def _close(scorers: Iterable[Any]) -> None:
+    for scorer in scorers:
+        if isinstance(scorer, Submits):
+            scorer.close()
+
+
+def _terms(config: RunConfig, scorers: dict[str, Any]) -> list[RewardTerm]:
+    """The terms of a config; `scorers` has what is built already, whatever its weight, and gets what is new."""
+    terms = []
+    for i, reward in enumerate(config.rewards):
+        key = repr((reward.use, reward.params, reward.workers, reward.reward_timeout, reward.placement))
+        if key not in scorers:
+            scorers[key] = _scorer(config, i)
+        settings = {name: getattr(reward, name) for name in meanings(RewardSettings)}
+        terms.append(
+            RewardTerm(name=name_of(reward), reward=scorers[key], unscorable=unscorable(config, i), **settings)
+        )
+    return terms
+
+
+def _scorer(config: RunConfig, index: int) -> Any:
+    reward, makes = config.rewards[index], output_kind(config)
+    with config.at("rewards", index):
+        if makes is not None and (reward.placement is None or _spec(reward) is not None):
+            registry.check_accepts(reward.use, makes, what=f"the policy '{config.policy.use}' makes")
+        if reward.workers:
+            pooled = PooledReward(reward.use, reward.params, workers=reward.workers, timeout=reward.reward_timeout)
+            pooled.start()
+            return pooled
+        if reward.placement is None:
+            with _state_kept(reward.use):
+                built = registry.create("reward", reward.use, reward.params, keys=RewardConfig.model_fields)
+            if not isinstance(built, Submits):
+                check_callable("reward", reward.use, built, "samples")
+            return built
+    with config.at("rewards", index, "placement"):
+        return _placed(reward)
 
 
 def _spec(reward: RewardConfig) -> Spec | None:
@@ -103,13 +128,6 @@ def _spec(reward: RewardConfig) -> Spec | None:
         if reward.placement is None:
             raise
         return None
-
-
-def _is_same(one: RewardConfig, other: RewardConfig) -> bool:
-    """Whether two rewards score alike, whatever their weights."""
-    return (one.use, one.params, one.workers, one.reward_timeout, one.placement) == (
-        *(other.use, other.params, other.workers, other.reward_timeout, other.placement),
-    )
 
 
 def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
@@ -139,41 +157,6 @@ def _state_kept(reward: str) -> Iterator[None]:
             "process. It is set back. Change such state only in a `with` block inside the reward.",
             stacklevel=2,
         )
-
-
-def close(terms: Sequence[RewardTerm]) -> None:
-    """End what rewards hold elsewhere, such as worker processes."""
-    for reward in {id(term.reward): term.reward for term in terms}.values():
-        if isinstance(reward, Submits):
-            reward.close()
-
-
-def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None) -> RewardTerm:
-    built: Any
-    with config.at("rewards", index):
-        if makes is not None and (reward.placement is None or _spec(reward) is not None):
-            registry.check_accepts(reward.use, makes, what=f"the policy '{config.policy.use}' makes")
-        if reward.placement is not None:
-            built = None
-        elif reward.workers:
-            built = PooledReward(reward.use, reward.params, workers=reward.workers, timeout=reward.reward_timeout)
-            built.start()
-        else:
-            with _state_kept(reward.use):
-                built = registry.create("reward", reward.use, reward.params, keys=RewardConfig.model_fields)
-            if not isinstance(built, Submits):
-                check_callable("reward", reward.use, built, "samples")
-    if reward.placement is not None:
-        with config.at("rewards", index, "placement"):
-            built = _placed(reward)
-    return _weighted(config, index, built)
-
-
-def _weighted(config: RunConfig, index: int, scorer: Any) -> RewardTerm:
-    """The term of a reward that is built."""
-    reward = config.rewards[index]
-    settings = {name: getattr(reward, name) for name in meanings(RewardSettings)}
-    return RewardTerm(name=name_of(reward), reward=scorer, unscorable=unscorable(config, index), **settings)
 
 
 def name_of(reward: RewardConfig) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,8 +15,7 @@ from grpokit.images import Drawable, to_rgb
 from grpokit.types import Sample
 
 SHEET = "contact_sheet.png"
-_ROWS = 64
-_WIDEST = 4000  # pixels, to which the cells shrink
+_ROWS, _COLUMNS = 64, 20
 _CELL, _GAP, _LINE = 192, 8, 20  # pixels
 
 
@@ -31,50 +31,38 @@ def contact_sheet(columns: Mapping[str, Sequence[Sample]], path: Path) -> None:
         OSError: it cannot be written.
     """
     path.unlink(missing_ok=True)  # of earlier samples
-    rows = list(zip(*map(_by_prompt, columns.values()), strict=True))[:_ROWS]
-    pictures = [[[_picture(sample) for sample in side] for side in row] for row in rows]
-    if not any(picture for row in pictures for side in row for picture in side):
-        return
-    widths = [max(len(row[i]) for row in pictures) for i in range(len(columns))]
-    cell = max(16, min(_CELL, _WIDEST // sum(widths) - _GAP))
-    width = max(sum(widths) * (cell + _GAP) + _GAP * len(widths), 2 * _CELL)
-    lefts = [_GAP + sum(widths[:i]) * (cell + _GAP) + i * _GAP for i in range(len(widths))]
-    small = [[[picture and _fit(picture, cell) for picture in side] for side in row] for row in pictures]
-    captions = [textwrap.wrap(row[0][0].prompt.text, width // 8, max_lines=3, placeholder=" …") for row in rows]
-    tops, top = [], (_LINE + _GAP) * (len(columns) > 1)
-    for caption, row in zip(captions, small, strict=True):
-        tops.append(top)
-        top += len(caption) * _LINE + 2 * _GAP + max((x.height for side in row for x in side if x), default=0)
-    sheet = Image.new("RGB", (width, top), "white")
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(14)
-    for title, left in zip(columns, lefts, strict=True):
-        draw.text((left, _GAP), title, fill="#1a63bd", font=font)
-    for caption, top, row in zip(captions, tops, small, strict=True):
-        draw.multiline_text((_GAP, top + _GAP // 2), "\n".join(caption), fill="black", font=font)
-        for side, left in zip(row, lefts, strict=True):
-            for place, picture in enumerate(side):
-                if picture:
-                    sheet.paste(picture, (left + place * (cell + _GAP), top + len(caption) * _LINE + _GAP))
-    with replacing(path) as temporary:
-        sheet.save(temporary, format="PNG")
-
-
-def _by_prompt(samples: Sequence[Sample]) -> list[list[Sample]]:
-    groups: dict[int, list[Sample]] = {}
-    for sample in samples:
-        groups.setdefault(sample.group, []).append(sample)
-    return list(groups.values())
+    groups: dict[int, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))  # group -> title -> samples
+    for title, samples in columns.items():
+        for sample in samples:
+            groups[sample.group][title].append(sample)
+    shown = list(groups.values())[:_ROWS]
+    each = min(_COLUMNS // len(columns), max(len(samples) for row in shown for samples in row.values()))
+    width, height = each * len(columns) * (_CELL + _GAP) + _GAP, _CELL + _LINE + 2 * _GAP
+    sheet = Image.new("RGB", (width, _LINE + _GAP + len(shown) * height), "white")
+    draw, font, pictures = ImageDraw.Draw(sheet), ImageFont.load_default(14), 0
+    for side, title in enumerate(columns if len(columns) > 1 else ()):
+        draw.text((_GAP + side * each * (_CELL + _GAP), _GAP // 2), title, fill="#1a63bd", font=font)
+    for number, row in enumerate(shown):
+        top = _LINE + _GAP + number * height
+        caption = textwrap.shorten(next(iter(row.values()))[0].prompt.text, width // 9, placeholder=" …")
+        draw.text((_GAP, top), caption, fill="black", font=font)
+        for side, title in enumerate(columns):
+            for place, sample in enumerate(row[title][:each]):
+                if picture := _picture(sample):
+                    sheet.paste(picture, (_GAP + (side * each + place) * (_CELL + _GAP), top + _LINE + _GAP))
+                    pictures += 1
+    if pictures:
+        with replacing(path) as temporary:
+            sheet.save(temporary, format="PNG")
 
 
 def _picture(sample: Sample) -> Image.Image | None:
-    if isinstance(sample.output, Image.Image):
-        return to_rgb(sample.output.convert("L") if sample.output.mode in ("I", "F") else sample.output)
-    if isinstance(sample.output, Drawable):
-        return to_rgb(Image.open(io.BytesIO(sample.output._repr_png_())))
-    return None
-
-
-def _fit(picture: Image.Image, cell: int) -> Image.Image:
-    """The picture in a cell; the pixels of a small one made larger."""
-    small = max(picture.size) <= cell // 2
-    return ImageOps.contain(picture, (cell, cell), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
+    """What can be seen of a sample, in the size of a cell; the pixels of a small picture are made larger."""
+    picture = sample.output
+    if isinstance(picture, Drawable):
+        picture = Image.open(io.BytesIO(picture._repr_png_()))
+    if not isinstance(picture, Image.Image):
+        return None
+    picture = to_rgb(picture.convert("L") if picture.mode in ("I", "F") else picture)
+    small = max(picture.size) <= _CELL // 2
+    return ImageOps.contain(picture, (_CELL, _CELL), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)

@@ -113,8 +113,4 @@ def _run_of(place: Path) -> reader.Run:
         config=yaml_source.write(settings),
         settings=settings,
         versions=json.dumps(notes.get("versions") or {}),
-        metrics=[],
-        evaluations=[],
-        warnings=[],
-        damage=[],
     )

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from grpokit.config import presets
-from grpokit.config.schema import RunConfig, differences
-from grpokit.errors import UsageError
+from grpokit.config.schema import differences
+from grpokit.errors import UsageError, counted
 from grpokit.files import read_json
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.run_folder import rollout_record
@@ -24,6 +26,7 @@ from grpokit.run_folder.header import versions
 from grpokit.run_folder.journal import journal_row
 from grpokit.run_folder.names import CHECKPOINTS, METRICS, VERSIONS, check_run_folder
 from grpokit.run_folder.reader import read_rows
+from grpokit.run_folder.rollout_record import Recorded
 from grpokit.runs import build, build_rewards
 from grpokit.training import checkpoint
 
@@ -37,7 +40,7 @@ class Redrawn:
     Attributes:
         step: its number.
         start: the checkpoint that it was drawn from, or None: the policy as the config builds it.
-        parts: what was compared, such as "log-probs" -> what differs; empty where it is equal to the bit.
+        parts: what was compared, such as "outputs" -> what differs; empty where it is equal to the bit.
         changes: versions and devices that are not what they were -> (then, now).
     """
 
@@ -53,24 +56,18 @@ class Redrawn:
 
     def lines(self) -> Iterator[str]:
         """The result as lines of text."""
+        again = f"step {self.step} drawn again from {self.start or 'the policy that the config builds'}"
         if self.equal:
-            yield f"step {self.step} drawn again from {_name(self.start)}: equal to the bit ({', '.join(self.parts)})"
+            yield f"{again}: equal to the bit ({', '.join(self.parts)})"
             return
-        yield f"step {self.step} drawn again from {_name(self.start)}: it differs from that of the run"
+        yield f"{again}: it differs from that of the run"
         yield from (f"  {part}: {difference or 'equal to the bit'}" for part, difference in self.parts.items())
-        if self.changes:
-            yield f"Changed since then: {', '.join(f'{x} {a} -> {b}' for x, (a, b) in self.changes.items())}."
-        else:
-            yield "Versions, device and threads are the same. Other usual causes: the record, a checkpoint or the data"
-            yield "was changed after the run, a step before it was interrupted, a component draws random numbers of its"
-            yield "own, or the GPU adds in no fixed order."
+        changes = ", ".join(f"{what} {then} -> {now}" for what, (then, now) in self.changes.items())
+        yield f"Changed since then: {changes or 'no version, device or number of threads'}."
 
 
 def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: None) -> Redrawn:
-    """Draw a step of a run again and compare it.
-
-    With a record, decisions, log-probs, prompts, outputs, rewards and advantages are compared; in any case the step's
-    metrics are, except times and memory.
+    """Draw a step of a run again and compare it with its metrics and, where the run has one, with its record.
 
     Args:
         run: a run folder.
@@ -78,16 +75,14 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         say: gets a line about the steps that are repeated first.
 
     Raises:
-        UsageError: no such run, or the run kept nothing of this step.
+        UsageError: no such run, or the run has not taken this step.
         RunError: the record is damaged, or training stops on the way to the step.
     """
     check_run_folder(run)
-    rows = {row["step"]: row for row in read_rows(run / METRICS)[0]}
-    recorded = step in rollout_record.steps(run)
-    if step not in rows and not recorded:
-        completed = f"the steps 1 to {max(rows)}" if rows else "no step yet"
-        raise UsageError(f"The run {run} has no step {step} to compare with: it has completed {completed}.")
-    record = rollout_record.read(run, step) if recorded else None
+    rows = {row["step"]: row for row in read_rows(run / METRICS)}
+    if step not in rows:
+        raise UsageError(f"The run {run} has no step {step} to compare with: it has completed {max(rows, default=0)}.")
+    record = rollout_record.read(run, step) if step in rollout_record.steps(run) else None
     config = presets.read_config(run)[0]
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
@@ -96,31 +91,23 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         trainer = build.trainer(config, policies, terms, build.prompts(config)[0], own_rewards=own_terms)
         start = _load(run, trainer, step)
         if trainer.completed < step - 1:
-            first = trainer.completed + 1
-            before = f"step {first}" if first == step - 1 else f"the steps {first} to {step - 1}"
-            say(f"Repeating {before} first, from {_name(start)}.")
+            say(f"Repeating {counted(step - 1 - trainer.completed, 'step')} first, from {start or 'the beginning'}.")
         report = trainer.step()
         while report.step < step:
             report = trainer.step()
-    parts: dict[str, str] = {}
+    parts = {}
+    changes = {what: (then, now) for what, then, now in differences(read_json(run / VERSIONS), versions(config))}
     if record is not None:
-        then, now = rollout_record.read_trace(run, step), rollout_record.tensors(report)
-        tensors = list({**then, **now})
-        own = [name for name in tensors if not name.startswith("old.") and name != "advantages"]
-        parts["decisions"] = _tensors(own, then, now)
-        parts["log-probs"] = _tensors([name for name in tensors if name.startswith("old.")], then, now)
-        samples, names = report.rollout.samples, list(report.reward_names)
-        parts["prompts"] = _rows(record.texts, [sample.prompt.text for sample in samples])
-        outputs = [sample.output for sample in samples]
-        parts["outputs"] = _rows(*([*map(rollout_record.identity, some)] for some in (record.outputs, outputs)))
-        same = record.reward_names == names
-        rewards = (record.rewards.tolist() if same else [], report.rewards.double().tolist())
-        parts["rewards"] = _rows(*([*map(repr, some)] for some in rewards))  # as text: NaN equals NaN
-        parts["advantages"] = _tensors(["advantages"], then, now)
-    if step in rows:
-        parts["metrics"] = _metrics(rows[step], journal_row(report))
-    here = rollout_record.conditions(trainer.current.trainer.torch_device)
-    return Redrawn(step=step, start=start, parts=parts, changes=_changes(run, config, record, here))
+        with TemporaryDirectory() as folder:
+            rollout_record.write(Path(folder), report)
+            again = rollout_record.read(Path(folder), step)
+        parts = _compared(record, again)
+        then = record.conditions  # a resume may have rewritten the run's versions
+        changes |= {what: (then[what], x) for what, x in again.conditions.items() if then.get(what) != x}
+    then, now = rows[step], journal_row(report)
+    names = [name for name in {**then, **now} if not name.startswith(_MEASURED) and not name.endswith("/seconds")]
+    notes = [f"{name} {then.get(name)} -> {now.get(name)}" for name in names if then.get(name) != now.get(name)]
+    return Redrawn(step=step, start=start, parts={**parts, "metrics": ", ".join(notes[:3])}, changes=changes)
 
 
 def _load(run: Path, trainer: PhasedTrainer, step: int) -> Path | None:
@@ -135,49 +122,40 @@ def _load(run: Path, trainer: PhasedTrainer, step: int) -> Path | None:
     return start
 
 
-def _name(start: Path | None) -> str:
-    return str(start or "the policy that the config builds")
+def _compared(then: Recorded, now: Recorded) -> dict[str, str]:
+    """What differs between two records of a step, by part."""
+    by_part: dict[str, list[str]] = {"decisions": [], "log-probs": [], "outputs": [], "rewards": [], "advantages": []}
+    for name in sorted({**then.tensors, **now.tensors}):
+        part = {"rewards": "rewards", "totals": "rewards", "advantages": "advantages"}.get(name, "decisions")
+        part = "log-probs" if name.startswith("old.") else "outputs" if name.startswith("output.") else part
+        by_part[part].append(_tensor(name, then.tensors.get(name), now.tensors.get(name)))
+    prompts, outputs = ([[row[key] for row in some.rows] for some in (then, now)] for key in ("prompt", "kind"))
+    pictures = ([_bits(x) for x in some.outputs] for some in (then, now))
+    by_part["outputs"] += [_rows("outputs", *outputs) or _rows("outputs", *pictures)]
+    parts = {part: "; ".join(filter(None, notes)) for part, notes in by_part.items()}
+    return {"prompts": _rows("prompts", *prompts), **parts}
 
 
-def _tensors(names: Sequence[str], then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> str:
-    """Which tensors differ, and in which rows."""
-    notes = []
-    for name in names:
-        a, b = then.get(name), now.get(name)
-        if a is None or b is None:
-            notes.append(f"{name} is {'new' if a is None else 'gone'}")
-        elif a.shape != b.shape or a.dtype != b.dtype:
-            notes.append(f"{name} is {b.dtype} {list(b.shape)}, was {a.dtype} {list(a.shape)}")
-        elif rows := _rows(_bits(a), _bits(b)):
-            gap = f", by up to {float((a.double() - b.double()).abs().max()):.3g}" if a.is_floating_point() else ""
-            notes.append(f"{name} in {rows}{gap}")
-    return "; ".join(notes)
+def _tensor(name: str, then: Tensor | None, now: Tensor | None) -> str:
+    if then is None or now is None or then.shape != now.shape or then.dtype != now.dtype:
+        was, became = ("nothing" if x is None else f"{x.dtype} {list(x.shape)}" for x in (then, now))
+        return f"{name} was {was} and is {became}"
+    rows = _rows(name, *([_bits(row) for row in torch.atleast_1d(x)] for x in (then, now)))
+    gap = f", by up to {float((then.double() - now.double()).abs().max()):.3g}" if then.is_floating_point() else ""
+    return rows and rows + gap
 
 
-def _bits(x: Tensor) -> list[bytes]:
-    """Each row as bytes: NaN equals NaN, and 0 is not -0."""
-    return [row.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes() for row in x]
+def _bits(x: Any) -> Any:
+    """What is equal where two outputs, or two rows of a tensor, are the same to the bit: NaN is NaN, 0 is not -0."""
+    if isinstance(x, Tensor):
+        return x.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+    return (x.mode, x.size, x.tobytes(), x.getpalette()) if isinstance(x, Image.Image) else repr(x)
 
 
-def _rows(then: Sequence[Any], now: Sequence[Any]) -> str:
+def _rows(name: str, then: Sequence[Any], now: Sequence[Any]) -> str:
     """Which rows differ."""
     if len(then) != len(now):
-        return f"all rows: there were {len(then)} and are {len(now)}"
+        return f"{name}: there were {len(then)} rows and are {len(now)}"
     rows = [str(i) for i, (a, b) in enumerate(zip(then, now, strict=True)) if a != b]
     more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
-    return f"{len(rows)} of {len(now)} rows ({', '.join(rows[:5])}{more})" if rows else ""
-
-
-def _metrics(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    names = [name for name in {**then, **now} if not name.startswith(_MEASURED) and not name.endswith("/seconds")]
-    notes = [f"{name} {then.get(name)} -> {now.get(name)}" for name in names if then.get(name) != now.get(name)]
-    return ", ".join(notes[:3]) + (f" and {len(notes) - 3} more" if len(notes) > 3 else "")
-
-
-def _changes(
-    run: Path, config: RunConfig, record: rollout_record.Recorded | None, here: Mapping[str, Any]
-) -> dict[str, tuple[Any, Any]]:
-    """A resume may have rewritten the run's versions; a record has the step's own."""
-    changes = {what: (then, now) for what, then, now in differences(read_json(run / VERSIONS), versions(config))}
-    then = record.conditions if record else {}
-    return changes | {what: (x, here.get(what)) for what, x in then.items() if here.get(what) != x}
+    return f"{name} in {len(rows)} of {len(now)} rows ({', '.join(rows[:5])}{more})" if rows else ""

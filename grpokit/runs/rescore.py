@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +27,33 @@ from grpokit.runs import build, resuming
 from grpokit.types import Prompt, Sample
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Ranking:
-    """One reward over a run, and how the new one's rankings agree with it.
+    """A recorded reward over a run, and how the new one's rankings agree with it.
 
     Attributes:
-        first: its mean over the first third of the recorded steps.
-        last: its mean over the last third.
-        tau: mean of Kendall's tau-b over the compared groups; NaN where there is none.
-        best_changed: share of the compared groups in which none of the best samples stays among the best.
-        compared: groups in which both rewards tell samples apart.
+        means: its mean in each step that has it.
+        taus: Kendall's tau-b of the groups in which both rewards tell samples apart.
+        changed: in how many of these groups no sample is best under both.
         groups: all groups.
     """
 
-    first: float
-    last: float
-    tau: float = math.nan
-    best_changed: float = math.nan
-    compared: int = 0
+    means: dict[int, float] = field(default_factory=dict)
+    taus: list[float] = field(default_factory=list)
+    changed: int = 0
     groups: int = 0
+
+    def add(self, step: int, old: Tensor, new: Tensor, groups: Tensor) -> None:
+        """Compare the rewards of a step, all [B], inside each group, over the rows that both could score."""
+        self.means[step] = float(old.nanmean())
+        for group in groups.unique():
+            both = (groups == group) & ~old.isnan() & ~new.isnan()
+            x, y = old[both], new[both]
+            tau = kendall_tau(x, y)
+            self.groups += 1
+            if not math.isnan(tau):
+                self.taus.append(tau)
+                self.changed += not bool(((x == x.max()) & (y == y.max())).any())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +64,22 @@ class Rescored:
         steps: recorded steps.
         scores: [N] of all samples in them; NaN where it could not score.
         flipped: rows whose advantage would have had the other sign under the new reward alone.
-        new: the new reward itself.
+        means: the new reward's mean in each step.
         rankings: the recorded rewards by name, and their weighted sum, "reward".
     """
 
-    steps: int
+    steps: Sequence[int]
     scores: Tensor
     flipped: int
-    new: Ranking
+    means: Mapping[int, float]
     rankings: Mapping[str, Ranking]
+
+    def thirds(self, means: Mapping[int, float]) -> list[str]:
+        """The mean over the first and the last third of the steps; a dash where a reward has none, as in phases."""
+        third = max(1, len(self.steps) // 3)
+        parts = [[means.get(step, math.nan) for step in some] for some in (self.steps[:third], self.steps[-third:])]
+        finite = [[x for x in part if not math.isnan(x)] for part in parts]
+        return [f"{math.fsum(part) / len(part):.3f}" if part else "-" for part in finite]
 
 
 def rescore(
@@ -83,7 +98,7 @@ def rescore(
         write: gets a mapping for each sample: step, row, group, prompt_index, prompt and score.
 
     Raises:
-        UsageError: no such run, no record, an unknown reward, outputs that were kept as text only, or prompts, targets
+        UsageError: no such run, no record, an unknown reward, outputs that were only described, or prompts, targets
             or source pictures that have changed since.
         RewardError: the reward failed.
         RunError: the record is damaged.
@@ -98,59 +113,26 @@ def rescore(
     if kind is not None:
         registry.check_accepts(name, kind, what=f"the policy '{config.policy.use}' makes")
     prompts, _ = build.prompts(config)
-    now, sequences = resuming.digests(prompts, None), {"train": prompts, "held_out": None}
-    changes, _ = resuming.changed_prompts(run, now, sequences)  # held-out prompts are none of the record
-    if "train" in changes:
+    changes = resuming.changed_prompts(run, resuming.digests(prompts, None), {"train": prompts})
+    if changes:
         raise DataError(f"{run} was started with other {changes['train']}. Restore the data of the run.")
-    new: dict[int, Tensor] = {}  # step -> [B] of each
-    old: dict[str, dict[int, Tensor]] = {}  # in phases a reward may miss in some steps
-    groups: dict[int, Tensor] = {}
-    flipped = 0
+    scores, means, flipped = [], {}, 0
+    rankings: dict[str, Ranking] = {}
     for number in numbers:  # one by one, so that memory does not grow with their outputs
         step = rollout_record.read(run, number)
-        scores = score([term], _samples(step, prompts)).matrix  # [B, 1]
-        for row, value in enumerate(scores[:, 0].tolist()):
-            place = {"step": number, "row": row, "group": int(step.groups[row]), "prompt_index": step.prompts[row]}
-            write({**place, "prompt": step.texts[row], "score": None if math.isnan(value) else value})
-        new[number], groups[number] = scores[:, 0], step.groups
-        for column, recorded in zip([*step.reward_names, "reward"], [*step.rewards.T, step.total], strict=True):
-            old.setdefault(column, {})[number] = recorded
-        flipped += int((advantages.group(scores, torch.ones(1), step.groups) * step.advantages < 0).sum())
-    third = max(1, len(numbers) // 3)
-    thirds = numbers[:third], numbers[-third:]
-    first, last = _means(new, thirds)
-    return Rescored(
-        steps=len(numbers),
-        scores=torch.cat([*new.values()]),
-        flipped=flipped,
-        new=Ranking(first=first, last=last),
-        rankings={column: _ranking(recorded, new, groups, thirds) for column, recorded in old.items()},
-    )
-
-
-def _means(scores: Mapping[int, Tensor], thirds: Sequence[Sequence[int]]) -> list[float]:
-    empty = torch.empty(0, dtype=torch.float64)
-    return [float(torch.cat([empty, *(scores[i] for i in third if i in scores)]).nanmean()) for third in thirds]
-
-
-def _ranking(
-    old: Mapping[int, Tensor], new: Mapping[int, Tensor], groups: Mapping[int, Tensor], thirds: Sequence[Sequence[int]]
-) -> Ranking:
-    """Compare two rewards inside each group of each step, over the rows that both could score."""
-    taus: list[float] = []
-    changed = count = 0
-    for number, before in old.items():
-        for group in groups[number].unique():
-            both = (groups[number] == group) & ~before.isnan() & ~new[number].isnan()
-            x, y = before[both], new[number][both]
-            count += 1
-            if not math.isnan(tau := kendall_tau(x, y)):
-                taus.append(tau)
-                changed += not bool(((x == x.max()) & (y == y.max())).any())
-    compared = len(taus)
-    tau, best = (sum(taus) / compared, changed / compared) if taus else (math.nan, math.nan)
-    first, last = _means(old, thirds)
-    return Ranking(first=first, last=last, tau=tau, best_changed=best, compared=compared, groups=count)
+        groups = step.tensors["groups"]
+        new = score([term], _samples(number, step, prompts)).matrix  # [B, 1]
+        for row, value in zip(step.rows, new[:, 0].tolist(), strict=True):
+            place = {key: row[key] for key in ("step", "row", "group", "prompt_index", "prompt")}
+            write({**place, "score": None if math.isnan(value) else value})
+        scores.append(new[:, 0])
+        means[number] = float(new.nanmean())
+        columns = [*step.tensors["rewards"].T, step.tensors["totals"]]
+        for column, old in zip([*step.reward_names, "reward"], columns, strict=True):
+            rankings.setdefault(column, Ranking()).add(number, old, new[:, 0], groups)
+        signs = torch.tensor([row["advantage"] for row in step.rows])
+        flipped += int((advantages.group(new, torch.ones(1), groups) * signs < 0).sum())
+    return Rescored(steps=numbers, scores=torch.cat(scores), flipped=flipped, means=means, rankings=rankings)
 
 
 HEADINGS = ("tau", "other best", "groups", "first third", "last third")
@@ -158,22 +140,17 @@ HEADINGS = ("tau", "other best", "groups", "first third", "last third")
 
 def table(result: Rescored, name: str) -> Iterator[tuple[str, ...]]:
     """Rows of `HEADINGS` behind a name: the new reward, then the recorded ones, the weighted sum last."""
-    yield f"{name} (new)", "", "", "", _mean(result.new.first), _mean(result.new.last)
+    yield f"{name} (new)", "", "", "", *result.thirds(result.means)
     for column, ranking in sorted(result.rankings.items(), key=lambda pair: pair[0] == "reward"):
-        tau, best = (f"{ranking.tau:+.3f}", f"{ranking.best_changed:.1%}") if ranking.compared else ("-", "-")
-        of = f"{ranking.compared} of {ranking.groups}"
-        yield column, tau, best, of, _mean(ranking.first), _mean(ranking.last)
-
-
-def _mean(mean: float) -> str:
-    """A dash where nothing was scored: in phases a reward may miss in a third of the run."""
-    return "-" if math.isnan(mean) else f"{mean:.3f}"
+        count = len(ranking.taus)
+        tau, best = (f"{sum(ranking.taus) / count:+.3f}", f"{ranking.changed / count:.1%}") if count else ("-", "-")
+        yield column, tau, best, f"{count} of {ranking.groups}", *result.thirds(ranking.means)
 
 
 def lines(result: Rescored) -> Iterator[str]:
     """The lines below the table."""
     rows, unscored = len(result.scores), int(result.scores.isnan().sum())
-    again = f"{counted(rows, 'sample')} of {counted(result.steps, 'step')} scored again"
+    again = f"{counted(rows, 'sample')} of {counted(len(result.steps), 'step')} scored again"
     yield f"{again}, {unscored} of them could not be scored"
     yield f"{result.flipped} of {rows} advantages ({result.flipped / rows:.1%}) would have had the other sign"
     yield "tau: mean of Kendall's tau-b with the new reward, over the groups in which both tell samples apart"
@@ -195,26 +172,18 @@ def kendall_tau(x: Tensor, y: Tensor) -> float:
     return float((a * b).sum()) / math.sqrt(untied) if untied else math.nan
 
 
-def _samples(step: Recorded, prompts: Sequence[Prompt]) -> list[Sample]:
+def _samples(number: int, step: Recorded, prompts: Sequence[Prompt]) -> list[Sample]:
     """The samples of a recorded step, with whole prompts: images, targets and all."""
-    whole: dict[int, Prompt] = {}
+    whole = {index: prompts[index] for index in {row["prompt_index"] for row in step.rows} if index < len(prompts)}
     samples = []
-    for row, (index, text) in enumerate(zip(step.prompts, step.texts, strict=True)):
-        if index not in whole:
-            whole[index] = prompts[index] if index < len(prompts) else Prompt(text="")
-            if whole[index].text != text:
-                few = f"there {'is' if len(prompts) == 1 else 'are'} only {counted(len(prompts), 'prompt')} now"
-                now = f"that is now {whole[index].text!r}" if index < len(prompts) else few
-                raise DataError(
-                    f"The run's prompts have changed: step {step.step} was drawn for {text!r} as prompt {index} "
-                    f"(counted from 0), but {now}. Restore the data of the run."
-                )
-        output = step.outputs[row]
+    for row, output in zip(step.rows, step.outputs, strict=True):
+        prompt = whole.get(row["prompt_index"])
+        if prompt is None or prompt.text != row["prompt"]:  # a resume with --force may have changed them
+            raise DataError(f"Step {number} was drawn for prompts that the run's data do not hold any more.")
         if isinstance(output, Described):
             raise UsageError(
-                f"The outputs of step {step.step} cannot be scored again: row {row} is recorded only as "
-                f"{output.text[:80]!r}. A record keeps texts, pictures and numbers, and only describes other objects."
+                f"The outputs of step {number} cannot be scored again: row {row['row']} is recorded only as "
+                f"{output.text[:80]!r}. A record keeps plain data, pictures and numbers, and describes other objects."
             )
-        group = int(step.groups[row])
-        samples.append(Sample(prompt=whole[index], output=output, group=group, info=step.infos[row]))
+        samples.append(Sample(prompt=prompt, output=output, group=row["group"], info=row["info"]))
     return samples

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from grpokit import data, registry
+from grpokit import data
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig, differences, resolved
 from grpokit.data import PromptSequence
@@ -24,7 +22,7 @@ from grpokit.run_folder.header import versions
 from grpokit.run_folder.names import CONFIG, DATA, VERSIONS
 
 _PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
-_FREE = re.compile(  # folders, how often, where rewards run, and what stops a run
+_FREE = re.compile(  # how often, where rewards run, and what stops a run
     r"(run|trackers)\..+|data\.max_pixels|eval\.(every|samples|batch_size)"
     r"|(phases\.\d+\.)?(rewards\.\d+\.(workers|reward_timeout|placement|on_error|skip_limit)(\..+)?"
     r"|trainer\.max_(logprob_diff|zero_std_steps))"
@@ -42,94 +40,88 @@ def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests
     }
 
 
-def refuse_other_config(folder: Path, config: RunConfig) -> None:
-    """A resumed run is the same run only with the same config.
+def changed_config(folder: Path, config: RunConfig) -> list[str]:
+    """How a config differs from that of a run, beside where and how often things happen and what stops the run.
 
-    What `_FREE` names may change, and the number of steps or rounds where no schedule depends on it.
+    The number of steps or rounds does not count where no schedule depends on it.
+    """
+    before = presets.read_config(folder / CONFIG)[0]
+    constant = all(own.trainer.schedule == "constant" for own in (config, *(own for _, own in config.phased())))
+    return [
+        f"{key}: {old!r} -> {new!r}"
+        for key, old, new in differences(resolved(before), resolved(config))
+        if not _FREE.fullmatch(key) and not (constant and key in ("rounds", "trainer.steps"))
+    ]
+
+
+def changed_prompts(folder: Path, now: Digests, sequences: Mapping[str, PromptSequence | None]) -> dict[str, str]:
+    """How the prompts differ from those that a run was started with.
+
+    Args:
+        folder: the run's; without `data.json`, as beside a checkpoint that was copied, nothing is known to differ.
+        now: the digests of the prompts.
+        sequences: the prompts themselves, by the same names; those that are left out are not compared.
+
+    Returns:
+        For each kind ("train", "held_out") that differs a line about it.
+    """
+    before = read_json(folder / DATA) if (folder / DATA).is_file() else now
+    lines = {kind: _change(before[kind], now[kind], prompts) for kind, prompts in sequences.items()}
+    return {kind: f"{_KINDS[kind]}: {line}" for kind, line in lines.items() if line}
+
+
+def _change(
+    before: Mapping[str, Sequence[str]] | None,
+    now: Mapping[str, Sequence[str]] | None,
+    prompts: PromptSequence | None,
+) -> str:
+    """What differs between two digests of prompts, for a person; empty where they are the same."""
+    old, new = (list(zip(*(some[part] for part in _PARTS), strict=True)) if some else [] for some in (before, now))
+    rows = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]
+    notes = [f"{counted(len(old), 'prompt')} became {len(new):,}"] if len(old) != len(new) else []
+    if rows and prompts:
+        first = rows[0]
+        parts = [what for what, a, b in zip(_PARTS.values(), old[first], new[first], strict=True) if a != b]
+        where = f"{prompts.where(first)} ({shown(prompts.parts(first)[0][0])})"
+        some = f"{len(rows):,} of {counted(min(len(old), len(new)), 'prompt')}"
+        notes.append(f"{some} changed, first the {' and '.join(parts)} of {where}")
+    return "; ".join(notes)
+
+
+def refuse_changes(folder: Path, config: RunConfig, prompts: Mapping[str, str]) -> None:
+    """A resumed run is the same run only with the same config and the same prompts.
+
+    Args:
+        folder: the run's.
+        config: as it is now.
+        prompts: what `changed_prompts` gives.
 
     Raises:
         UsageError: lists what differs.
     """
-    configs = [config, *(own for _, own in config.phased())]
-    constant = all(own.trainer.schedule == "constant" for own in configs)
-    lasts = ["rounds", "trainer.steps"] if constant else []
-    changes = [f"  {line}" for line in changed_config(folder, config, lasts)]
+    changes = [*changed_config(folder, config), *prompts.values()]
     if changes:
         raise UsageError(
-            f"The config differs from the one that {folder} was started with:\n" + "\n".join(changes) + "\n"
-            "Resume with the old values, add --force to go on with the new ones, or start a new run in another "
-            "run.dir.",
-            page="guards#checkpoints",
-        )
-
-
-def changed_config(folder: Path, config: RunConfig, free: Sequence[str] = ()) -> list[str]:
-    """How a config differs from a run's, beside what never counts; `free` are further keys that do not count."""
-    before = presets.read_config(folder / CONFIG)[0]
-    return [
-        f"{key}: {old!r} -> {new!r}"
-        for key, old, new in differences(resolved(before), resolved(config))
-        if not (key.startswith(tuple(free)) or _FREE.fullmatch(key) or _renamed(key, old, new))
-    ]
-
-
-def _renamed(key: str, old: Any, new: Any) -> bool:
-    """Whether a name of one of grpokit's own components was only made longer, as a plugin has it now, too."""
-    match = re.fullmatch(r"(phases\.\d+\.)?(trainer\.)?(policy|reward|objective|advantage)s?(\.\d+)?(\.use)?", key)
-    return match is not None and isinstance(old, str) and new == registry.meant_by_preset(match[3], old, "")
-
-
-def changed_prompts(
-    folder: Path, now: Digests, sequences: Mapping[str, PromptSequence | None]
-) -> tuple[dict[str, str], list[str]]:
-    """How the prompts differ from those that a run was started with.
-
-    Args:
-        folder: the run's.
-        now: the digests of the prompts.
-        sequences: the prompts themselves, by the same names.
-
-    Returns:
-        For each kind ("train", "held_out") that differs a line about it, and warnings where that cannot be known.
-    """
-    try:
-        before = read_json(folder / DATA)
-        lines = {kind: _change(before[kind], now[kind], sequences[kind]) for kind in _KINDS}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}, [f"{folder / DATA} cannot be read, so it is not known whether the prompts are the same"]
-    return {kind: f"{_KINDS[kind]}: {line}" for kind, line in lines.items() if line}, []
-
-
-def refuse_other_prompts(folder: Path, changes: Mapping[str, str], unknown: Sequence[str]) -> None:
-    """A resumed run is the same run only with the same prompts.
-
-    Raises:
-        UsageError: lists what differs, or says why that is not known.
-    """
-    if unknown:
-        raise UsageError(
-            f"{unknown[0]}. Put the file back, or add --force to go on with the prompts as they are now.",
-            page="guards#checkpoints",
-        )
-    if changes:
-        again = " (the untrained policy is then scored on them again)" if "held_out" in changes else ""
-        raise UsageError(
-            f"The prompts differ from those that {folder} was started with:\n"
-            + "".join(f"  {line}\n" for line in changes.values())
-            + f"Resume with the old ones, add --force to go on with the new ones{again}, or start a new run in another "
-            "run.dir.",
+            f"{folder} was started with another config or other prompts:\n"
+            + "".join(f"  {line}\n" for line in changes)
+            + "Go back to the old ones, add --force to go on with the new ones, or start a new run in another folder.",
             page="guards#checkpoints",
         )
 
 
 def changed_rewards(folder: Path, config: RunConfig) -> bool:
     """Whether other rewards score the held-out prompts than those that a run was started with, or by other code."""
-    if any(line.startswith("rewards.") for line in changed_config(folder, config)):
-        return True
-    with suppress(OSError, ValueError, KeyError, AttributeError):  # `changed_versions` says that it cannot be read
-        code = {module for module, _, _ in differences(read_json(folder / VERSIONS)["code"], versions(config)["code"])}
-        return any(reward.use.partition(":")[0] in code for reward in config.rewards)
-    return False
+    code = {module for module, _, _ in differences(read_json(folder / VERSIONS)["code"], versions(config)["code"])}
+    others = any(line.startswith("rewards.") for line in changed_config(folder, config))
+    return others or any(reward.use.partition(":")[0] in code for reward in config.rewards)
+
+
+def changed_versions(folder: Path, config: RunConfig) -> list[str]:
+    """A warning where packages or own code that take part in a run are not those that it was started with."""
+    changes = [f"{key} {old} -> {new}" for key, old, new in differences(read_json(folder / VERSIONS), versions(config))]
+    if not changes:
+        return []
+    return [f"{folder} was started with other versions ({', '.join(changes)}): the numbers may differ"]
 
 
 def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[str]:
@@ -146,70 +138,21 @@ def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[
     Raises:
         UsageError: lists what differs.
     """
-    counts = {kind: len(part["texts"]) if part else 0 for kind, part in now.items()}
     digest = hashlib.sha256(repr(now).encode()).hexdigest()
     warnings = []
-    first, *others = team.gather((resolved(config), versions(config), counts, digest))
+    first, *others = team.gather(({**resolved(config), "contents of the prompts": digest}, versions(config)))
     for rank, other in enumerate(others, 1):
-        who = f"Process {rank} of {team.size}"
-        changes = [f"  {key}: {old!r} -> {new!r}" for key, old, new in differences(first[0], other[0])]
+        changes, packages = (
+            [f"{key}: {old!r} -> {new!r}" for key, old, new in differences(a, b)]
+            for a, b in zip(first, other, strict=True)
+        )
         if changes:
             raise UsageError(
-                f"{who} has another config than process 0:\n" + "\n".join(changes) + "\n"
-                "Start all processes with the same config and the same words on the command line.",
+                f"Process {rank} of {team.size} has another config or other prompts than process 0:\n"
+                + "".join(f"  {line}\n" for line in changes)
+                + "Start all processes with the same words on the command line, and give all machines the same files.",
                 page="scale",
             )
-        if first[3] != other[3]:
-            sizes = (", ".join(f"{n:,} {_KINDS[kind]}" for kind, n in part[2].items()) for part in (other, first))
-            raise UsageError(
-                f"{who} has other prompts than process 0: {' against '.join(sizes)}, or other contents. Give all "
-                "machines the same files.",
-                page="scale",
-            )
-        changed = ", ".join(f"{key} {new}, not {old}" for key, old, new in differences(first[1], other[1]))
-        if changed:
-            warnings.append(f"process {rank} has other versions than process 0 ({changed}): its numbers may differ")
+        if packages:
+            warnings.append(f"process {rank} has other versions than process 0 ({', '.join(packages)})")
     return warnings
-
-
-def changed_versions(folder: Path, config: RunConfig) -> list[str]:
-    """A warning where packages or own code that take part in a run are not those that it was started with."""
-    try:
-        before = read_json(folder / VERSIONS)
-    except (OSError, ValueError):
-        before = None
-    if not isinstance(before, dict):
-        return [f"{folder / VERSIONS} cannot be read, so it is not known whether the versions are the same"]
-    changes = [f"{key} {old} -> {new}" for key, old, new in differences(before, versions(config))]
-    return (
-        [f"{folder} was started with other versions ({', '.join(changes)}): the numbers may differ"] if changes else []
-    )
-
-
-def _change(
-    before: Mapping[str, Sequence[str]] | None,
-    now: Mapping[str, Sequence[str]] | None,
-    prompts: PromptSequence | None,
-) -> str:
-    """What differs between two digests of prompts, for a person; empty where they are the same."""
-    if before is None or now is None or prompts is None:
-        if before is None and now is None:
-            return ""
-        return f"there were none, now there are {len(now['texts'])}" if now else "there are none now"
-    old, new = (list(zip(*(kind[part] for part in _PARTS), strict=True)) for kind in (before, now))
-    rows = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]
-    counts = f"{counted(len(old), 'prompt')} became {len(new):,}; " if len(old) != len(new) else ""
-    if not rows:
-        return counts and f"{counts}the others are the same"
-    first = rows[0]
-    parts = " and ".join(_changed_parts(old[first], new[first]))
-    return (
-        f"{counts}{len(rows):,} of {counted(min(len(old), len(new)), 'prompt')} changed, first the {parts} of "
-        f"{prompts.where(first)} ({shown(prompts.parts(first)[0][0])})"
-    )
-
-
-def _changed_parts(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
-    for name, a, b in zip(_PARTS.values(), old, new, strict=True):
-        if a != b:
-            yield name

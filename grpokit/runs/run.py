@@ -26,9 +26,9 @@ from grpokit.report import alarm
 from grpokit.rewards.terms import as_terms
 from grpokit.run_folder import rollout_record
 from grpokit.run_folder.header import begun, may_go_on, versions, write_header, write_machine
-from grpokit.run_folder.journal import Journal, has_start
+from grpokit.run_folder.journal import Journal
 from grpokit.run_folder.lock import locked
-from grpokit.run_folder.names import CHECKPOINTS, EVALUATIONS
+from grpokit.run_folder.names import CHECKPOINTS
 from grpokit.runs import before_training, build, build_rewards, resuming
 from grpokit.runs.tracking import Tracking
 from grpokit.tracking.step_report import StepReport
@@ -116,7 +116,7 @@ class Run:
         self._warnings += resuming.refuse_other_processes(self.team, config, self._digests)
         before_training.check_scores(config, self.terms, self.held_out)
         self._weights = {"reward": 1.0, **{term.name: term.weight for term in as_terms(self.terms)}}
-        stack.enter_context(self._trackers)
+        stack.push(self._trackers.finish)
 
     def build(self, *, force: bool) -> None:
         """Build the policy and its trainer, and load the checkpoint of a run that goes on."""
@@ -127,39 +127,25 @@ class Run:
         if self.held_out is not None:
             check_prompts(self._drawing, self.held_out)  # a trainer looks at its own
         self.trainer = build.trainer(self.config, policies, self.terms, self.prompts, own_rewards=self._own_terms)
-        trainers = [phase.trainer for phase in self.trainer.phases.values()]
-        self._warnings += dict.fromkeys(line for own in trainers for line in before_training.repeated_prompts(own))
         self._warnings += before_training.trained_held_out_prompts(self.prompts, self.held_out, self._digests)
-        self._score_untrained(changes)
+        self._other_scores = not changes.keys().isdisjoint(("held_out", "rewards"))
         if self.resumed:
             self._load()
         else:
+            trainers = [phase.trainer for phase in self.trainer.phases.values()]
             self._warnings += dict.fromkeys(line for own in trainers for line in too_seldom(own.terms, own.steps))
         self._warnings += [f"resumed with other {line}" for line in changes.values()]
 
     def _changes(self, *, force: bool) -> dict[str, str]:
         """What differs from the run as it was started: "train", "held_out" or "rewards" -> a line about it."""
         sequences = {"train": self.prompts, "held_out": self.held_out}
-        changes, unknown = resuming.changed_prompts(self.folder, self._digests, sequences)
+        changes = resuming.changed_prompts(self.folder, self._digests, sequences)
         if not force:
-            resuming.refuse_other_config(self.folder, self.config)
-            resuming.refuse_other_prompts(self.folder, changes, unknown)
+            resuming.refuse_changes(self.folder, self.config, changes)
         if resuming.changed_rewards(self.folder, self.config):
             changes["rewards"] = "rewards: they or their code changed"
-        self._warnings += resuming.changed_versions(self.folder, self.config) + unknown
+        self._warnings += resuming.changed_versions(self.folder, self.config)
         return changes
-
-    def _score_untrained(self, changes: Mapping[str, str]) -> None:
-        """Score the held-out prompts before a checkpoint is loaded, where the earlier scores do not count any more."""
-        self._other_scores = not changes.keys().isdisjoint(("held_out", "rewards"))
-        lacks_start = self.team.first(lambda: self.resumed and self.held_out is not None and not has_start(self.folder))
-        again = self.held_out is not None and (lacks_start or self._other_scores)
-        self._untrained = self._scored() if again else None
-        if lacks_start:
-            self._warnings.append(
-                f"{self.folder / EVALUATIONS} has no evaluation before training (it was changed or cut), so the "
-                "untrained policy was scored on the held-out prompts again"
-            )
 
     def _load(self) -> None:
         latest = self.team.first(lambda: checkpoint.latest(self.checkpoints))
@@ -196,17 +182,12 @@ class Run:
         self._trackers.start(self.config, self.folder, self.trainer, warn=self._tracker_warning)
         self.journal = Journal(self.folder, self.trainer.completed)
         write_machine(self.folder, self.trainer.current.trainer.torch_device)
-        warnings = [*self._warnings, *self.journal.damage]
         if self._other_scores and self.journal.evaluations:
-            warnings.append(self.journal.set_evaluations_aside())
-        if self._untrained is not None:
-            self.journal.evaluation(0, self._untrained)
-            self.watcher.evaluated(0, self._untrained)
+            self._warnings.append(self.journal.set_evaluations_aside())
         if self.resumed:
             write_header(self.folder, self.config, self._digests)
             checkpoint.prune(self.checkpoints, None)  # repairs what a kill has left
-        rollout_record.cut(self.folder, self.trainer.completed)
-        for line in warnings:
+        for line in self._warnings:
             self._warn(self.trainer.completed, line)
 
     @property

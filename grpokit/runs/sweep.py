@@ -96,10 +96,8 @@ def sweep(
             torch.cuda.empty_cache()
     runs = {p.name: read(folder / p.name) for p in points if (folder / p.name / CONFIG).is_file()}
     settings = _settings(points, runs)
-    states = {p.name: runs[p.name].state if p.name in runs else "not begun" for p in points} | dict.fromkeys(
-        failed, "failed"
-    )
-    links = "".join(f"- [{name}]({name}/{REPORT}): {state}\n" for name, state in states.items())
+    states = {**{p.name: runs[p.name].state for p in points if p.name in runs}, **dict.fromkeys(failed, "failed")}
+    links = "".join(f"- [{p.name}]({p.name}/{REPORT}): {states.get(p.name, 'not begun')}\n" for p in points)
     write_text(folder / PAGE, f"{table(settings)}\n{links}")
     return Swept(folder=folder, settings=settings, failed=failed, interrupted=interrupted)
 
@@ -110,13 +108,12 @@ def _finished(place: Path, config: RunConfig) -> bool:
         return False
     prompts, held_out = build.prompts(config)
     sequences = {"train": prompts, "held_out": held_out}
-    changes, unknown = resuming.changed_prompts(place, resuming.digests(prompts, held_out), sequences)
-    lines = [*resuming.changed_config(place, config), *changes.values(), *unknown]
+    changes = resuming.changed_prompts(place, resuming.digests(prompts, held_out), sequences)
+    lines = [*resuming.changed_config(place, config), *changes.values()]
     if lines:
         raise UsageError(
-            f"The finished run {place} cannot be compared with those to come:\n"
-            + "".join(f"  {line}\n" for line in lines)
-            + "Go back to what it was started with, or choose another folder with --dir."
+            f"The finished run {place} cannot be compared with those to come: {'; '.join(lines)}. Choose another "
+            "folder with --dir."
         )
     return True
 

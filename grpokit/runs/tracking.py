@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from PIL import Image
@@ -25,21 +24,18 @@ from grpokit.run_folder.journal import finite, shown_indices
 from grpokit.run_folder.names import EVALUATIONS, METRICS, TRACKERS
 from grpokit.run_folder.reader import read_rows
 from grpokit.tracking import trackers
-from grpokit.types import Sample
 
 require = trackers.require
 
 
 class Tracking:
-    """The trackers of one run; the end of the context is theirs."""
+    """The trackers of one run."""
 
     def __init__(self) -> None:
         self._trackers: list[trackers.Tracker] = []
 
-    def __enter__(self) -> Tracking:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def finish(self, kind: object, error: BaseException | None, at: object) -> None:
+        """End them with the run, as an `ExitStack` calls it."""
         for tracker in self._trackers:
             tracker.finish(failed=error is not None)
 
@@ -106,33 +102,20 @@ def _state(folder: Path) -> dict[str, Any]:
     """
     if not (folder / TRACKERS).is_file():
         return {}
-    try:
-        state = read_json(folder / TRACKERS)
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(state, dict) or not isinstance(state.get("wandb"), str):
-        return {}
-    for key, file, start in (("step", METRICS, 0), ("evaluation", EVALUATIONS, -1)):
-        known = state.get(key) if isinstance(state.get(key), int) else start
-        rows = read_rows(folder / file)[0]
-        state[key] = max([known, *(row["step"] for row in rows)])
+    state: dict[str, Any] = read_json(folder / TRACKERS)
+    for key, file in (("step", METRICS), ("evaluation", EVALUATIONS)):
+        state[key] = max([state.get(key, -1), *(row["step"] for row in read_rows(folder / file))])
     return state
 
 
 def _shown(evaluation: Evaluation, index: int) -> trackers.Shown:
-    scores = evaluation.scores
+    scores, sample = evaluation.scores, evaluation.samples[index]
     row = dict(zip(scores.names, scores.matrix[index].tolist(), strict=True))
+    output = sample.output
+    if isinstance(output, Drawable):
+        output = Image.open(io.BytesIO(output._repr_png_()))
     return trackers.Shown(
-        prompt=evaluation.samples[index].prompt.text,
-        output=_output(evaluation.samples[index]),
+        prompt=sample.prompt.text,
+        output=output if isinstance(output, (Image.Image, str)) else repr(output),
         scores=finite({"reward": float(scores.totals[index]), **row}),
     )
-
-
-def _output(sample: Sample) -> Image.Image | str:
-    """What can be seen of a sample."""
-    if isinstance(sample.output, (Image.Image, str)):
-        return sample.output
-    if isinstance(sample.output, Drawable):
-        return Image.open(io.BytesIO(sample.output._repr_png_()))
-    return repr(sample.output)

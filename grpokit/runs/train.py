@@ -11,7 +11,6 @@ import torch
 
 from grpokit.config.schema import RunConfig
 from grpokit.processes.joining import join
-from grpokit.run_folder import rollout_record
 from grpokit.runs import signals, tracking
 from grpokit.runs.run import Result as Result
 from grpokit.runs.run import Run
@@ -48,8 +47,6 @@ def train(
     """
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
-    if config.run.record:
-        rollout_record.require()
     tracking.require(config.trackers.use)
     team = join(config.run.process_timeout)  # before anything is built, since it takes this process's GPU
     run = Run(config, Path(config.run.dir or Path("runs") / name), watcher or Watcher(), team)

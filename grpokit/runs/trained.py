@@ -34,22 +34,13 @@ def load(run: str | Path, *, step: Step = "last", overrides: Sequence[str] = ())
 
     Raises:
         UsageError: there is no such run, or it has no such checkpoint; the message lists those that it has.
-            Or overrides is no list of texts.
         CheckpointError: the checkpoint is damaged.
     """
-    texts = isinstance(overrides, Sequence) and all(isinstance(word, str) for word in overrides)
-    if isinstance(overrides, str) or not texts:
+    if isinstance(overrides, str):
         raise UsageError(f"overrides must be a list of texts such as ['trainer.device=cpu'], got {shown(overrides)}.")
-    if not isinstance(run, (str, Path)):
-        raise UsageError(f"run must be a run folder such as 'runs/toy-glyph', got {shown(run)}.")
     folder = Path(run)
     if not os.path.isdir(folder):  # unlike Path's, it is False for a name that no file can have
-        hint = (
-            f" '{run}' is a preset, which has no trained weights: grpokit.create('policy', ...) gives an untrained "
-            "policy."
-            if presets.names_preset(str(run))
-            else ""
-        )
+        hint = " A preset has no trained weights." if presets.names_preset(str(run)) else ""
         raise UsageError(f"There is no run folder {folder} (looked in {Path.cwd()}).{hint}")
     config, place = read(folder, overrides, step=step)
     policies = build.policies(config)
@@ -76,33 +67,16 @@ def read(folder: Path, overrides: Sequence[str] = (), *, step: Step = "last") ->
     if not (folder / CONFIG).is_file():
         raise UsageError(f"{folder} is neither a run folder (it has no {CONFIG}) nor a checkpoint.")
     config, _ = presets.read_config(folder, overrides)
-    return config, _checkpoint(folder, config, step)
-
-
-def _checkpoint(folder: Path, config: RunConfig, step: Step) -> Path:
     places = checkpoint.steps(folder / CHECKPOINTS)
     if not places:
         raise UsageError(f"The run {folder} has no checkpoint yet. Train it first.")
-    numbers = [str(step_number(place.name)) for place in places]
-    kept = f"It has checkpoints of {'step' if len(numbers) == 1 else 'steps'} {', '.join(numbers)}."
-    if step == "last":
-        return places[-1]
-    if step == "best":
-        best = folder / CHECKPOINTS / "best"
-        if (best / checkpoint.STATE).is_file():
-            return best
-        why = (
-            "run.best names no held-out score, such as run.best=reward"
-            if config.run.best is None
-            else f"it was not evaluated after a step, so no score '{config.run.best}' was the best"
-        )
-        raise UsageError(f"The run {folder} has kept no best checkpoint: {why}. {kept}")
-    if isinstance(step, bool) or not isinstance(step, int):
-        raise UsageError(f"step must be 'last', 'best' or a number of completed steps, got {shown(step)}.")
-    place = folder / CHECKPOINTS / step_name(step)
-    if place not in places:
+    place = (
+        places[-1] if step == "last" else folder / CHECKPOINTS / (step_name(step) if type(step) is int else str(step))
+    )
+    if not (place / checkpoint.STATE).is_file() and place not in places:
+        numbers = ", ".join(str(step_number(other.name)) for other in places)
         raise UsageError(
-            f"The run {folder} has no checkpoint of step {step}. {kept} run.save_every and run.keep_last decide which "
-            "ones stay."
+            f"The run {folder} has no checkpoint {shown(step)}. It has those of the steps {numbers}. run.save_every, "
+            "run.keep_last and run.best decide which ones stay."
         )
-    return place
+    return config, place

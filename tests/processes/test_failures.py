@@ -89,12 +89,13 @@ def test_a_process_that_hangs_is_waited_for_no_longer_than_the_timeout(tmp_path:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("trainer.learning_rate=0.5", "another config than process 0:\n  trainer.learning_rate: "),
-        ("", "other prompts than process 0: 2 training prompts"),
+        ("trainer.learning_rate=0.5", "  trainer.learning_rate: "),
+        ("", "  contents of the prompts: "),
     ],
     ids=["config", "prompts"],
 )
 def test_processes_with_different_inputs_do_not_start(override: str, message: str, tmp_path: Path) -> None:
     for answer in together(2, differ, tmp_path / "run", override):
-        assert answer.startswith(f"UsageError: Process 1 of 2 has {message}"), answer
+        assert answer.startswith("UsageError: Process 1 of 2 has another config or other prompts"), answer
+        assert message in answer
     assert not (tmp_path / "run").exists()

@@ -27,12 +27,11 @@ import grpokit
 from command_line import Call
 from grpokit import PluginError, Prompt, Sample, Trainer, UsageError, registry
 from grpokit.cli import components
-from grpokit.config import presets, yaml_source
-from grpokit.config.schema import parse, resolved
+from grpokit.config import presets
+from grpokit.config.schema import parse
 from grpokit.registry import entry_points, hookspecs
 from grpokit.runs import build, build_rewards
 from grpokit.runs import train as run
-from grpokit.runs.resuming import refuse_other_config
 from grpokit.testing import component
 from tiny_policies import TinyTokens
 
@@ -355,21 +354,6 @@ def test_a_presets_names_mean_its_own_plugin_and_then_grpokits() -> None:
     changed, _ = presets.read_config("toy-lm", ["rewards.0.use=length"])  # a user's word stays as it is
     with pytest.raises(PluginError, match="'length' is ambiguous: write 'builtin:length' or 'rival:length'"):
         build_rewards.rewards(changed)
-
-
-@pytest.mark.usefixtures("rival")
-def test_a_plugin_that_is_installed_later_lets_a_presets_run_go_on(tmp_path: Path) -> None:
-    now, _ = presets.read_config("toy-lm")
-    before = yaml_source.write(resolved(now)).replace("builtin:", "")
-    (tmp_path / "config.yaml").write_text(before)
-    refuse_other_config(tmp_path, now)
-    (tmp_path / "config.yaml").write_text(before.replace("use: format", "use: length"))
-    with pytest.raises(UsageError, match=r"rewards\.1\.use: 'length' -> 'builtin:format'"):
-        refuse_other_config(tmp_path, now)
-    theirs, _ = presets.read_config("toy-lm", ["rewards.1.use=rival:format"])
-    (tmp_path / "config.yaml").write_text(before)
-    with pytest.raises(UsageError, match=r"rewards\.1\.use: 'format' -> 'rival:format'"):
-        refuse_other_config(tmp_path, theirs)
 
 
 def test_plugins_marks_an_ambiguous_name(rival: Path) -> None:

@@ -356,7 +356,7 @@ def test_a_watched_run_grows_on_the_page(visit: Callable[..., Any], tmp_path: Pa
             assert page.locator(".part-samples button:focus").count() == 1
             assert page.locator(".part-samples img").first.evaluate("i => i.decode().then(() => i.naturalWidth)") == 32
             shutil.rmtree(folder)
-            page.wait_for_selector("text=is no run folder yet", timeout=3000)
+            page.wait_for_selector("text=is not a run folder", timeout=3000)
         finally:
             server.shutdown()
             thread.join()

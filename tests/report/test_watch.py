@@ -173,16 +173,15 @@ def test_a_run_that_comes_late_breaks_and_vanishes(tmp_path: Path, serve: Callab
         assert status == 200
         return json.loads(content)["runs"]
 
-    assert runs()[0]["waiting"] == f"Waiting for {folder}: it is no run folder yet."
+    assert runs()[0]["waiting"].startswith(f"Waiting for a run: {folder} is not a run folder")
     make_run(folder, name=EVIL, prompt=EVIL, text=EVIL)
     assert [run["steps"] for run in runs()] == [4, 4]
     evaluations = read_rows(folder / "eval.jsonl")
     (folder / "eval.jsonl").write_text((folder / "eval.jsonl").read_text() + '{"step": 6, "rew')
     (folder / "samples/step_000004/samples.jsonl").write_text('{"prompt": "half')
     assert len(runs()[0]["evaluations"]) == len(evaluations)
-    (folder / "config.yaml").write_bytes(b"\xff\0[")
-    (folder / "metrics.jsonl").write_text("[" * 100_000)
-    assert runs()[0]["steps"] == 0
+    (folder / "eval.jsonl").write_text("{\n")
+    assert "eval.jsonl, line 1, is damaged" in runs()[0]["waiting"]
     shutil.rmtree(folder)
     assert "Waiting" in runs()[0]["waiting"]
     assert "other" in runs()[1]["waiting"]

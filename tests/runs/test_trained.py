@@ -51,11 +51,11 @@ def test_samples_of_a_loaded_policy(run: Path) -> None:
     [
         ("nowhere", "last", "There is no run folder nowhere"),
         ("x" * 300, "last", "There is no run folder xxx"),
-        ("toy-lm", "last", "'toy-lm' is a preset, which has no trained weights"),
+        ("toy-lm", "last", "A preset has no trained weights"),
         ("run/checkpoints", "last", "neither a run folder"),
-        ("run", 2, "no checkpoint of step 2. It has checkpoints of steps 4, 6. run.save_every and run.keep_last"),
-        ("run", "newest", "step must be 'last', 'best' or a number of completed steps, got 'newest'"),
-        ("run", True, "got true"),
+        ("run", 2, "no checkpoint 2. It has those of the steps 4, 6. run.save_every"),
+        ("run", "newest", "no checkpoint 'newest'"),
+        ("plain", "best", "no checkpoint 'best'"),
         ("run/checkpoints/best", 4, "is a checkpoint already"),
     ],
 )
@@ -65,11 +65,8 @@ def test_what_is_not_there(run: Path, where: str, step: int, message: str) -> No
 
 
 def test_arguments_of_the_wrong_kind(run: Path) -> None:
-    for overrides, shown in (("seed=1", "'seed=1'"), (None, "nothing"), ([3], "a list of 1")):
-        with pytest.raises(grpokit.UsageError, match=f"overrides must be a list of texts .*, got {shown}"):
-            grpokit.load("run", overrides=overrides)  # type: ignore[arg-type]
-    with pytest.raises(grpokit.UsageError, match=r"run must be a run folder such as .*, got nothing"):
-        grpokit.load(None)  # type: ignore[arg-type]
+    with pytest.raises(grpokit.UsageError, match="overrides must be a list"):
+        grpokit.load("run", overrides="seed=1")
     with pytest.raises(grpokit.UsageError, match="policy is 'run', which lacks rollout"):
         grpokit.draw("run", ["20"])  # type: ignore[arg-type]
     policy = grpokit.load("run")
@@ -82,8 +79,3 @@ def test_arguments_of_the_wrong_kind(run: Path) -> None:
     ):
         with pytest.raises(grpokit.UsageError, match=message):
             grpokit.draw(policy, ["20"], **words)  # type: ignore[arg-type]
-
-
-def test_no_best_checkpoint(run: Path) -> None:
-    with pytest.raises(grpokit.UsageError, match=r"run\.best names no held-out score.*checkpoints of step 1"):
-        grpokit.load("plain", step="best")

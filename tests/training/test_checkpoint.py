@@ -24,6 +24,7 @@ from grpokit.run_folder.header import begun
 from grpokit.run_folder.journal import Journal
 from grpokit.run_folder.lock import locked
 from grpokit.runs import train as run
+from grpokit.tracking.step_report import StepReport
 from grpokit.training import checkpoint
 from grpokit.training.updates import Updates
 from small_runs import STEPS, rows, train, write_prompts
@@ -144,7 +145,7 @@ def test_a_best_that_nothing_measures_is_refused_before_the_run() -> None:
     ):
         train("out", run__best="digit")
     assert not Path("out").exists()
-    with pytest.raises(ConfigError, match=r"run\.best looks at 'digits', a held-out score, but the config names no"):
+    with pytest.raises(ConfigError, match="'digits' is a held-out score, but the config names no"):
         train("out", run__best="digits", eval__prompts=None)
     assert not Path("out").exists()
 
@@ -208,19 +209,19 @@ def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch
 
 def test_a_step_that_the_journal_lacks_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is full when a step is written down: a checkpoint of it would leave a gap in metrics.jsonl."""
-    write = Journal._append
+    write = Journal.step
 
-    def full(self: Journal, name: str, row: dict[str, Any]) -> None:
-        if name == "metrics.jsonl" and row["step"] == 4:
+    def full(self: Journal, report: StepReport) -> None:
+        if report.step == 4:
             raise RunError("metrics.jsonl cannot be written: No space left on device.")
-        write(self, name, row)
+        write(self, report)
 
-    monkeypatch.setattr(Journal, "_append", full)
+    monkeypatch.setattr(Journal, "step", full)
     with pytest.raises(
         RunError, match=r"device\.\nThis state was not saved: .* go on from out/checkpoints/step_000002 with"
     ):
         train("out", run__save_every=2)
-    monkeypatch.setattr(Journal, "_append", write)
+    monkeypatch.setattr(Journal, "step", write)
     train("out", run__save_every=2, resume=True)
     train("straight")
     assert steady("out") == steady("straight")
