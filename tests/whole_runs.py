@@ -18,7 +18,7 @@ from grpokit.config import presets
 from grpokit.run_folder import rollout_record as record
 from grpokit.runs import train as run
 
-STEPS = 12
+STEPS = 8
 CONFIG = f"""
 policy: {{use: toy-lm}}
 data: {{use: "grpokit_toy.lm:sum_prompts", limit: 20}}

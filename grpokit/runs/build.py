@@ -80,28 +80,33 @@ def drawing(policies: Mapping[str, Policy]) -> Policy:
     return next(iter(policies.values()))
 
 
-def output_kind(config: RunConfig) -> str | None:
-    """The kind of output that the policy makes, where a plugin says it."""
+def _policy_spec(config: RunConfig) -> PolicySpec | None:
     with config.at("policy"):
         spec = registry.spec_of("policy", config.policy.use)
-    return spec.makes if isinstance(spec, PolicySpec) else None
+    return spec if isinstance(spec, PolicySpec) else None
+
+
+def output_kind(config: RunConfig) -> str | None:
+    """The kind of output that the policy makes, where a plugin says it."""
+    spec = _policy_spec(config)
+    return None if spec is None else spec.makes
 
 
 def picture_size(config: RunConfig) -> tuple[int, int] | None:
     """(height, width) of the pictures that a policy makes, where its plugin has the parameter `size`."""
+    if _policy_spec(config) is None:
+        return None
     with config.at("policy"):
-        if not isinstance(registry.spec_of("policy", config.policy.use), PolicySpec):
-            return None
         size = registry.parameters("policy", config.policy.use, config.policy.params).get("size")
     return (size[0], size[1]) if isinstance(size, (list, tuple)) and len(size) == 2 else None
 
 
 def check_prompts(config: RunConfig, *sequences: Sequence[Prompt] | None) -> None:
     """Let the policy's plugin refuse prompts before the policy is built and its weights are read, where it can."""
+    spec = _policy_spec(config)
+    if spec is None or not spec.reader:
+        return
     with config.at("policy"):
-        spec = registry.spec_of("policy", config.policy.use)
-        if not (isinstance(spec, PolicySpec) and spec.reader):
-            return
         parameters = registry.parameters("policy", config.policy.use, config.policy.params)
         reader = registry.call(spec.reader, {"parameters": parameters}, what="reader")
     for prompts in sequences:

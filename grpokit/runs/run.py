@@ -34,8 +34,6 @@ from grpokit.runs.tracking import Tracking
 from grpokit.tracking.step_report import StepReport
 from grpokit.training import checkpoint
 
-_MANY = 50_000  # prompts whose check takes seconds
-
 
 @dataclass(frozen=True, kw_only=True)
 class Watcher:
@@ -102,8 +100,6 @@ class Run:
         """Read the prompts, lock the folder, and build the rewards; the stack ends what must end with the run."""
         config = self.config
         data = self.prompts, self.held_out = build.prompts(config)
-        if len(self.prompts) >= _MANY:
-            self.watcher.say(f"checking {len(self.prompts):,} prompts")
         self._warnings = before_training.unscorable_prompts(config, *data)
         build.check_prompts(config, *data)
         if self.team.rank == 0:
@@ -179,7 +175,7 @@ class Run:
             write_header(self.folder, self.config, self._digests)
         self.watcher.start(self.trainer)
         self._notify("grpokit_run_start", folder=self.folder, config=self.config.model_dump())
-        self._trackers.start(self.config, self.folder, self.trainer, warn=self._tracker_warning)
+        self._trackers.start(self.config, self.folder, self.trainer, warn=self._warn)
         self.journal = Journal(self.folder, self.trainer.completed)
         write_machine(self.folder, self.trainer.current.trainer.torch_device)
         if self._other_scores and self.journal.evaluations:
@@ -188,7 +184,7 @@ class Run:
             write_header(self.folder, self.config, self._digests)
             checkpoint.prune(self.checkpoints, None)  # repairs what a kill has left
         for line in self._warnings:
-            self._warn(self.trainer.completed, line)
+            self._warn(line)
 
     @property
     def ended(self) -> bool:
@@ -238,7 +234,7 @@ class Run:
             self._trackers.evaluation(step, evaluation)
             self.watcher.evaluated(step, evaluation)
             for line in evaluation.scores.notes:
-                self._warn(step, f"held-out prompts: {line}")
+                self._warn(f"held-out prompts: {line}")
         self._keep_best()
 
     def _scored(self) -> Evaluation:
@@ -312,12 +308,9 @@ class Run:
             interrupted=not ended,
         )
 
-    def _warn(self, step: int, line: str) -> None:
-        self.journal.warning(step, line)
+    def _warn(self, line: str) -> None:
+        self.journal.warning(self.trainer.completed, line)
         self.watcher.say(f"warning: {line}")
-
-    def _tracker_warning(self, line: str) -> None:
-        self._warn(self.trainer.completed, line)
 
     def _notify(self, hook: str, **arguments: Any) -> None:
         for line in registry.notify(hook, **arguments):

@@ -549,7 +549,7 @@ def test_a_policy_that_lacks_methods() -> None:
     config = parse("policy: {use: half-a-policy}\ndata: {prompts: a}\nrewards: [{use: r}]", "c.yaml")
     with pytest.raises(
         PluginError,
-        match="lacks logprobs, slices, reference, state_dict, load_state_dict of the",
+        match="lacks logprobs, slices, reference, state_dict, load_state_dict",
     ):
         build.policy(config)
 
