@@ -105,14 +105,19 @@ def assert_each_is_accepted(states: list[Tree], monkeypatch: pytest.MonkeyPatch)
         assert os.listdir("runs/out/checkpoints") == ["step_000002"], f"state {number}"
 
 
-def test_a_kill_at_any_operation_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+ALL = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])  # of the operations
+
+
+@ALL
+def test_a_kill_at_any_operation_of_a_run(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with snapshots() as states:
         small()
     assert any(Path("runs/out/.versions.json.partial") in state for state in states)
-    assert_each_is_accepted(states, monkeypatch)
+    assert_each_is_accepted(states[::every], monkeypatch)
 
 
-def test_a_kill_at_any_operation_of_an_overwrite_or_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+@ALL
+def test_a_kill_at_any_operation_of_an_overwrite_or_a_resume(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "write", lambda run: run)
     small(run__keep_last=None)
     with snapshots() as states:
@@ -121,4 +126,4 @@ def test_a_kill_at_any_operation_of_an_overwrite_or_a_resume(monkeypatch: pytest
     shutil.rmtree("runs/out/checkpoints/step_000002")  # so that a resume has something to cut off and to do
     with snapshots() as more:
         small(resume=True)
-    assert_each_is_accepted([*states, *more], monkeypatch)
+    assert_each_is_accepted([*states, *more][::every], monkeypatch)
