@@ -19,7 +19,7 @@ from grpokit.config.parts import Component, PromptSource
 from grpokit.config.phases import PhaseConfig
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
-from grpokit.errors import ConfigError, DataError, PluginError, a_type, nearest
+from grpokit.errors import ConfigError, DataError, PluginError, nearest
 from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.images import MAX_PIXELS
 from grpokit.knobs import TrainerSettings, meanings
@@ -49,7 +49,8 @@ def policies(config: RunConfig) -> dict[str, Policy]:
             methods = missing_methods(one)
             if methods:
                 raise PluginError(
-                    f"The policy '{name or config.policy.use}' lacks {', '.join(methods)} (grpokit.Policy)."
+                    f"The policy '{name or config.policy.use}' lacks {', '.join(methods)} of the policy contract "
+                    f"(it is of type {type(one).__name__})."
                 )
     with config.at("trainer", "device"):
         for one in several.values():
@@ -247,7 +248,11 @@ def objective(config: RunConfig) -> Objective:
     with config.at("trainer", "objective"):
         built = _component("objective", t.objective, t.flat_objective)
         if not isinstance(built, Objective):
-            raise PluginError(f"The objective {t.objective} is {a_type(built)}; expected a grpokit.Objective.")
+            name = t.objective if isinstance(t.objective, str) else t.objective.use
+            raise PluginError(
+                f"The factory of objective '{name}' returned an object of type {type(built).__name__}; expected a "
+                "grpokit.Objective."
+            )
     return built
 
 
