@@ -31,12 +31,12 @@ LONG = 60  # a function of more lines holds two ideas
 
 # Lines, docstrings included, or how many there are. They follow the code down, and nothing may grow beyond them.
 LIMITS = {
-    "core": 26484,
+    "core": 25661,
     "root modules": 18,
-    "learning path": 1428,
-    "trainer.py": 327,
+    "learning path": 1425,
+    "trainer.py": 324,
     "Trainer._step": 40,
-    "engine": 4532,
+    "engine": 4519,
     "longest function": 60,
     "long functions": 0,
 }

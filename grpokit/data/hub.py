@@ -61,5 +61,5 @@ def fetch(url: str, place: Path, *, digest: str, by: str) -> str:
         except urllib.error.HTTPError as error:
             return f"the server says {error.code} {error.reason}"
         except (OSError, HTTPException, RuntimeError) as error:  # the last: another digest
-            return one_line(error.reason if isinstance(error, urllib.error.URLError) else error)
+            return one_line(error)
     return reason

@@ -28,7 +28,7 @@ def check_scores(config: RunConfig, terms: Sequence[RewardTerm], held_out: Seque
         if name is not None and held_out is None:
             raise ConfigError(
                 f"{config.place('run', key)}'{name}' is a held-out score, but the config names no held-out prompts. "
-                    "Give eval.prompts, eval.split or eval.fraction."
+                "Give eval.prompts, eval.split or eval.fraction."
             )
         if name is not None and name not in names:
             raise ConfigError(
