@@ -79,7 +79,7 @@ class TrainerSettings:
         device: "auto", "cpu" or "cuda".
         max_logprob_diff: the largest mean difference, in nats, between the rollout's log-probs and those of the first
             training pass; None means the usual limit of the precision.
-        dynamic_sampling: groups that teach nothing are drawn anew, from further prompts, up to this many times a step;
+        dynamic_sampling: groups that teach nothing are drawn again, from further prompts, up to this many times a step;
             0 never.
         top_entropy_quantile: the share of an optimizer step's decisions, those of highest entropy, that the policy loss
             acts on.

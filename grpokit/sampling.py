@@ -61,7 +61,7 @@ def prompt_indices(seed: int, step: int, *, per_step: int, total: int) -> list[i
 def further_indices(
     seed: int, step: int, *, attempt: int, places: Iterable[int], total: int, used: Iterable[int]
 ) -> list[int]:
-    """Which prompts take part when some of a step's groups are drawn anew, one for each place.
+    """Which prompts take part when some of a step's groups are drawn again, one for each place.
 
     Args:
         seed: the run's.

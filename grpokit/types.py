@@ -26,7 +26,7 @@ class Prompt:
     """What conditions the policy.
 
     Attributes:
-        text: the instruction; text that a picture should show stands in quotes.
+        text: the instruction; text that a picture should show is in quotes.
         image: the source picture of an editing task, or what a question is about; the first of `images`.
         target: the perfect sample (a picture or a text), for rewards that compare.
         meta: all other fields of the row of data.

@@ -722,7 +722,7 @@ FAULTS = (
         (REPLACED,),
     ),
     Fault(
-        "groups drawn anew for ever",
+        "groups drawn again for ever",
         "training/dynamic_sampling.py",
         "while attempt < most:",
         "while attempt < 99:",

@@ -1,6 +1,6 @@
 """Writes grpokit/registry/shipped.json: the distribution that brings each of our components, and the extra for it.
 
-The core must not name its plugins, yet it should say `pip install 'grpokit[ocr]'` to somebody who lacks one. So this
+The core must not name its plugins, yet it should say `pip install 'grpokit[ocr]'` to someone who lacks one. So this
 script reads what the plugins of the repository announce. `python tools/shipped_components.py` writes the file; with
 `--check` it exits with 1 where the file is out of date. A test does the same.
 """

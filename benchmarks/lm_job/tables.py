@@ -1,6 +1,6 @@
 """The tables of `docs/benchmarks.md`: their jobs, their rows, and how they get into the page.
 
-Times on a CPU are ratios only, since absolute ones would be those of somebody else's machine. On a GPU they are
+Times on a CPU are ratios only, since absolute ones would be those of someone else's machine. On a GPU they are
 absolute, with its name.
 """
 
@@ -80,7 +80,7 @@ def markdown(results: Mapping[str, Result]) -> str:
 
 
 def write(page: Path, name: str, text: str) -> None:
-    """Replace what stands between a table's markers.
+    """Replace what is between a table's markers.
 
     Raises:
         ValueError: the page lacks them.

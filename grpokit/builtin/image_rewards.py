@@ -28,7 +28,7 @@ def jpeg_size(samples: Sequence[Sample]) -> list[float]:
         samples: B samples.
 
     Returns:
-        B scores below 0; NaN for an output that is no picture.
+        B scores below 0; NaN for an output that is not a picture.
 
     Raises:
         RewardError: a picture has no pixels, or a mode that does not define which number is white.
@@ -48,7 +48,7 @@ def brightness(samples: Sequence[Sample]) -> list[float]:
         samples: B samples.
 
     Returns:
-        B scores; NaN for an output that is no picture.
+        B scores; NaN for an output that is not a picture.
 
     Raises:
         RewardError: a picture has no pixels, or a mode that does not define which number is white.

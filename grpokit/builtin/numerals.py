@@ -62,7 +62,7 @@ def bare(answer: str) -> str:
 
 
 def number(text: str) -> Fraction | None:
-    """The number that a text is, with what `bare` leaves out; None if it is none."""
+    """The number that a text is, with what `bare` leaves out; None if it is not a number."""
     match = _NUMBER.fullmatch(_GAP.sub("", bare(text)))
     return None if match is None else _value(match)
 

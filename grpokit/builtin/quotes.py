@@ -1,4 +1,4 @@
-"""Text that a picture should show: what stands in quotation marks in its prompt. Painters and readers share this."""
+"""Text that a picture should show: what is in quotation marks in its prompt. Painters and readers share this."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def text_of(sample: Sample, reward: str) -> str:
     """A sample's output, for the reward of this name.
 
     Raises:
-        UsageError: it is no text.
+        UsageError: it is not a text.
     """
     if not isinstance(sample.output, str):
         raise UsageError(f"{reward} scores texts, but the sample's output is {a_type(sample.output)}.")
@@ -247,7 +247,7 @@ def compiled(pattern: str, reward: str) -> re.Pattern[str]:
     """The regular expression of a reward's `pattern`, in which the dot matches line breaks.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a valid regular expression.
     """
     try:
         return re.compile(_composed(pattern), re.DOTALL)

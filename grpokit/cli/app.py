@@ -170,7 +170,7 @@ def _another_says(error: GrpokitError) -> bool:
 
 
 def _on_one_line(message: Warning | str, *where: object, **further: object) -> str:
-    """A warning for somebody who typed a command: without the line of code that gave it."""
+    """A warning for someone who typed a command: without the line of code that gave it."""
     return f"warning: {' '.join(str(message).split())}\n"
 
 

@@ -17,7 +17,7 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
 
 @app.command()
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Examine this environment and say what to mend.
+    """Examine this environment and say what to fix.
 
     It looks at packages, plugins, weights and torch, and trains a tiny policy. It takes less than a minute and fetches
     nothing. The exit code is 1 if something is wrong.

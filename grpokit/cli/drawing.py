@@ -54,7 +54,7 @@ def sample(
     """
     config, place = read(source, overrides)
     if before and place is None:
-        raise UsageError(f"--before compares a run with its start, and {source} is no run folder. Leave it out.")
+        raise UsageError(f"--before needs a run folder, and {source} is not one. Remove --before.")
     if out.is_dir() and any(out.iterdir()) and not overwrite:
         raise UsageError(f"{out} holds files already. Choose another folder with --out, or add --overwrite.")
     from grpokit.evaluation.held_out import draw
@@ -149,7 +149,7 @@ def evaluate(
 def attribute(
     source: RunOrSource,
     overrides: Overrides = None,
-    rows: Annotated[int, typer.Option("--rows", min=2, help="Draws of a sample's own.")] = 4,
+    rows: Annotated[int, typer.Option("--rows", min=2, help="Row seeds per prompt.")] = 4,
     groups: Annotated[int, typer.Option("--groups", min=2, help="Draws of what a group shares.")] = 4,
     limit: Limit = None,
 ) -> None:

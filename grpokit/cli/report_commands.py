@@ -51,7 +51,7 @@ def watch(
         print(f"watching {counted(len(folders), 'run')} at {server.address}  (Ctrl-C ends it)", flush=True)
         for folder in folders:
             if not (folder / "config.yaml").is_file():
-                print(f"{folder} is no run folder yet; the page waits for it", flush=True)
+                print(f"{folder} is not a run folder yet; waiting", flush=True)
         if browser:
             webbrowser.open(server.address)
         try:

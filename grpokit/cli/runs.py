@@ -80,7 +80,7 @@ def export(
     """
     config, place = read(run, overrides)
     if place is None:
-        raise UsageError(f"{run} is no run folder, so it has no trained weights. Give one, or one of its checkpoints.")
+        raise UsageError(f"{run} is not a run folder. Give one, or one of its checkpoints.")
     from grpokit.runs.export import export as write
 
     write(config, place, to, merge=merge)

@@ -28,7 +28,7 @@ class Point:
 def points(words: Sequence[str]) -> list[Point]:
     """The runs in their order; the last key changes fastest.
 
-    Commas separate values as in a list of YAML, and `1..5` stands for whole numbers. A word with one value is for all
+    Commas separate values as in a list of YAML, and `1..5` stands for whole numbers. A key with one value applies to all
     runs.
 
     Raises:

@@ -80,7 +80,7 @@ def where(source: Source, path: Path, message: str) -> str:
 
 
 def key_for(name: str, model: type[BaseModel]) -> str:
-    """A hint at the key that somebody means by `name`: `" (did you mean 'trainer.learning_rate'?)"`, or an empty text.
+    """A hint at the key that someone means by `name`: `" (did you mean 'trainer.learning_rate'?)"`, or an empty text.
 
     Args:
         name: a key without its group, or the name of a command's option without its dashes.

@@ -106,7 +106,7 @@ class RunConfig(Strict, SeedSettings):
     rewards: list[RewardConfig] = Field(min_length=1)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     phases: list[PhaseConfig] = Field(default_factory=list, description="policies that learn in turn")
-    rounds: Count = Field(default=1, description="how often the phases are gone through")
+    rounds: Count = Field(default=1, description="how many times the phases are repeated")
     run: RunSettings = Field(default_factory=RunSettings)
     trackers: TrackersConfig = Field(default_factory=TrackersConfig)
 

@@ -157,7 +157,7 @@ def _of_table(text: str, path: Path) -> Iterator[_Found]:
             yield number, where, {name: cell or None for name, cell in zip(names, cells, strict=True)}
     except csv.Error as error:
         raise DataError(
-            f"{path}, line {reader.line_num}: {one_line(error)}. A cell with quotes in it stands in quotes, and its "
+            f"{path}, line {reader.line_num}: {one_line(error)}. A cell with quotes in it is in quotes, and its "
             'own are doubled: """CAT"" on a sign".'
         ) from error
 

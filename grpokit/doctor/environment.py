@@ -30,7 +30,7 @@ _VARIABLE = re.compile(r"\$\{(\w+):-([^${}]*)\}")
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What is there, and what it means and what to do; a "note" breaks nothing, a "problem" must be mended."""
+    """What is there, and what it means and what to do; a "note" breaks nothing, a "problem" must be fixed."""
 
     area: str
     state: Literal["ok", "note", "problem"]

@@ -82,7 +82,7 @@ def self_test() -> Iterator[Finding]:
     what += f"to {after:.2f}, and a resumed run ends with {'the same' if same else 'other'} weights"
     well = abs(ratio - 1) < 1e-4 and after > before and same
     advice = "The ratio should be 1, the reward should rise, and the weights should be the same. Training cannot be "
-    advice += "trusted on this machine: mend what stands above, then try with device: cpu."
+    advice += "trusted on this machine: fix what is listed above, then try with device: cpu."
     yield Finding(area="self-test", state="ok" if well else "problem", what=what, advice="" if well else advice)
 
 

@@ -96,8 +96,8 @@ def draw(
         P * G samples, each prompt's next to each other; `output` has the picture or text.
 
     Raises:
-        UsageError: policy is none, samples_per_prompt, batch_size or seed is no whole number, one of the first two is
-            below 1, stream or mixed_precision is another word, or the policy cannot read a prompt.
+        UsageError: `policy` is not a policy, a number is not a whole one or below 1, stream or mixed_precision is
+            another word, or the policy cannot read a prompt.
     """
     check_policy(policy)
     prompts = as_prompts(prompts)

@@ -1,4 +1,4 @@
-"""Stops before an optimizer step whose loss is no number, or whose log-probs are not those of the rollout."""
+"""Stops before an optimizer step whose loss is not a number, or whose log-probs are not those of the rollout."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Course:
 
     Args:
         steps: for each phase the steps of a stretch.
-        rounds: how often the list of phases is gone through.
+        rounds: how many times the list of phases is repeated.
 
     Attributes:
         stretches: of all rounds, in their order.

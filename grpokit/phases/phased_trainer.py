@@ -26,7 +26,7 @@ class PhasedTrainer(Loop):
     Args:
         phases: in their order. Trainers need seeds of their own, by `Phase.seed`. Give
             trackers to one of them.
-        rounds: how often the phases are gone through.
+        rounds: how many times the phases are repeated.
 
     Attributes:
         phases: as given, by name.

@@ -239,7 +239,7 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 def _fits(value: Any, kind: Any) -> bool:
     """Whether a config's value suits an annotation; True for any annotation but plain values and their unions."""
     if isinstance(value, float) and math.isnan(value):
-        return False  # nobody means it, and no comparison catches it
+        return False  # NaN is never intended, and comparisons let it pass
     if get_origin(kind) in (Union, UnionType):
         return any(_fits(value, part) for part in get_args(kind))
     if get_origin(kind) is Literal:

@@ -120,7 +120,7 @@ def grpokit_commands() -> Iterable[CommandSpec]:  # type: ignore[empty-body]
         ```python
         @hookimpl
         def grpokit_commands():
-            yield CommandSpec(name="hello", factory="mypackage.hello:hello", summary="Greet somebody.")
+            yield CommandSpec(name="hello", factory="mypackage.hello:hello", summary="Greet someone.")
         ```
         with, in `mypackage/hello.py`, for `grpokit hello Ada --times 2`,
         ```python

@@ -59,7 +59,7 @@ PARAMETERS = {name: ours for ours, names in _PARAMETERS.items() for name in name
 
 
 def hint(name: object, known: Collection[str], *, group: str = "") -> str:
-    """A hint at the parameter that somebody means by `name`: of another trainer's name ours, else the nearest.
+    """A hint at the parameter that someone means by `name`: of another trainer's name ours, else the nearest.
 
     Args:
         name: what was typed.

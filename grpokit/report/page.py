@@ -1,7 +1,7 @@
 """The page of a run, or of several that are compared: one template, one style, one program, and the view it draws.
 
 `grpokit report` freezes it into one file that opens offline: the view, the pictures and plotly are inside it. `grpokit
-watch` serves the same page, which then asks for the view again and again. The page's policy names the programs that may
+watch` serves the same page, which then polls for the view. The page's policy names the programs that may
 run by their digests and allows no other origin; what came from data reaches the page as JSON, and is shown as text.
 """
 

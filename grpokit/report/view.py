@@ -234,7 +234,7 @@ def _warning(warning: tuple[str, Sequence[int]]) -> dict[str, str]:
 
 
 def _basis(run: Run, scores: Sequence[Change]) -> str:
-    """What the figures of the headline are means of, and what stands behind ±."""
+    """What the figures of the headline are means of, and what follows ±."""
     if not scores:
         return ""
     first, last = run.evaluations[0]["step"], run.evaluations[-1]["step"]

@@ -18,7 +18,7 @@ from grpokit.rewards.terms import RewardTerm
 from grpokit.types import Sample
 
 ENDING = threading.Event()
-"""Set once the run was told to end: who does not answer then is not asked again, so that it can save in time."""
+"""Set once the run was told to end: services that do not answer are then not retried, so that it can save in time."""
 
 Ask: TypeAlias = Callable[[list[int], list[Sample]], Portion]
 """Has the samples of some rows scored. A `GrpokitError` that it raises stops the run, whatever `on_error` says."""

@@ -73,7 +73,7 @@ class PooledReward(RewardElsewhere):
         self._processes: list[_Worker] = []
 
     def connect(self) -> list[Ask]:
-        """Start the processes and wait until the reward stands in one of them.
+        """Start the processes and wait until one of them has built the reward.
 
         Raises:
             PluginError, UsageError: it cannot be built, or the machine has no room for so many processes.

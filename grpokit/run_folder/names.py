@@ -23,7 +23,7 @@ REPORT, REPORT_PICTURE = "report.html", "report.png"
 
 
 def check_run_folder(folder: Path) -> None:
-    """Refuse what is no run folder.
+    """Refuse what is not a run folder.
 
     Raises:
         UsageError: it has no config.

@@ -78,7 +78,7 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
     trained = checkpoint.load_policies(place, policies)
     with writing(to):
         to.parent.mkdir(parents=True, exist_ok=True)
-        # A folder that is there stays: somebody may stand in it, or it may be where a disk is mounted.
+        # A folder that is there stays: it may be someone's working directory, or a mount point.
         written = inside if to.exists() else to
         for file in leftovers:
             delete(file)

@@ -1,7 +1,7 @@
 """A run: a config, a folder, and the trainer that fills it.
 
 Everything is built, and a checkpoint is loaded, before anything in the folder changes. What the run prints is for
-whoever passes a `Watcher`.
+the `Watcher` that is passed.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Run:
             stack.enter_context(locked(self.folder))
         self.resumed = self.team.first(lambda: may_go_on(self.folder, resume=resume, overwrite=overwrite))
         if resume and not self.resumed:
-            self.watcher.say(f"{self.folder} has no checkpoint, so the run starts anew")
+            self.watcher.say(f"{self.folder} has no checkpoint, so the run starts over")
         self.terms, self._own_terms = stack.enter_context(build_rewards.all_rewards(config))  # which may fetch weights
         self._digests = resuming.digests(*data)
         self._warnings += resuming.refuse_other_processes(self.team, config, self._digests)

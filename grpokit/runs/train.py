@@ -35,8 +35,8 @@ def train(
     Args:
         config: the run.
         name: names the folder where the config does not.
-        resume: go on from the folder's last checkpoint; without one, start anew.
-        overwrite: start anew, and delete what is in the folder.
+        resume: go on from the folder's last checkpoint; without one, start over.
+        overwrite: start over, and delete what is in the folder.
         force: resume even though the config or the prompts have changed.
         watcher: callbacks for progress.
 

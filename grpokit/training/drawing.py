@@ -1,10 +1,10 @@
-"""Draws the groups of a step and scores them; with dynamic sampling, groups that teach nothing are drawn anew.
+"""Draws the groups of a step and scores them; with dynamic sampling, groups that teach nothing are drawn again.
 
-Rewards that score elsewhere begin right after the rollout, and are waited for where somebody asks for the scores.
+Rewards that score elsewhere begin right after the rollout, and are waited for where someone asks for the scores.
 Dynamic sampling asks at once. Else the passes of the policy come first, and what the rewards take hides behind them.
 
 A policy that lets an engine draw can begin the groups of the next step before this one learns. They are not kept in
-checkpoints: a run that goes on draws them anew.
+checkpoints: a run that goes on draws them again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Drawn:
     rollout: Rollout  # this process's rows, in the order of the groups; alone, all B = P * G
     rows: AllRows
     scores: Callable[[], Scores]  # of the rows of all processes; the first call waits for the rewards
-    metrics: Mapping[str, float]  # what drawing them took, if groups may be drawn anew
+    metrics: Mapping[str, float]  # what drawing them took, if groups may be drawn again
 
     @property
     def local_prompts(self) -> Sequence[int]:

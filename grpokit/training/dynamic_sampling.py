@@ -1,6 +1,6 @@
-"""Draws groups that teach nothing anew, such as those with equal rewards: the dynamic sampling of DAPO.
+"""Redraws groups that teach nothing, such as those with equal rewards: the dynamic sampling of DAPO.
 
-From DAPO (Yu et al., 2025, arXiv:2503.14476, section 3.2). A group that is drawn anew gets a further prompt, and seeds
+From DAPO (Yu et al., 2025, arXiv:2503.14476, section 3.2). A group that is drawn again gets a further prompt, and seeds
 that follow from the run's seed, the step, the attempt and the group's place. It keeps its place and its id, so a step
 always has the same number of groups. The paper draws until all groups teach; here the attempts are bounded.
 """
@@ -45,7 +45,7 @@ def with_spread(
     """Replace the groups whose advantages are all 0, until none is left or the `most` attempts are used up.
 
     `draw` makes (attempt from 1, places of groups, prompts that were used, scores of the other groups) these groups
-    anew. The metrics tell what drawing them took, if groups may be drawn anew.
+    again. The metrics tell what drawing them took, if groups may be drawn again.
     """
     if not most:
         return first, {}

@@ -70,7 +70,7 @@ class Loop(ABC):
 
     @abstractmethod
     def drop_pending(self) -> None:
-        """Forget a rollout that an engine draws for the next step; that step then draws it anew."""
+        """Forget a rollout that an engine draws for the next step; that step then draws it again."""
 
     def __iter__(self) -> Iterator[StepReport]:
         """Take the remaining steps, or stop earlier when there is nothing left to learn."""

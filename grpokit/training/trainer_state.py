@@ -92,7 +92,7 @@ class Position:
         return {"step": trainer.completed, "updates_done": trainer.updates.done, "version": trainer.version}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`; a step that was broken off begins anew."""
+        """Take over a result of `state_dict`; a step that was broken off starts over."""
         trainer = self.trainer
         trainer.completed, trainer.version = int(state["step"]), int(state["version"])
         trainer.updates.done, trainer.updates.incomplete = 0, False

@@ -65,7 +65,7 @@ def test_the_floor_is_the_longer_of_both_times() -> None:
 
 @pytest.mark.parametrize(("mib", "passes", "speed"), [(4, 1, 4), (64, 8, 4), (65, 3, 2), (32, 1, 2), (999, 1, 1)])
 def test_bytes_take_the_time_of_the_memory_that_they_pass_over(mib: int, passes: int, speed: float) -> None:
-    peaks = {"flops": 1.0, "8": 4.0, "16": 2.0, "32": 1.5, "64": 2.0, "128": 1.0}  # at 32 somebody disturbed it
+    peaks = {"flops": 1.0, "8": 4.0, "16": 2.0, "32": 1.5, "64": 2.0, "128": 1.0}  # at 32 someone disturbed it
     assert floor.Work(flops=0, bytes=mib * 2**20, passes=passes).seconds(peaks) == mib * 2**20 / speed
 
 

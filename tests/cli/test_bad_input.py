@@ -1,6 +1,6 @@
 """Bad input through the real command line: one message, the right exit code, and nothing written.
 
-Every entry of the table is a kind of mistake. It says what stands in the folder beside a good config, what is typed,
+Every entry of the table is a kind of mistake. It says what is in the folder beside a good config, what is typed,
 and what the message must contain: what was expected, what came, what to do.
 """
 
@@ -49,7 +49,7 @@ class Bad:
     Attributes:
         typed: the words behind `grpokit`.
         says: what the message must contain.
-        files: what stands in the folder, beside a good c.yaml with its prompts.txt.
+        files: what is in the folder, beside a good c.yaml with its prompts.txt.
         code: the exit code.
         leaves: a run has begun, so its folder stays.
         usage: found by the parser of the command line, whose messages begin with the usage.

@@ -204,7 +204,7 @@ def test_overwrite(call: Call, tmp_path: Path) -> None:
 
 def test_resume_goes_on_or_starts(call: Call, tmp_path: Path) -> None:
     config(tmp_path, eval={})
-    assert "out has no checkpoint, so the run starts anew" in call("train", "c.yaml", "trainer.steps=1", "--resume").out
+    assert "out has no checkpoint, so the run starts over" in call("train", "c.yaml", "trainer.steps=1", "--resume").out
     assert "resuming after step 1 of 2" in call("train", "c.yaml", "trainer.steps=2", "--resume").out
     assert "already complete (2 steps)" in call("train", "c.yaml", "trainer.steps=2", "--resume").out
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2]

@@ -251,7 +251,7 @@ def test_a_command_of_a_plugin_is_imported_when_it_is_called(installed: Path) ->
     done = command("--help", path=installed)
     assert re.search(r"^  serve-reward +Serve a reward", done.stdout, re.MULTILINE)
     assert "greet" not in done.stdout  # help looks at no plugin
-    assert "Greet somebody." in command("plugins", path=installed).stdout
+    assert "Greet someone." in command("plugins", path=installed).stdout
     assert command("greet", "Ada", "--times", "2", path=installed).stdout == "imported\nHello Ada. Hello Ada.\n"
     assert "several times if asked" in command("greet", "-h", path=installed).stdout
     assert "No such command 'gret'" in command("gret", path=installed).stderr
@@ -345,7 +345,7 @@ def rival(site: Path) -> Path:
 
 @pytest.mark.usefixtures("rival")
 def test_a_presets_names_mean_its_own_plugin_and_then_grpokits() -> None:
-    """A plugin that somebody installs later changes nothing of a preset."""
+    """A plugin that someone installs later changes nothing of a preset."""
     config, _ = presets.read_config("toy-lm")
     assert [reward.use for reward in config.rewards] == ["numeric-answer", "builtin:format"]
     assert config.trainer.advantage == "builtin:group"

@@ -235,7 +235,7 @@ def test_the_command_follows_a_run_until_ctrl_c(tmp_path: Path) -> None:
         assert process.stdout
         line = process.stdout.readline()
         assert line.startswith("watching 2 runs at http://127.0.0.1:")
-        assert process.stdout.readline() == "soon is no run folder yet; the page waits for it\n"
+        assert process.stdout.readline() == "soon is not a run folder yet; waiting\n"
         connection = http.client.HTTPConnection(line.split()[4].removeprefix("http://").rstrip("/"), timeout=10)
         make_run(tmp_path / "soon")
         connection.request("GET", "/view.json")

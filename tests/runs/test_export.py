@@ -116,7 +116,7 @@ def test_what_an_export_raises_is_one_message(run: Path, call: Call, monkeypatch
     ("words", "message"),
     [
         (["nowhere", "--to", "out"], "nowhere"),
-        (["toy-lm", "--to", "out"], "toy-lm is no run folder, so it has no trained weights"),
+        (["toy-lm", "--to", "out"], "toy-lm is not a run folder"),
         (["run", "--to", "full"], "full holds files already. Choose another folder with --to."),
         (["run", "--to", "full/file"], "full/file is a file. Choose another folder with --to."),
         (["run", "--to", "out", "--merge"], "There is no adapter to merge."),

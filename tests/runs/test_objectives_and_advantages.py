@@ -103,7 +103,7 @@ def test_knobs_that_an_objective_does_not_have_are_refused(setting: str, refused
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_filter_goes_with_every_objective(objective: str) -> None:
-    """All at once: the KL with its correction, entropies filtered and held up, groups drawn anew, rows masked."""
+    """All at once: the KL with its correction, entropies filtered and held up, groups drawn again, rows masked."""
     settings = (
         "kl_coef=0.1 kl_bias_correction=true entropy.target=1 top_entropy_quantile=0.3 dynamic_sampling=1 "
         "off_policy_mask_threshold=0.01 minibatches=2 correction={}"

@@ -219,7 +219,7 @@ def test_one_part_that_is_older_or_not_exact_makes_the_whole_so(parts: str) -> N
     policy = Uneven()
 
     def flat_at_first(samples: Any) -> list[float]:
-        """Without spread in the first group, where groups may be drawn anew."""
+        """Without spread in the first group, where groups may be drawn again."""
         return [
             0.0 if s.group == samples[0].group else score for s, score in zip(samples, digit_sum(samples), strict=True)
         ]

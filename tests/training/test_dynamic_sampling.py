@@ -1,4 +1,4 @@
-"""Groups without spread are drawn anew from further prompts: counted, bounded, and a pure function of the seed."""
+"""Groups without spread are drawn again from further prompts: counted, bounded, and a pure function of the seed."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_a_resumed_run_draws_the_same(tmp_path: Path) -> None:
 
 
 def test_a_policy_knows_the_step_that_it_draws_for(tmp_path: Path) -> None:
-    """In every call, of groups that are drawn anew too, and in a resumed run; an evaluation has none."""
+    """In every call, of groups that are drawn again too, and in a resumed run; an evaluation has none."""
     policy = BatchesSeen()
     trainer = make(policy, rollout_batch_size=4)
     for _ in range(2):
@@ -224,7 +224,7 @@ def test_a_policy_knows_the_step_that_it_draws_for(tmp_path: Path) -> None:
     again.step()
     steps = [seeds.step for seeds in policy.seeds]
     assert steps == sorted(steps)
-    assert min(steps.count(step) for step in (0, 1)) > 4  # four calls, and those of the groups drawn anew
+    assert min(steps.count(step) for step in (0, 1)) > 4  # four calls, and those of the groups drawn again
     assert {seeds.step for seeds in resumed.seeds} == {2}
     evaluate(policy, [even_ones], PROMPTS)
     assert policy.seeds[-1].step == 0

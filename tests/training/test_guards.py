@@ -403,7 +403,7 @@ def test_updates_that_a_loss_scaler_skips_for_ever_stop_the_run() -> None:
         overflow.remove()
 
     skip(19)
-    trainer.step()  # the count begins anew
+    trainer.step()  # the count starts over
     skip(19)
     with pytest.raises(RunError, match=r"skipped 20 updates in a row, and its scale fell to 1.82e-12"):
         skip(1)
@@ -812,7 +812,7 @@ def test_a_step_that_was_interrupted_between_two_updates_says_so_when_it_is_take
     trainer = make(Interrupted(), updates_per_rollout=2)
     with pytest.raises(KeyboardInterrupt):
         trainer.step()
-    words = "Step 1 was broken off after 1 of its 2 updates; these stay, and it is drawn anew."
+    words = "Step 1 was broken off after 1 of its 2 updates; these stay, and it is drawn again."
     assert [words in trainer.step().warnings for _ in range(2)] == [True, False]
 
 

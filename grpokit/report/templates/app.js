@@ -1,4 +1,4 @@
-// Puts the sections on the page, keeps what somebody has chosen, and follows a run that is served.
+// Puts the sections on the page, keeps what someone has chosen, and follows a run that is served.
 
 const POLL = 1000; // milliseconds
 const frozen = JSON.parse(byId("view").textContent);

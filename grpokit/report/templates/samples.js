@@ -1,6 +1,6 @@
 // Samples: of held-out prompts over the evaluations, and the best and worst groups of training. A click shows one large.
 
-const PAIRS = 6; // that are shown before somebody asks for all
+const PAIRS = 6; // that are shown before someone asks for all
 
 const picture = name => PICTURES[name] ?? name;
 const fits = prompt => prompt.toLowerCase().includes(state.filter.trim().toLowerCase());

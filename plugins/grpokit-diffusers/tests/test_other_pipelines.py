@@ -1,4 +1,4 @@
-"""A pipeline that this package does not know: what is said, and how somebody else adds it in one file."""
+"""A pipeline that this package does not know: what is said, and how someone else adds it in one file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def auraflow() -> AuraFlowPipeline:
         )
 
 
-def test_somebody_elses_pipeline(auraflow: AuraFlowPipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_someone_elses_pipeline(auraflow: AuraFlowPipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Named in `family`, from a folder: the stock pipeline's latents, and an adapter that trains."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     auraflow.save_pretrained(tmp_path / "aura")

@@ -146,8 +146,8 @@ def test_adapters_that_are_not_there_are_refused_before_the_model_is_looked_for(
         ("./nowhere", "'./nowhere' does not exist"),
         (tmp_path / "empty", "has no file"),
         (tmp_path / "two", r"has 2: a\.safetensors, b\.safetensors\. Name one"),
-        (tmp_path / "lora.pt", "is no file of safetensors"),
-        ("nobody/nothing", "The adapter 'nobody/nothing' is no folder here and is not in the Hugging Face cache"),
+        (tmp_path / "lora.pt", "is not a safetensors file"),
+        ("nobody/nothing", "The adapter 'nobody/nothing' is not a folder here and not in the Hugging Face cache"),
     ):
         with pytest.raises(UsageError, match=message):
             build("./no-model", lora={"adapter": adapter})

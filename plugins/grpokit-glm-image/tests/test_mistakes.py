@@ -1,6 +1,6 @@
 """Mistakes with glm-image-ar through the real command line: one message, exit code 2, and no weights read.
 
-Every entry of the table is a kind of mistake: what is typed, what the message must contain, and what stands in the
+Every entry of the table is a kind of mistake: what is typed, what the message must contain, and what is in the
 folder beside a pipeline, a config and its prompts.
 """
 
@@ -153,7 +153,7 @@ TABLE: Mapping[str, Bad] = {
     "no folder for plan": Bad(["plan", "c.yaml", "policy.model=./nowhere"], NOWHERE),
     "no folder for sample": Bad(["sample", "c.yaml", "policy.model=./nowhere"], NOWHERE),
     "no folder for check": Bad(["check", "glm-image-ar", "model=./nowhere"], NOWHERE),
-    "no such repository": train("policy.model=no/where", "'no/where' is no folder here and is not in the Hugging Face"),
+    "no such repository": train("policy.model=no/where", "'no/where' is not a folder here and not in the Hugging Face"),
     "another pipeline": train("policy.model=base", "holds a FluxPipeline, not a Glm", change=another_pipeline),
     "another type": train("policy.model=base", "has a model of type 'glm4v'", change=another_type),
     "no vae": train("policy.model=base", "is incomplete: it has no 'vae/config.json'", change=without("vae")),

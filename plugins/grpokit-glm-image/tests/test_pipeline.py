@@ -344,7 +344,7 @@ def test_a_size_that_cannot_be_is_refused(size: Any, message: str) -> None:
         ({"device": "gpu"}, "device must be 'cpu' or 'cuda'"),
         ({"offload": "disk"}, "offload must be 'none' or 'idle', got 'disk'"),
         ({"revision": "v1"}, "revision is for the hub's repositories, and 'tiny' is none"),
-        ({"model": "zai-org/GLM-Nowhere"}, r"'zai-org/GLM-Nowhere' is no folder here and is not in the .* cache"),
+        ({"model": "zai-org/GLM-Nowhere"}, r"'zai-org/GLM-Nowhere' is not a folder here and not in the .* cache"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -371,7 +371,7 @@ def test_a_pipeline_of_the_hub_comes_from_the_cache() -> None:
     assert (loaded.name, loaded.options) == ("org/tiny", {"revision": None, "local_files_only": True})
     with pytest.warns(UserWarning, match=r":9 cannot be reached \(.*refused\); 'org/tiny' comes from the cache"):
         load("org/tiny", size=SIZE)
-    with pytest.raises(UsageError, match=r"'org/tiny' is no folder here and is not in .* --revision v2` and"):
+    with pytest.raises(UsageError, match=r"'org/tiny' is not a folder here and not in .* --revision v2` and"):
         load("org/tiny", size=SIZE, revision="v2", local_files_only=True)
 
 

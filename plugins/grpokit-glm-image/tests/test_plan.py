@@ -234,7 +234,7 @@ def test_a_folder_needs_no_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [
-        ({"model": "no/such-pipeline"}, "'no/such-pipeline' is no folder here and is not in the Hugging Face cache"),
+        ({"model": "no/such-pipeline"}, "'no/such-pipeline' is not a folder here and not in the Hugging Face cache"),
         ({"model": 3}, "model must be a hub id, a folder or 'tiny'"),
         ({"model": "tiny", "size": (4096, 4096)}, "such a picture has 16,640 visual tokens, and the model reads"),
         ({"size": (100, 64)}, "size must be height and width in pixels"),

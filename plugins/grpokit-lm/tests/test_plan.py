@@ -178,7 +178,7 @@ def test_a_token_goes_through_some_experts_only() -> None:
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [
-        ({"model": "no/such-model"}, r"'no/such-model' is no folder here and is not in the Hugging Face cache"),
+        ({"model": "no/such-model"}, r"'no/such-model' is not a folder here and not in the Hugging Face cache"),
         ({"quantization": "4bit"}, r"quantization '4bit' is for the frozen base under an adapter"),
         ({"quantization": "2bit", "lora": {}}, r"quantization must be '4bit' or '8bit', got '2bit'"),
         ({"dtype": "bfloat16"}, r"Trainable parameters would be torch.bfloat16"),

@@ -122,7 +122,7 @@ def test_the_large_preset_without_network_or_datasets(
     here = "policy.model=grpokit_lm:models/arithmetic"
     done = call("train", "qwen-gsm8k", f"data.dataset={gsm8k_folder(tmp_path / 'gsm8k')}")
     assert (done.code, done.out) == (2, "")
-    assert "The model 'Qwen/Qwen2.5-0.5B-Instruct' is no folder here and is not in the Hugging Face cache" in done.err
+    assert "The model 'Qwen/Qwen2.5-0.5B-Instruct' is not a folder here and not in the Hugging Face cache" in done.err
     done = call("train", "qwen-gsm8k", here)
     assert (done.code, done.out) == (2, "")
     assert "Dataset 'openai/gsm8k', split 'train' cannot be read: it is not in the cache, and " in done.err

@@ -136,7 +136,7 @@ def test_a_template_from_a_file(tmp_path: Path) -> None:
         ),
         ({"max_new_tokens": CONTEXT}, "max_new_tokens=128 leaves no room for a prompt: .* is 128 tokens"),
         ({"max_prompt_tokens": 0}, "max_prompt_tokens must be at least 1, got 0"),
-        ({"template_options": {"tokenize": True}}, "template_options: 'tokenize' is no variable for a config"),
+        ({"template_options": {"tokenize": True}}, "template_options: 'tokenize' is not a variable for a config"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:

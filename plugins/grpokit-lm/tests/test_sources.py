@@ -28,7 +28,7 @@ from grpokit_lm.loading import load_model
         (
             "org/absent",
             True,
-            r"is no folder here and is not in the Hugging Face cache .* because HF_HUB_OFFLINE is set",
+            r"is not a folder here and not in the Hugging Face cache .* because HF_HUB_OFFLINE is set",
         ),
         ("absent", False, r"because local_files_only is set\. Fetch it .* by `hf download absent`"),
     ],

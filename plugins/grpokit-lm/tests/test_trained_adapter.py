@@ -32,7 +32,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(base: Path, folder: Path, **settings: Any) -> Any:
-    """Save an adapter that somebody trained with plain peft; returns its model."""
+    """Save an adapter that someone trained with plain peft; returns its model."""
     model = AutoModelForCausalLM.from_pretrained(base)
     given = {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "up_proj"], "lora_dropout": 0.1} | settings
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -125,7 +125,7 @@ def test_an_adapter_of_the_hub_comes_from_the_cache(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     policy, _ = trainer(base, Path("org/sft"), local_files_only=True)
     assert torch.allclose(logits(policy.model), start, rtol=0, atol=1e-4)
-    assert "lora: adapter: The adapter 'org/empty' is no folder here and is not in the Hug" in refused(
+    assert "lora: adapter: The adapter 'org/empty' is not a folder here and not in the Hug" in refused(
         base, "org/empty"
     )
     (repository / "refs" / "main").rename(repository / "refs" / "v2")
@@ -167,7 +167,7 @@ def test_what_is_no_adapter_is_said_before_the_model_is_looked_for(base: Path, t
     assert "'/nowhere' does not exist. Give a folder that peft's" in refused(nowhere, "/nowhere")
     assert "holds a whole model. Give a folder that peft's" in refused(nowhere, str(base))
     assert "has no adapter_config.json." in refused(nowhere, str(tmp_path))
-    assert "lora: adapter: The adapter 'no/such' is no folder here and is not in the Hug" in refused(nowhere, "no/such")
+    assert "lora: adapter: The adapter 'no/such' is not a folder here and not in the Hug" in refused(nowhere, "no/such")
     trained(base, tmp_path)
     both = refused(nowhere, str(tmp_path), r=8, alpha=4)
     assert "has its own r, alpha. Leave r, alpha out; on the command line, in place of a config's" in both

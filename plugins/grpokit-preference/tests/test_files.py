@@ -27,7 +27,7 @@ def _offline(monkeypatch, tmp_path):
 
 
 def test_published_weights_that_are_not_here_say_how_to_come_by_them(tiny):
-    assert "The model 'yuvalkirstain/PickScore_v1' is no folder here and is not in the Hugging Face cache" in (
+    assert "The model 'yuvalkirstain/PickScore_v1' is not a folder here and not in the Hugging Face cache" in (
         said := refusal("pickscore", {"tokenizer": tiny.params["pickscore"]["tokenizer"]})
     )
     assert said.startswith("The reward 'pickscore': ")
@@ -39,7 +39,7 @@ def test_published_weights_that_are_not_here_say_how_to_come_by_them(tiny):
     ):
         params = {key: x for key, x in tiny.params[name].items() if key != "weights"}
         said = refusal(name, params)
-        assert said.startswith(f"The reward '{name}' needs the file '{file}' of '{repository}'. It is no file here ")
+        assert said.startswith(f"The reward '{name}' needs the file '{file}' of '{repository}'. It is not a file here ")
         assert (
             "and cannot be fetched: HF_HUB_OFFLINE is set. Fetch it on a machine with network by `hf download " in said
         )

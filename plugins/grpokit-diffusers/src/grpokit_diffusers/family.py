@@ -1,6 +1,6 @@
 """What the families of this package share: schedules, texts that are encoded once, and the autoencoder.
 
-A family does what the pipeline's own `__call__` does, in parts that a policy can call. Somebody else's pipeline needs a
+A family does what the pipeline's own `__call__` does, in parts that a policy can call. Someone else's pipeline needs a
 class like those in `families/`, and a config that names it.
 """
 

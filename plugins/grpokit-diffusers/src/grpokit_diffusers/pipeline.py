@@ -90,7 +90,7 @@ def prepare(
         return kind(_placed(pipeline, place))
 
     if revision is not None and (name in PIPELINES or sources.local(name) is not None):
-        raise UsageError(f"revision is for the hub's repositories, and '{model}' is none. Leave it out.")
+        raise UsageError(f"revision is for the hub's repositories, and '{model}' is not one. Remove it.")
     if name in PIPELINES:
         pipeline = tiny_pipeline(name)
         kind = family_of(type(pipeline).__name__, type(pipeline.scheduler).__name__, model=name, family=family)

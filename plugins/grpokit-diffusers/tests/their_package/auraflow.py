@@ -1,4 +1,4 @@
-"""What somebody else writes to train a pipeline that grpokit-diffusers does not know: this file."""
+"""What someone else writes to train a pipeline that grpokit-diffusers does not know: this file."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Told:
     """What the transformer is told beside latents and time.
 
     Attributes:
-        glyphs: [1, L, D], of what stands in quotes in the prompt.
+        glyphs: [1, L, D], of what is in quotes in the prompt.
         no_glyphs: [1, 1, D], of a text without quotes.
         prior: [n, N] or [1, N], one code for each of its tokens.
         size: height and width of the picture in pixels.
@@ -182,9 +182,9 @@ class Painter(Family):
         return flow.float()
 
     def _encoded(self, text: str) -> Tensor:
-        """The glyphs [1, L, D] of what stands in quotes in a text; of nothing if there are no quotes.
+        """The glyphs [1, L, D] of what is in quotes in a text; of nothing if there are no quotes.
 
-        The spans are those that the reward `ocr` reads, and not the pipeline's, which takes what stands between two
+        The spans are those that the reward `ocr` reads, and not the pipeline's, which takes what is between two
         apostrophes.
         """
 

@@ -163,7 +163,7 @@ def prepare(
     if not str(model).strip():
         raise UsageError("model is empty: expected a hub id like 'zai-org/GLM-Image', or a pipeline's folder.")
     if revision is not None and (model == "tiny" or sources.local(str(model)) is not None):
-        raise UsageError(f"revision is for the hub's repositories, and '{model}' is none. Leave it out.")
+        raise UsageError(f"revision is for the hub's repositories, and '{model}' is not one. Remove it.")
     name, device = str(model), device or ("cuda" if torch.cuda.is_available() else "cpu")
     writes_in, paints_in = types(dtype, trains_base=trains_base, device=device)
     how: dict[str, Any] = {"name": name, "device": torch.device(device), "offload": offload, "options": options}

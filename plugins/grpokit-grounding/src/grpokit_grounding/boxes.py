@@ -63,7 +63,7 @@ def read_box(value: Any, edges: Edges) -> Box:
     for name, x in zip(("x1", "y1", "x2", "y2"), found, strict=True):
         if isinstance(x, bool) or not isinstance(x, (int, float)):
             raise ValueError(f"its {name} is a {type(x).__name__}, not a number")
-        if not abs(x) <= LARGEST:  # so written that NaN is refused too
+        if not abs(x) <= LARGEST:  # written this way so that NaN is refused too
             raise ValueError(f"its {name} is not a number between -{LARGEST:,.0f} and {LARGEST:,.0f}")
     box = Box(x1=float(found[0]), y1=float(found[1]), x2=float(found[2]), y2=float(found[3]))
     if box.x2 < box.x1 or box.y2 < box.y1:

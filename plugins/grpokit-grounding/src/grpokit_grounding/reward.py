@@ -22,7 +22,7 @@ _WHOLE = re.compile(r"\s*<think>(.*)</think>\s*<answer>.*</answer>\s*", re.DOTAL
 class BoxIoU:
     """Intersection over union of the answer's box and the target box, in [0, 1].
 
-    The answer is what stands between `<answer>` and `</answer>`; where the text does not have exactly one of each, or
+    The answer is what is between `<answer>` and `</answer>`; where the text does not have exactly one of each, or
     no box between them (`boxes.read_box`), the score is 0. Thoughts are not looked at; `box-format` does that.
 
     Args:

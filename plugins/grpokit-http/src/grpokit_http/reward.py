@@ -22,7 +22,7 @@ TOKEN = "GRPOKIT_REWARD_TOKEN"
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = 4  # requests to one service
-_PATIENCE = 60.0  # seconds for which one portion is offered again, as while a service starts anew
+_PATIENCE = 60.0  # seconds for which one portion is offered again, as while a service restarts
 _LONGEST_PAUSE = 1.0
 
 
@@ -95,7 +95,7 @@ class RemoteReward(RewardElsewhere):
             )
 
     def _portion(self, urls: Sequence[str], rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
-        """Ask the services in turn until one answers, or none has for long; one that is too slow is not asked again."""
+        """Ask the services in turn until one answers, or none has for long; one that is too slow is not retried."""
         body, pause, end = to_json(samples), 0.1, math.inf
         while True:
             too_late = False
@@ -129,7 +129,7 @@ def _read(answer: Mapping[str, Any], rows: Sequence[int]) -> Portion:
 
 
 def _described(use: str, params: Mapping[str, Any]) -> str:
-    """A reward and its parameters as somebody types them."""
+    """A reward and its parameters as someone types them."""
     return " ".join([str(use), *(f"{name}={value}" for name, value in sorted(params.items()))])
 
 

@@ -137,7 +137,7 @@ async def _body(request: Request, most: int) -> bytearray:
     """What was sent: JSON, which no page of the web can send unasked, in time and not too much."""
     if request.headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected `Content-Type: application/json`.")
-    length, body = int(request.headers.get("Content-Length", 0)), bytearray()  # h11 has refused what is no number
+    length, body = int(request.headers.get("Content-Length", 0)), bytearray()  # h11 has refused what is not a number
     if length <= most:
         try:
             async with asyncio.timeout(_PAUSE + length / _SLOWEST):

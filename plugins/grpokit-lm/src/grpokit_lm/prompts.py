@@ -60,7 +60,7 @@ class PromptEncoder:
             what = a_type(self.template_options)
             raise UsageError(f"template_options must be a mapping such as {{enable_thinking: false}}, got {what}.")
         for name in _SET_HERE & set(self.template_options or {}):
-            raise UsageError(f"template_options: '{name}' is no variable for a config: hf-lm sets it. Leave it out.")
+            raise UsageError(f"template_options: '{name}' is not a variable for a config: hf-lm sets it. Leave it out.")
         if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
             raise UsageError(f"max_prompt_tokens must be at least 1, got {self.max_prompt_tokens}.")
         if self._context is not None and self.max_new_tokens >= self._context:

@@ -85,7 +85,7 @@ def check_tokenizer(tokenizer: Any, name: str, *, known: int, reward: str) -> No
 
 
 def weights(name: str, *, reward: str) -> dict[str, Tensor]:
-    """Return the state dict in a file, which is fetched from the hub where `name` is no file here.
+    """Return the state dict in a file, which is fetched from the hub where `name` is not a file here.
 
     Args:
         name: a path, or "owner/repository/file" of the hub.
@@ -150,7 +150,7 @@ def _found(name: str, reward: str) -> Path:
             else one_line(error)
         )
         raise UsageError(
-            f"The reward '{reward}' needs the file '{file}' of '{repository}'. It is no file here and not in the "
+            f"The reward '{reward}' needs the file '{file}' of '{repository}'. It is not a file here and not in the "
             f"Hugging Face cache ('{constants.HF_HUB_CACHE}'), and cannot be fetched: {reason}. Fetch it on a machine "
             f"with network by `hf download {repository} {file}` and copy the cache, or give the path of a copy as "
             "weights.",

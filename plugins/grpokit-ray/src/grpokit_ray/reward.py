@@ -84,7 +84,7 @@ class RayReward(RewardElsewhere):
         self._actors: list[Any] = []
 
     def connect(self) -> list[Ask]:
-        """Start the replicas and wait until the reward stands in each of them.
+        """Start the replicas and wait until each of them has built the reward.
 
         Raises:
             UsageError: there is no Ray, or it has no room.
@@ -108,7 +108,7 @@ class RayReward(RewardElsewhere):
         return kind.remote(self.use, self.params)
 
     def _wait(self) -> None:
-        """Until the reward stands in all replicas."""
+        """Wait until all replicas have built the reward."""
         pending = [actor.built.remote() for actor in self._actors]
         silent = min(_SILENT, self.timeout)
         ready, late = ray.wait(pending, num_returns=len(pending), timeout=silent)

@@ -44,7 +44,7 @@ def grpokit_rewards():
 
 @hookimpl
 def grpokit_commands():
-    yield CommandSpec(name="greet", factory="fixture_good.greet:greet", summary="Greet somebody.")
+    yield CommandSpec(name="greet", factory="fixture_good.greet:greet", summary="Greet someone.")
 
 
 @hookimpl

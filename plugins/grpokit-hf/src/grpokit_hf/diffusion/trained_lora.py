@@ -1,4 +1,4 @@
-"""A LoRA of a diffusion transformer that somebody has trained, as the start of a run.
+"""A LoRA of a diffusion transformer that someone has trained, as the start of a run.
 
 It comes as one file of safetensors. Its scale is multiplied into its second factor, and all of its layers get the
 largest rank among them, padded with zeros: it adds what it added before, and its alpha is its rank.
@@ -57,7 +57,7 @@ def find_lora(adapter: str | Path, *, revision: str | None = None, local_files_o
     name, what = str(adapter), f"lora: adapter: '{adapter}'"
     place = sources.local(name)
     if place is not None and revision is not None:
-        raise UsageError(f"lora: revision is for the hub's repositories, and '{name}' is none. Leave it out.")
+        raise UsageError(f"lora: revision is for the hub's repositories, and '{name}' is not one. Remove it.")
     if place is None:
         files = sources.locate(name, revision=revision, local_files_only=local_files_only)
         options = {option: files.options[option] for option in ("revision", "local_files_only")}
@@ -70,7 +70,7 @@ def find_lora(adapter: str | Path, *, revision: str | None = None, local_files_o
         raise UsageError(f"{what} does not exist. {_NEED}")
     if place.is_file():
         if place.suffix != ".safetensors":
-            raise UsageError(f"{what} is no file of safetensors. {_NEED}")
+            raise UsageError(f"{what} is not a safetensors file. {_NEED}")
         return place
     if (place / FILE).is_file():
         return place / FILE

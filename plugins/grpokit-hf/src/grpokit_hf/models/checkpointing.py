@@ -46,7 +46,7 @@ def _recomputing(layer: nn.Module) -> Callable[..., Any]:
 def _both_passes(layer: nn.Module) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
     """The contexts of a layer's first pass, where all is as it is, and of its recomputation.
 
-    The backward pass recomputes a layer after the context is left in which somebody replaced forward methods. It must
+    The backward pass recomputes a layer after the context is left in which someone replaced forward methods. It must
     meet the very same operations.
     """
     given = [(module, vars(module)["forward"]) for module in layer.modules() if "forward" in vars(module)]

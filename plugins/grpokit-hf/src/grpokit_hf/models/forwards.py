@@ -24,7 +24,7 @@ def replaced_forwards(forwards: Iterable[tuple[nn.Module, Callable[..., Any]]]) 
         for module, before in reversed(changed):
             if before is None:
                 del module.forward
-            else:  # somebody else had replaced it, such as accelerate
+            else:  # someone else had replaced it, such as accelerate
                 module.forward = before
 
 

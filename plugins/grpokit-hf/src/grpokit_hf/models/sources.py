@@ -161,7 +161,7 @@ def in_package(name: str) -> tuple[str, str] | None:
 
 
 def why_not(files: Files, error: BaseException, *, what: str = "model") -> str:
-    """What an error of transformers or of the hub means for somebody who named a model, or something else.
+    """What an error of transformers or of the hub means for someone who named a model, or something else.
 
     Args:
         files: those that were asked for.
@@ -190,7 +190,7 @@ def why_not(files: Files, error: BaseException, *, what: str = "model") -> str:
         )
     if raised(errors.LocalEntryNotFoundError):
         return (
-            f"The {what} '{name}' is no folder here and is not in the Hugging Face cache ('{constants.HF_HUB_CACHE}'), "
+            f"The {what} '{name}' is not a folder here and not in the Hugging Face cache ('{constants.HF_HUB_CACHE}'), "
             "or not all of it. "
             f"{_remedy(files, error)}"
         )

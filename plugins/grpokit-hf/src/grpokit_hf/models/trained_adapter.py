@@ -1,4 +1,4 @@
-"""An adapter that somebody has trained, as the start of a run: found, put around its base, and read.
+"""An adapter that someone has trained, as the start of a run: found, put around its base, and read.
 
 What can be known without the base's weights is looked at first, as `sources` does for a model.
 """

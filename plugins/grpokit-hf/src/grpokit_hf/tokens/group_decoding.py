@@ -62,7 +62,7 @@ class GroupCache(Packed):
     """
 
     BLOCK = 32  # columns
-    CAPTURED = 256  # columns of a block on CUDA, where a step is captured anew for each block
+    CAPTURED = 256  # columns of a block on CUDA, where a step is captured again for each block
 
     def __init__(self, prompts: Sequence[int], group_size: int, columns: int, *, device: torch.device) -> None:
         self.captured = device.type == "cuda"
@@ -263,7 +263,7 @@ class _Step:
     """Reads one token of each sample: [b] tokens and [b] or [3, b] positions -> [b, H].
 
     On CUDA, where starting thousands of small kernels would take longer than their work, a step is captured as a graph
-    and replayed, anew for each block of columns and whenever samples have left. A model that waits for the device in
+    and replayed, again for each block of columns and whenever samples have left. A model that waits for the device in
     a step, as some mixtures of experts do, cannot be captured; its steps run one by one.
     """
 

@@ -35,7 +35,7 @@ class Countdown:
     A sample's prompt has the target, and the numbers in `meta["numbers"]`; without both it is NaN.
 
     Args:
-        pattern: its group matches the expression; by default what stands in `<answer>` at the end of the text.
+        pattern: its group matches the expression; by default what is in `<answer>` at the end of the text.
     """
 
     def __init__(self, *, pattern: str = _ANSWER) -> None:
