@@ -58,16 +58,6 @@ def linear_sigmas(steps: int) -> Tensor:
     return torch.linspace(1.0, 0.0, steps + 1, dtype=torch.float64)
 
 
-def clean_estimate(x: Tensor, v: Tensor, sigma: Tensor | float) -> Tensor:
-    """The data at the end of the straight path through x with velocity v: x - t v, in the shape of x."""
-    return x - sigma * v
-
-
-def noise_estimate(x: Tensor, v: Tensor, sigma: Tensor | float) -> Tensor:
-    """The noise at the end of the straight path through x with velocity v: x + (1 - t) v, in the shape of x."""
-    return x + (1 - sigma) * v
-
-
 def ode(sigma: Tensor | float, sigma_next: Tensor | float) -> Kernel:
     """An Euler step of the probability-flow ODE: mean x - v D with D = sigma - sigma_next, and no noise."""
     t, s = _sigmas(sigma, sigma_next)
@@ -178,18 +168,6 @@ def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Decisions:
     mean, std = step.moments(x, v)
     std, v_coef = (c.to(mean).expand(*mean.shape[:2], *[1] * (mean.ndim - 2)) for c in (std, step.v_coef))
     return Decisions(logprobs=gaussian_logprobs(x_next.detach(), mean, std), mean=mean, std=std, v_coef=v_coef)
-
-
-def squared_distance_score(x_next: Tensor, mean: Tensor) -> Tensor:
-    """The score in the CPS paper: -mean((x' - mean)^2) over a step's dimensions, [b, t, ...] -> [b, t].
-
-    It is not a log-prob: its unit is the square of the latent's. With every sampler, policies store nats (from
-    `score`), since the contract, its checks and the exact KL rely on them. `Decisions.std` converts one into the other:
-    a difference of these scores is 2 std^2 times the difference of the log-probs. So the published clip range of 1e-5
-    on this score is 1e-5 / (2 std^2) on the per-dimension ratio.
-    """
-    x_next, mean = (y.to(torch.promote_types(y.dtype, torch.float32)) for y in (x_next.detach(), mean))
-    return -(x_next - mean).square().flatten(2).mean(-1)
 
 
 def _euler_maruyama(t: Tensor, s: Tensor, *, g_squared: Tensor) -> Kernel:

@@ -84,7 +84,22 @@ def score(
             )
         _score_run(path, reward or [], words or [], out)
         return
-    with _rewards(reward or [], config, words or []) as (terms, uses, settings):
+    _score_files(path, files, reward or [], words or [], config, out, as_json, max_pixels, batch_size)
+
+
+def _score_files(
+    path: Path,
+    files: Mapping[str, Any],
+    names: Sequence[str],
+    words: Sequence[str],
+    config: str | None,
+    out: Path | None,
+    as_json: bool,
+    max_pixels: int | None,
+    batch_size: int,
+) -> None:
+    """Score files, and print and write what came out."""
+    with _rewards(names, config, words) as (terms, uses, settings):
         entries = _entries(path, _with_own_pictures(files, settings), settings, max_pixels)
         tally, rows = _scored(entries, terms, uses, out, batch_size)
     weighted = settings is not None

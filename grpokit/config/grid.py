@@ -28,8 +28,8 @@ class Point:
 def points(words: Sequence[str]) -> list[Point]:
     """The runs in their order; the last key changes fastest.
 
-    Commas separate values as in a list of YAML, and `1..5` stands for whole numbers. A key with one value applies to all
-    runs.
+    Commas separate values as in a list of YAML, and `1..5` stands for whole numbers. A key with one value
+    applies to every run.
 
     Raises:
         UsageError: a word's values are no list, or it sets run.dir.

@@ -90,7 +90,7 @@ class RunSettings(Strict):
 
     @model_validator(mode="after")
     def _a_folder_of_its_own(self) -> RunSettings:
-        if self.dir is not None and Path(self.dir).name in ("", ".."):
+        if self.dir is not None and (Path(self.dir).name in ("", "..") or "\0" in self.dir):
             raise ValueError(f"dir must name a folder of the run's own, got {self.dir!r}")
         return self
 

@@ -48,6 +48,26 @@ def read_dataset(
         raise DataError(
             "Reading a Hugging Face dataset needs `datasets`. Run: pip install 'grpokit[datasets]'"
         ) from error
+    table = _loaded(datasets, name, subset, split)
+    where = f"dataset {name}, split '{split}'"
+    if len(table) == 0:
+        raise DataError(f"Dataset {name}, split '{split}' is empty.")
+    roles = assigned(
+        table.column_names, columns, where=f"Dataset {name}", pictured=lambda column: _pictures(table.features[column])
+    )
+    feature = table.features[roles["prompt"][0]]
+    kind = getattr(feature, "dtype", "a group of values")
+    inner = getattr(feature, "feature", None)  # of a list
+    if kind not in ("string", "large_string", "null") and not (isinstance(inner, dict) and "role" in inner):
+        raise DataError(
+            f"Dataset {name}: the prompt's column '{roles['prompt'][0]}' holds {kind}; expected texts. Name the right "
+            "one with `columns: {prompt: ...}`."
+        )
+    return Table(table, roles, where, max_pixels=max_pixels)
+
+
+def _loaded(datasets: Any, name: str, subset: str | None, split: str) -> Any:
+    """The rows of a split, whatever the dataset lies in."""
     away = _away(datasets, name)
     try:
         with _quiet(datasets), _offline(datasets) if away else nullcontext():
@@ -80,21 +100,7 @@ def read_dataset(
         raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {reason}.{remedy}") from error
     if away and not datasets.config.HF_HUB_OFFLINE:
         warnings.warn(f"{away}; the dataset {name!r} comes from the cache.", stacklevel=2)
-    where = f"dataset {name}, split '{split}'"
-    if len(table) == 0:
-        raise DataError(f"Dataset {name}, split '{split}' is empty.")
-    roles = assigned(
-        table.column_names, columns, where=f"Dataset {name}", pictured=lambda column: _pictures(table.features[column])
-    )
-    feature = table.features[roles["prompt"][0]]
-    kind = getattr(feature, "dtype", "a group of values")
-    inner = getattr(feature, "feature", None)  # of a list
-    if kind not in ("string", "large_string", "null") and not (isinstance(inner, dict) and "role" in inner):
-        raise DataError(
-            f"Dataset {name}: the prompt's column '{roles['prompt'][0]}' holds {kind}; expected texts. Name the right "
-            "one with `columns: {prompt: ...}`."
-        )
-    return Table(table, roles, where, max_pixels=max_pixels)
+    return table
 
 
 def _pictures(feature: Any) -> bool:

@@ -116,16 +116,8 @@ def find(
         options = {"--prompt": prompt, "--prompts": prompts, "--target": target, "--targets": targets}
         options |= {"--source": source, "--sources": sources}
         return records(_without(path, options), max_pixels=max_pixels)
-    if prompts is not None and (prompt is not None or target is not None or source is not None):
-        raise UsageError(
-            "--prompts is for pictures named by line number; it goes with --targets and --sources, not with --prompt, "
-            "--target and --source."
-        )
-    if prompts is None and (targets is not None or sources is not None):
-        name = "--targets" if targets is not None else "--sources"
-        raise UsageError(f"{name} is a folder of pictures named by line number, so it needs --prompts. For one prompt "
-                         f"give {name[:-1]}.")  # fmt: skip
     one = prompt is not None or target is not None or source is not None
+    _check_options(one=one, prompts=prompts, targets=targets, sources=sources)
     if os.path.isdir(path):
         _refuse_run(path)
         if prompts is not None:
@@ -148,12 +140,21 @@ def find(
     )
 
 
-def _refuse_run(folder: Path) -> None:
-    """Refuse a run folder: its pictures belong to the report, and its samples are in folders below.
+def _check_options(*, one: bool, prompts: Path | None, targets: Path | None, sources: Path | None) -> None:
+    """Refuse options for one prompt together with those for many."""
+    if prompts is not None and one:
+        raise UsageError(
+            "--prompts is for pictures named by line number; it goes with --targets and --sources, not with --prompt, "
+            "--target and --source."
+        )
+    if prompts is None and (targets is not None or sources is not None):
+        name = "--targets" if targets is not None else "--sources"
+        raise UsageError(f"{name} is a folder of pictures named by line number, so it needs --prompts. For one prompt "
+                         f"give {name[:-1]}.")  # fmt: skip
 
-    Raises:
-        DataError: it is a run folder.
-    """
+
+def _refuse_run(folder: Path) -> None:
+    """Refuse a run folder: its pictures belong to the report, and its samples are in folders below."""
     if not all(os.path.isfile(folder / name) for name in ("config.yaml", "metrics.jsonl")):
         return
     evaluated = sorted(folder.glob(f"samples/step_*/{SAMPLES}"))
