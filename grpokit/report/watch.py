@@ -124,10 +124,8 @@ def _view(folders: Sequence[Path]) -> dict[str, object]:
     if not waiting:
         try:
             return view(runs, [Linked(number) for number in range(len(runs))])
-        except OSError as error:
-            waiting = {
-                number: f"The run cannot be read at the moment: {one_line(error)}." for number in range(len(runs))
-            }
+        except (UsageError, OSError) as error:
+            waiting = dict.fromkeys(range(len(runs)), f"The run cannot be read at the moment: {one_line(error)}")
     return {
         "runs": [
             {

@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from pydantic import ValidationError
+
 from grpokit.config import yaml_source
 from grpokit.errors import UsageError, one_line
 from grpokit.files import read_text, step_folders, step_name
@@ -31,6 +33,7 @@ from grpokit.run_folder.names import (
     WARNINGS,
     check_run_folder,
 )
+from grpokit.run_folder.rows import KINDS
 
 State: TypeAlias = Literal["running", "stopped", "failed", "finished"]
 Row = Mapping[str, Any]
@@ -151,14 +154,13 @@ def read(folder: Path) -> Run:
     for row in read_rows(folder / WARNINGS):
         steps_of.setdefault(row["message"], []).append(row["step"])
     config = read_text(folder / CONFIG, kind="config", error=UsageError)
-    settings = yaml_source.read(config, CONFIG)[0]
-    settings = settings if isinstance(settings, dict) else {}  # another project's file
+    settings = _checked(folder / CONFIG, yaml_source.read(config, str(folder / CONFIG))[0])
     state = "running" if is_running(folder) else "stopped"  # where it has no end: it goes on, or was killed
     return Run(
         folder=folder,
         config=config,
         settings=settings,
-        versions=versions.read_text(encoding="utf-8") if versions.is_file() else "",
+        versions=versions.read_text(encoding="utf-8", errors="replace") if versions.is_file() else "",
         metrics=metrics,
         evaluations=read_rows(folder / EVALUATIONS),
         warnings=list(steps_of.items()),
@@ -187,14 +189,39 @@ def read_rows(path: Path) -> Rows:
     rows: list[Row] = []
     for number, line in enumerate(lines, 1):
         try:
-            rows += [json.loads(line)] if line else []
-        except ValueError as error:
+            rows += [_checked(path, json.loads(line), f", line {number}")] if line else []
+        except (ValueError, RecursionError) as error:
             if number < len(lines):
-                raise UsageError(
-                    f"{path}, line {number}, is damaged: {one_line(error)}. Put the file back from a copy, or delete "
-                    "the line."
-                ) from error
+                raise _damaged(path, f", line {number}", one_line(error)) from error
     return rows
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """What a file with one JSON object holds.
+
+    Raises:
+        UsageError: it is missing or damaged.
+    """
+    try:
+        content: dict[str, Any] = _checked(path, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, "", one_line(error)) from error
+    return content
+
+
+def _checked(path: Path, row: Any, line: str = "") -> Any:
+    """The same row, if it is what the file is made of."""
+    try:
+        KINDS[path.name].model_validate(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise _damaged(path, line, f"{place}: {first['msg']}" if place else first["msg"]) from error
+    return row
+
+
+def _damaged(path: Path, line: str, why: str) -> UsageError:
+    return UsageError(f"{path}{line}, is damaged: {why}. Put the file back from a copy, or take the damage out.")
 
 
 def kept(prompts: Sequence[int], most: int) -> list[int]:

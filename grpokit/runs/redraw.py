@@ -19,13 +19,12 @@ from torch import Tensor
 from grpokit.config import presets
 from grpokit.config.schema import differences
 from grpokit.errors import UsageError, counted
-from grpokit.files import read_json
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.run_folder import rollout_record
 from grpokit.run_folder.header import versions
 from grpokit.run_folder.journal import journal_row
 from grpokit.run_folder.names import CHECKPOINTS, METRICS, VERSIONS, check_run_folder
-from grpokit.run_folder.reader import read_rows
+from grpokit.run_folder.reader import read_object, read_rows
 from grpokit.run_folder.rollout_record import Recorded
 from grpokit.runs import build, build_rewards
 from grpokit.training import checkpoint
@@ -96,7 +95,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         while report.step < step:
             report = trainer.step()
     parts = {}
-    changes = {what: (then, now) for what, then, now in differences(read_json(run / VERSIONS), versions(config))}
+    changes = {what: (then, now) for what, then, now in differences(read_object(run / VERSIONS), versions(config))}
     if record is not None:
         with TemporaryDirectory() as folder:
             rollout_record.write(Path(folder), report)

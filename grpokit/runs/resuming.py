@@ -16,10 +16,10 @@ from grpokit.config import presets
 from grpokit.config.schema import RunConfig, differences, resolved
 from grpokit.data import PromptSequence
 from grpokit.errors import UsageError, counted, shown
-from grpokit.files import read_json
 from grpokit.processes.team import Team
 from grpokit.run_folder.header import versions
 from grpokit.run_folder.names import CONFIG, DATA, VERSIONS
+from grpokit.run_folder.reader import read_object
 
 _PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
 _FREE = re.compile(  # how often, where rewards run, and what stops a run
@@ -65,7 +65,7 @@ def changed_prompts(folder: Path, now: Digests, sequences: Mapping[str, PromptSe
     Returns:
         For each kind ("train", "held_out") that differs a line about it.
     """
-    before = read_json(folder / DATA) if (folder / DATA).is_file() else now
+    before = read_object(folder / DATA) if (folder / DATA).is_file() else now
     lines = {kind: _change(before[kind], now[kind], prompts) for kind, prompts in sequences.items()}
     return {kind: f"{_KINDS[kind]}: {line}" for kind, line in lines.items() if line}
 
@@ -111,14 +111,16 @@ def refuse_changes(folder: Path, config: RunConfig, prompts: Mapping[str, str]) 
 
 def changed_rewards(folder: Path, config: RunConfig) -> bool:
     """Whether other rewards score the held-out prompts than those that a run was started with, or by other code."""
-    code = {module for module, _, _ in differences(read_json(folder / VERSIONS)["code"], versions(config)["code"])}
+    code = {module for module, _, _ in differences(read_object(folder / VERSIONS)["code"], versions(config)["code"])}
     others = any(line.startswith("rewards.") for line in changed_config(folder, config))
     return others or any(reward.use.partition(":")[0] in code for reward in config.rewards)
 
 
 def changed_versions(folder: Path, config: RunConfig) -> list[str]:
     """A warning where packages or own code that take part in a run are not those that it was started with."""
-    changes = [f"{key} {old} -> {new}" for key, old, new in differences(read_json(folder / VERSIONS), versions(config))]
+    changes = [
+        f"{key} {old} -> {new}" for key, old, new in differences(read_object(folder / VERSIONS), versions(config))
+    ]
     if not changes:
         return []
     return [f"{folder} was started with other versions ({', '.join(changes)}): the numbers may differ"]

@@ -1,0 +1,123 @@
+"""What the files of a run are made of; pydantic checks each row when it is read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from grpokit.run_folder.names import (
+    ATTRIBUTION,
+    CONFIG,
+    DATA,
+    END,
+    EVALUATIONS,
+    METRICS,
+    ROWS,
+    SCORES,
+    VERSIONS,
+    WARNINGS,
+)
+
+Count: TypeAlias = Annotated[int, Field(ge=0, lt=10**10)]
+Score: TypeAlias = Annotated[float, Field(ge=-1e100, le=1e100)] | None  # None: a reward could not score
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Evaluation(_Row):
+    __pydantic_extra__: dict[str, Score]
+    step: Count
+
+
+class _Step(_Evaluation):
+    phase: str = ""
+
+
+class _Warning(_Row):
+    step: Count
+    message: str
+
+
+class _Attribution(_Row):
+    step: Count
+    row: str
+    group: str
+    shares: dict[str, dict[Literal["row", "group", "both", "variance", "prompts"], Annotated[float, Field(ge=0)]]]
+
+
+class _Sample(_Row):
+    prompt: str = ""
+    file: str = ""
+    source: str = ""
+    target: str = ""
+    place: str = ""
+    scores: dict[str, Score] = {}
+    reward: Score = None
+    advantage: Score = None
+
+
+class _Scores(_Row):
+    prompts: str
+    prompt: list[Count]
+    scores: dict[str, list[Score]]
+
+    @model_validator(mode="after")
+    def _one_score_a_sample(self) -> _Scores:
+        if any(len(column) != len(self.prompt) for column in self.scores.values()):
+            raise ValueError(f"expected {len(self.prompt)} scores of each reward")
+        return self
+
+
+class _End(_Row):
+    state: Literal["running", "stopped", "failed", "finished"]
+    planned: Count
+    message: str
+
+
+class _Versions(_Row):
+    code: dict[str, Any]
+
+
+class _Data(_Row):
+    train: dict[str, list[str]] | None
+    held_out: dict[str, list[str]] | None
+
+
+class _Reward(_Row):
+    use: str
+    name: str | None = None
+    weight: float = 1.0
+
+
+class _Phase(_Row):
+    steps: Count
+    rewards: list[_Reward] | None = None
+
+
+class _Trainer(_Row):
+    steps: Count = 0
+
+
+class _Config(_Phase):
+    steps: Count = 0
+    trainer: _Trainer = _Trainer()
+    phases: list[_Phase] = []
+    rounds: Count = 1
+
+
+KINDS: dict[str, type[BaseModel]] = {
+    CONFIG: _Config,
+    METRICS: _Step,
+    EVALUATIONS: _Evaluation,
+    WARNINGS: _Warning,
+    ATTRIBUTION: _Attribution,
+    ROWS: _Sample,
+    SCORES: _Scores,
+    END: _End,
+    VERSIONS: _Versions,
+    DATA: _Data,
+}
+"""The model of each file: of its lines, or of all of it."""
