@@ -19,7 +19,13 @@ PRESET = Path(plugin.__file__).parent / "presets" / "diffusers-tiny.yaml"
 @pytest.mark.parametrize("model", ["tiny-sd3", "tiny-qwen-image"])
 def test_two_steps(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    changes = (f"policy.model={model}", "trainer.steps=2", "trainer.device=cpu", "eval.every=0")
+    changes = (
+        f"policy.model={model}",
+        "trainer.steps=2",
+        "trainer.device=cpu",
+        "eval.every=0",
+        "trainer.group_size=4",
+    )
     result = run.train(schema.parse(PRESET.read_text(encoding="utf-8"), PRESET.name, changes), name="diffusers-tiny")
     assert result.steps == 2
     rows = [json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()]

@@ -37,20 +37,22 @@ def drawn(policy: GlmImageDiT, *, group: int = 3, evaluate: bool = False) -> Rol
 
 
 OF_TOKENS_AND_WEIGHTS = {
-    "ratio-is-one", "batch-size", "joined", "slices", "gaussian", "gradient", "reference", "save-load",
+    "ratio-is-one", "batch-size", "slices", "gaussian", "gradient", "reference", "save-load",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"lora": {"r": 2}, "window": {"width": 2}, "guidance": 1.5}, lambda name: True),
+        ({"lora": {"r": 2}, "window": {"width": 2}, "guidance": 1.5, "steps": 3, "eval_steps": 2}, lambda name: True),
         ({"token_sets": None, "gradient_checkpointing": True, "sampler": "cps"}, OF_TOKENS_AND_WEIGHTS.__contains__),
     ],
     ids=["an adapter", "all weights"],
 )
 def test_contract(options: dict[str, Any], wanted: Callable[[str], bool]) -> None:
-    checks = policy_checks(lambda: build(**options), PROMPTS, makes="image", module="grpokit_glm_image.plugin")
+    checks = policy_checks(
+        lambda: build(**options), PROMPTS, group_size=2, makes="image", module="grpokit_glm_image.plugin"
+    )
     found = list(outcomes(check for check in checks if wanted(check.name)))
     assert len(found) >= len(OF_TOKENS_AND_WEIGHTS)
     assert not [outcome for outcome in found if outcome.state == "failed"]

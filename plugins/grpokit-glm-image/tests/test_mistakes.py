@@ -303,10 +303,3 @@ def test_prompts_that_ocr_cannot_score_are_named_at_the_start(call: Call) -> Non
     warning = said.index("warning: the reward 'ocr' cannot score 1 of 2 training prompts, first prompts.txt, line 2 (")
     assert warning < said.index("step 1/1")
     assert "cannot score" not in call("train", "c.yaml", "--overwrite").out
-
-
-def test_too_little_memory_is_the_plans_answer(call: Call) -> None:
-    done = call("plan", "glm-image-t2i", "policy.lora={r: 8, targets: [q_proj]}", "--gpu", "RTX 4090")
-    assert done.code == 1
-    assert "It does not fit: " in done.out
-    assert "policy.offload=idle" in done.out

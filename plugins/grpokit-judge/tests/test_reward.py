@@ -136,7 +136,7 @@ def test_an_answer_that_was_cut_has_no_rating(judge):
 @pytest.mark.parametrize("filler", ["{", '{"a": '])
 def test_a_judge_that_babbles_costs_no_time(judge, filler):
     """10 MB are not read, and of a long answer the rating at the end counts."""
-    judge.script = [(200, {}, "{" * 10_000_000), saying(filler * 400_000 + '{"rating": 5}')]
+    judge.script = [(200, {}, "{" * 10_000_000), saying(filler * 100_000 + '{"rating": 5}')]
     start = time.monotonic()
     assert reward(judge, backoff=0.01)([sample()]) == [0.5]
     assert len(judge.requests) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ import torch
 from tiny_models import tiny_model, tiny_tokenizer
 from torch.autograd.graph import saved_tensors_hooks
 
-from grpokit import Ask, Prompt
+from grpokit import Ask, Prompt, Rollout
 from grpokit.sampling import derive_seeds
 from grpokit_hf.tokens import packed_attention
 from grpokit_hf.tokens.group_decoding import GroupCache
+from grpokit_lm import paths
 from grpokit_lm.policy import CausalLMPolicy
 
 HIDDEN, MLP, HEAD, KEYS = 64, 160, 16, 32  # KEYS is the width of a token's keys, HEAD that of a head
@@ -22,7 +24,8 @@ GROUP = 4
 
 @pytest.fixture(autouse=True)
 def sizes_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the few rows that round sizes up on some CPUs."""
+    """Without the few rows that round sizes up on some CPUs, and without a trial of each model."""
+    monkeypatch.setattr(paths, "_packed_problem", lambda model, probe: [])
     monkeypatch.setattr(packed_attention, "spare_rows", lambda count, like: 0)
 
 
@@ -72,11 +75,16 @@ def test_a_token_of_the_cache(monkeypatch: pytest.MonkeyPatch, amp: bool, size: 
     assert taken == 2 * 2 * KEYS * size * (2 * prompt + 2 * GROUP * 64)
 
 
+@cache
+def drawn(new: int) -> Rollout:
+    """Tokens for all models to score: what these keep depends on their number alone."""
+    seeds = derive_seeds(0, stream="train", step=0, prompts=1, group_size=GROUP)
+    return build(layers=1, new=new).rollout([Prompt(text="abcd")], GROUP, seeds=seeds)
+
+
 def kept(layers: int, new: int, *, amp: bool, **options: Any) -> int:
     """Bytes that a forward pass keeps for its backward pass, weights aside."""
-    policy = build(layers=layers, new=new, **options)
-    seeds = derive_seeds(0, stream="train", step=0, prompts=1, group_size=GROUP)
-    rollout = policy.rollout([Prompt(text="abcd")], GROUP, seeds=seeds)
+    policy, rollout = build(layers=layers, new=new, **options), drawn(new)
     weights = {p.untyped_storage().data_ptr() for m in policy.modules().values() for p in m.parameters()}
     sizes: dict[int, int] = {}
     alive = []

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpokit import PluginError, Prompt, Rollout, Sample, Trainer, UsageError, create, objectives
-from grpokit.registry.name_lookup import installed
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_hf.tokens import fused_head, packing
@@ -112,14 +111,16 @@ def test_a_template_that_begins_the_thought_is_told(
     assert ('prepend: "<think>\\n"' in caplog.text) == warned
 
 
-OF_ARCHITECTURES = {
-    "ratio-is-one", "rows-independent", "batch-size", "joined", "mask", "slices", "trimmed", "gradient", "reference",
+OF_ARCHITECTURES = {"ratio-is-one", "rows-independent", "batch-size"}
+OF_SETTINGS = OF_ARCHITECTURES | {
+    "scored-is-sampled", "joined", "logprobs-repeat", "mask", "slices", "trimmed", "gradient", "reference", "evaluate",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_contract_of_an_architecture(family: str) -> None:
-    checks = policy_checks(lambda: build(family), PROMPTS, decode=texts, makes="text")
+    """`test_both_paths_write_and_score_alike` has the rest."""
+    checks = policy_checks(lambda: build(family), PROMPTS[:2], group_size=2, decode=texts, makes="text")
     states = {each.name: each for each in outcomes(check for check in checks if check.name in OF_ARCHITECTURES)}
     assert states.keys() == OF_ARCHITECTURES
     assert not [each for each in states.values() if each.state == "failed"]
@@ -128,11 +129,9 @@ def test_contract_of_an_architecture(family: str) -> None:
 @pytest.mark.parametrize(
     ("family", "options"),
     [
-        ("qwen2", {}),
         ("llama", {"lora": ADAPTER}),
         ("llama", {"fast": False}),
-        ("qwen2", {"top_k": 8, "temperature": 0.7}),
-        ("qwen2", {"top_p": 0.9, "min_p": 0.02, "lora": ADAPTER}),
+        ("qwen2", {"top_k": 8, "top_p": 0.9, "min_p": 0.02, "temperature": 0.7}),
         ("gpt2", {"gradient_checkpointing": True, "eval_temperature": 0}),
         ("llama", {"mask_truncated": True}),
     ],
@@ -143,8 +142,10 @@ def test_contract(family: str, options: dict[str, Any]) -> None:
     checks = policy_checks(
         lambda: build(family, **options), PROMPTS, decode=decode, makes="text", module="grpokit_lm.plugin"
     )
-    failures = [outcome for outcome in outcomes(checks) if outcome.state == "failed"]
-    assert not failures, failures
+    whole = options == {"lora": ADAPTER}
+    found = list(outcomes(check for check in checks if whole or check.name in OF_SETTINGS))
+    assert len(found) >= len(OF_SETTINGS)
+    assert not [outcome for outcome in found if outcome.state == "failed"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -311,9 +312,10 @@ def gradients(policy: CausalLMPolicy, *, count: int = 2, **options: Any) -> list
     return seen
 
 
-@pytest.mark.parametrize("objective", [spec.name for _, spec in installed("objective")])
-def test_every_objective_has_the_gradient_of_the_plain_path(objective: str) -> None:
-    """An adapter held to its moving average, on the decisions of high entropy; then off-policy."""
+@pytest.mark.parametrize("objective", ["grpo", "gspo", "cispo", "vespo"])
+def test_an_objective_has_the_gradient_of_the_plain_path(objective: str) -> None:
+    """Of tokens and of sequences, clipped or not: an adapter held to its moving average, on the decisions of high
+    entropy; then off-policy."""
     seen = [
         gradients(
             build(fast=fast, lora=ADAPTER, reference_ema={"decay": 0.5}),
@@ -330,13 +332,13 @@ def test_every_objective_has_the_gradient_of_the_plain_path(objective: str) -> N
     assert max(float((a - b).norm() / b.norm()) for a, b in zip(*seen, strict=True)) < 1e-4
 
 
-@pytest.mark.parametrize("options", [{"lora": ADAPTER}, {}, {"fast": False}], ids=str)
+@pytest.mark.parametrize("options", [{"lora": ADAPTER}, {"fast": False}], ids=str)
 def test_micro_batches_of_2_and_of_8_give_one_gradient(options: dict[str, Any]) -> None:
-    two, eight = (gradients(build(**options, spread=0.05), micro_batch_size=size) for size in (2, 8))
+    two, eight = (gradients(build(**options, spread=0.05), micro_batch_size=size, count=1) for size in (2, 8))
     assert max(float((a - b).norm() / b.norm()) for a, b in zip(two, eight, strict=True)) < 1e-6
 
 
-@pytest.mark.parametrize("options", [{"lora": ADAPTER}, {"lora": ADAPTER | {"dora": True}}, {}], ids=str)
+@pytest.mark.parametrize("options", [{"lora": ADAPTER | {"dora": True}}, {}], ids=str)
 def test_a_reference_that_moves_is_the_average_of_what_has_trained(options: dict[str, Any]) -> None:
     """By hand: 0.75 of the average and 0.25 of the weights, after every second of six updates."""
     policy = build(**options, reference_ema={"decay": 0.75, "every": 2})

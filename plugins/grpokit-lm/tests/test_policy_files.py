@@ -18,7 +18,7 @@ from grpokit import Objective, Prompt, Sample, Trainer, create
 from grpokit_hf.models.adapters import quiet
 from grpokit_lm.policy import CausalLMPolicy
 
-STEPS = 6
+STEPS = 4
 KINDS: dict[str, dict[str, Any]] = {
     "lora": {"lora": {"r": 2}},
     "dora": {"lora": {"r": 2, "dora": True}},
@@ -62,7 +62,7 @@ def saved(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_resume_is_equal_to_the_bit_at_every_step(kind: str, base: Path, tmp_path: Path) -> None:
+def test_a_resume_is_equal_to_the_bit(kind: str, base: Path, tmp_path: Path) -> None:
     """Metrics, weights, optimizer and reference."""
     policy, straight = trainer(base, kind)
     start, metrics = weights(policy), []
@@ -73,7 +73,7 @@ def test_resume_is_equal_to_the_bit_at_every_step(kind: str, base: Path, tmp_pat
     assert any(not torch.equal(start[name], x) for name, x in weights(policy).items())
     end = saved(tmp_path / str(STEPS))
     assert any("reference/" in name for name in end) == ("average" in kind)
-    for step in (3,) if kind in ("dora", "recomputed") else range(1, STEPS):
+    for step in (1, 3) if kind == "average" else (2,):  # 1: before the average has moved
         _, resumed = trainer(base, kind)
         resumed.load(tmp_path / str(step))
         assert [measured(resumed) for _ in range(step, STEPS)] == metrics[step:]

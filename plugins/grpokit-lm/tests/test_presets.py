@@ -48,7 +48,7 @@ def test_prompts_and_held_out_prompts_share_none(preset: str) -> None:
     ],
 )
 def test_the_reward_rises_in_a_few_steps(preset: str, right: str, rise: float, tmp_path: Path) -> None:
-    short = ("trainer.steps=20", "trainer.micro_batch_size=64", "eval.every=0")
+    short = ("trainer.steps=12", "trainer.micro_batch_size=64", "eval.every=0")
     done = train(preset, tmp_path / "r", *short)
     assert 0.2 < done.before["reward"] < 0.5
     assert done.after["reward"] > done.before["reward"] + rise

@@ -19,14 +19,14 @@ from grpokit.runs import train as run
 from grpokit.runs.export import export
 from grpokit.runs.redraw import redraw
 
-STEPS = 14
+STEPS = 8
 CONFIG = """
 policy: {{use: hf-lm, model: {model}, max_new_tokens: 6, lora: {{r: 4}}}}
 data: {{prompts: {data}}}
 rewards: [{{use: "test_vision:letters"}}]
 trainer:
-  {{prompts_per_step: 4, group_size: 8, updates_per_rollout: 2, steps: 14, learning_rate: 0.02, kl_coef: 0.01}}
-run: {{dir: {run}, record: true, save_every: 7, keep_last: null, threads: 1}}
+  {{prompts_per_step: 4, group_size: 8, updates_per_rollout: 2, steps: 8, learning_rate: 0.02, kl_coef: 0.01}}
+run: {{dir: {run}, record: true, save_every: 6, keep_last: null, threads: 1}}
 """
 
 
@@ -65,7 +65,7 @@ def test_a_run_on_pictures(config: Path) -> None:
     a, b = (load_file(end / "policy.safetensors") for end in ends)
     assert a
     assert all(torch.equal(a[name], b[name]) and "vis" not in name for name in a)
-    drawn = redraw(folder / "whole", 9)
+    drawn = redraw(folder / "whole", 7)
     assert drawn.equal
     parsed, _ = presets.read_config(str(config), [f"run.dir={folder / 'whole'}"])
     export(parsed, ends[0], folder / "merged", merge=True)

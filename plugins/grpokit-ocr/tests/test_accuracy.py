@@ -24,8 +24,7 @@ def benchmark():
 @pytest.mark.parametrize("noise", [0, 25])
 def test_98_of_100_words_are_read(benchmark, monkeypatch, noise):
     monkeypatch.setattr(benchmark, "PASSES", 1)
-    pictures = benchmark.words(noise=noise)
-    assert len(pictures) == 200
+    pictures = benchmark.words(noise=noise)[:100]
     assert min(image.height for image, _ in pictures) == 16
     share, *_ = benchmark.right(build("rapidocr", threads=2), pictures)
     assert share >= 0.98

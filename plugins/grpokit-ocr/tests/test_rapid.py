@@ -80,7 +80,6 @@ def test_a_batch_of_one_equals_a_batch_of_many_in_any_order(reader):
         Image.new("RGB", (64, 64), "white"),
         page(MENU[:2], background=photo),
         page(["tea"], size=(90, 40), letters=16),
-        page(MENU[::-1], size=(700, 300), letters=20),
     ]
     together = reader.recognise(pages)
     assert together[1] == []

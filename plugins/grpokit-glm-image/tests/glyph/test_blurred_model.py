@@ -37,14 +37,14 @@ def test_a_few_steps_make_words_sharper() -> None:
         prompts(limit=8),
         seed=0,
         prompts_per_step=8,
-        group_size=8,
-        micro_batch_size=64,
+        group_size=6,
+        micro_batch_size=48,
         learning_rate=config.trainer.learning_rate,
         device="cpu",
     )
     held_out = prompts("eval", limit=16)
     before = evaluate(policy, [ssim], held_out).scores.totals
-    for _ in range(3):
+    for _ in range(2):
         trainer.step()
     gain = evaluate(policy, [ssim], held_out).scores.totals - before
     assert gain.mean() > 3 * gain.std() / len(gain) ** 0.5
