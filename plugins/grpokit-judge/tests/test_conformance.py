@@ -14,6 +14,7 @@ def test_conformance(judge):
                 spec=registry.find("reward", "vlm-judge")[1],
                 params=params,
                 module="grpokit_judge.plugin",
+                ladder=False,  # the server knows nothing of words
             )
         )
     )
