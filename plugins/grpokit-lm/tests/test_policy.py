@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpokit import PluginError, Prompt, Rollout, Sample, Trainer, UsageError, create, objectives
+from grpokit.registry.name_lookup import installed
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_hf.tokens import fused_head, packing
@@ -312,8 +313,8 @@ def gradients(policy: CausalLMPolicy, *, count: int = 2, **options: Any) -> list
     return seen
 
 
-@pytest.mark.parametrize("objective", ["grpo", "gspo", "cispo", "vespo"])
-def test_an_objective_has_the_gradient_of_the_plain_path(objective: str) -> None:
+@pytest.mark.parametrize("objective", [spec.name for _, spec in installed("objective")])
+def test_every_objective_has_the_gradient_of_the_plain_path(objective: str) -> None:
     """Of tokens and of sequences, clipped or not: an adapter held to its moving average, on the decisions of high
     entropy; then off-policy."""
     seen = [
