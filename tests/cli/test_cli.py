@@ -746,7 +746,7 @@ def test_sample_from_the_start_and_from_the_end(
     assert [rows(tmp_path / "two" / name / "samples.jsonl") for name in ("before", "after")] == [start, end]
     alone = call("sample", "c.yaml", "--out", tmp_path / "none", *options)
     assert alone.code == 2
-    assert "--before compares a run with its start, and c.yaml is no run folder. Leave it out." in alone.err
+    assert "--before needs a run folder, and c.yaml is not one" in alone.err
     assert call("sample", "out", "-n", 7, "--out", tmp_path / "many", "--prompt", "1").out.endswith("\n  and 2 more\n")
     assert sum(r["output"].count("3") for r in end) > sum(r["output"].count("3") for r in start)
     done = call("sample", "c.yaml", "--out", tmp_path / "all", "--limit", 3)

@@ -107,7 +107,7 @@ def test_nothing_helps(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
         ((PRESET, "--gpu", "K80"), "No card is called 'K80'. Known: "),
         (("toy-glyph",), "preset toy-glyph, line 5: policy: The policy 'toy-glyph' has no plan"),
         ((PRESET, "policy.mx_new_tokens=3"), "policy: The policy 'hf-lm' has no parameter 'mx_new_tokens' (did"),
-        ((PRESET, "policy.model=nowhere/at-all"), "policy: The model 'nowhere/at-all' is no folder here"),
+        ((PRESET, "policy.model=nowhere/at-all"), "policy: The model 'nowhere/at-all' is not a folder here"),
         (("no-such-preset",), "There is no preset called 'no-such-preset'"),
     ],
 )

@@ -230,7 +230,7 @@ TABLE: Mapping[str, Bad] = {
     ),
     "half precision": train("policy.dtype=float16", "dtype 'float16' makes black pictures"),
     "a temperature of zero": Bad(["plan", "c.yaml", "policy.temperature=0"], ["temperature must be above 0"]),
-    "an export of no run": Bad(["export", "c.yaml", "--to", "new"], ["c.yaml is no run folder"]),
+    "an export of no run": Bad(["export", "c.yaml", "--to", "new"], ["c.yaml is not a run folder"]),
 }
 
 

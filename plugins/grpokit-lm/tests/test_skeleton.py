@@ -36,7 +36,7 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"chat": True}, "chat: true needs a chat template"),
         ({"system": "Be brief."}, "A system prompt needs a chat template"),
         ({"chat_template": "nowhere.jinja"}, "The chat template nowhere.jinja does not exist"),
-        ({"template_options": {"messages": 1}}, "template_options: 'messages' is no variable"),
+        ({"template_options": {"messages": 1}}, "template_options: 'messages' is not a variable"),
         ({"max_new_tokens": 128}, "max_new_tokens=128 leaves no room for a prompt"),
         ({"max_prompt_tokens": 0}, "max_prompt_tokens must be at least 1"),
         ({"stop_tokens": ["<end>"]}, "stop_tokens: the tokenizer has no token '<end>'"),
