@@ -343,7 +343,7 @@ def test_a_size_that_cannot_be_is_refused(size: Any, message: str) -> None:
         ({"dtype": "bf17"}, "dtype must be 'auto'"),
         ({"device": "gpu"}, "device must be 'cpu' or 'cuda'"),
         ({"offload": "disk"}, "offload must be 'none' or 'idle', got 'disk'"),
-        ({"revision": "v1"}, "revision is for the hub's repositories, and 'tiny' is none"),
+        ({"revision": "v1"}, "revision is for the hub's repositories, and 'tiny' is not one"),
         ({"model": "zai-org/GLM-Nowhere"}, r"'zai-org/GLM-Nowhere' is not a folder here and not in the .* cache"),
     ],
 )
