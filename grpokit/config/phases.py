@@ -31,7 +31,7 @@ class PhaseTrainerConfig(TrainerConfig):
     @model_validator(mode="after")
     def _numbers_that_fit_together(self) -> PhaseTrainerConfig:  # only together with those of `trainer`
         if "steps" in self.model_fields_set:
-            raise ValueError("steps stands beside the phase's name, as in {name: first, steps: 50}")
+            raise ValueError("steps goes next to the phase's name, as in {name: first, steps: 50}")
         for name in _OF_THE_RUN:
             if name in self.model_fields_set:
                 raise ValueError(f"{name} is the same for the whole run: set it in trainer")

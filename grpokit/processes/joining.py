@@ -58,7 +58,7 @@ def _meet_others() -> None:
             store, rank, size = next(rendezvous("env://", timeout=_timeout))
         except ValueError as error:
             raise UsageError(
-                f"WORLD_SIZE={os.environ['WORLD_SIZE']} speaks of other processes, but they cannot be found: "
+                f"WORLD_SIZE={os.environ['WORLD_SIZE']} says that there are other processes, but they cannot be found: "
                 f"{one_line(error)}. Start the run with torchrun, or unset WORLD_SIZE to train in one process."
             ) from error
         distributed.init_process_group(

@@ -192,7 +192,7 @@ MISTAKES = {
     "phases.1.name=a": "phases.1.name=a': phases: two phases are called 'a'; give each a name of its own",
     "phases.1.name=a/b": "phases.1.name: expected letters, digits, - and _, at most 40, got 'a/b'",
     "trainer.steps=5": "trainer.steps does not go with phases: each phase has steps, and rounds",
-    "phases.0.trainer={steps: 3}": "steps stands beside the phase's name, as in {name: first, steps: 50}",
+    "phases.0.trainer={steps: 3}": "steps goes next to the phase's name, as in {name: first, steps: 50}",
     "phases.1.trainer.device=cpu": "device is the same for the whole run: set it in trainer",
     "phases.1.trainer.lr=1": "unknown key 'phases.1.trainer.lr' (did you mean 'trainer.learning_rate'?)",
     "phases.1.polcy=second": "unknown key 'phases.1.polcy' (did you mean 'policy'?). Known keys: name, policy, steps",

@@ -103,7 +103,7 @@ def test_a_signal_to_one_process_stops_all_after_the_step(tmp_path: Path) -> Non
 def test_a_process_without_others(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     error = call("train", "toy-lm").err
-    assert error.startswith("error: WORLD_SIZE=2 speaks of other processes, but they cannot be found: ")
+    assert error.startswith("error: WORLD_SIZE=2 says that there are other processes, but they cannot be found: ")
     assert "environment variable RANK expected, but not set. Start the run with torchrun" in error
 
 

@@ -127,7 +127,7 @@ def test_languages_are_held_against_the_models_letters():
     LineReader(threads=1, languages=["en", "ch", "japan", "tr"])
     with pytest.raises(UsageError, match=r"'ru' needs letters that it lacks \(абвг.*small\.onnx' reads: .*de, en, .*"):
         LineReader(threads=1, languages=["en", "ru"])
-    with pytest.raises(UsageError, match=r"'xx' is none that it is known to have.*For another, give a recogniser"):
+    with pytest.raises(UsageError, match=r"'xx' is not known to it.*For another, give a recogniser"):
         LineReader(threads=1, languages=["xx"])
 
 

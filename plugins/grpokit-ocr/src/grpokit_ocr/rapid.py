@@ -271,7 +271,7 @@ def _check_languages(languages: Sequence[str], characters: set[str], path: Path)
         if lacking == "":
             continue
         known = [code for code in alphabets.LETTERS if not alphabets.missing_letters(code, characters)]
-        reason = "is none that it is known to have" if lacking is None else f"needs letters that it lacks ({lacking})"
+        reason = "is not known to it" if lacking is None else f"needs letters that it lacks ({lacking})"
         raise UsageError(
             f"ocr: the language {language!r} {reason}. The recogniser '{path.name}' reads: {', '.join(known)}. For "
             "another, give a recogniser as weights_path, or take another engine."

@@ -21,7 +21,7 @@ def check_setting(quantization: str | None, *, trains_base: bool, device: str | 
     """Refuse the key `quantization` where it cannot work.
 
     Raises:
-        UsageError: it is none of "4bit" and "8bit", the weights are to be trained, or something is missing.
+        UsageError: it is neither "4bit" nor "8bit", the weights are to be trained, or something is missing.
     """
     if quantization is None:
         return

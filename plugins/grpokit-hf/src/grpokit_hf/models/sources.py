@@ -148,7 +148,7 @@ def folder_of(name: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise UsageError(
-            f"The model '{name}' should lie in the Python package '{package}', but there is none of that name. Install "
+            f"The model '{name}' should be in the Python package '{package}', but there is no such package. Install "
             "it, or name a folder or a hub id."
         )
     return Path(spec.submodule_search_locations[0]) / path
