@@ -51,7 +51,7 @@ def test_a_folder_in_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("a_package:models/absent", r"The model folder '.*a_package/models/absent' does not exist"),
         ("no_package:models/tiny", r"should be in the Python package 'no_package', but"),
         ("json:models/tiny", r"The model folder '.*json/models/tiny' does not exist"),
-        ("abc:models/tiny", r"in the Python package 'abc', but there is none"),  # one module, without a folder
+        ("abc:models/tiny", r"in the Python package 'abc', but there is no"),  # one module, without a folder
         ("C:models", r"The model folder 'C:models' does not exist"),  # a drive
     ):
         with pytest.raises(UsageError, match=words):
