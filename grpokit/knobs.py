@@ -62,7 +62,7 @@ class TrainerSettings:
         group_size: G, samples per prompt; GRPO compares the samples of a group with each other.
         micro_batch_size: the most rows in one forward and backward pass; changes memory and speed, not the result.
         micro_batch_tokens: the most decisions scored in one pass, padding included: rows x the longest row, or the sum
-            of all rows with a policy that packs them; a longer row has a pass of its own. None sets no such bound.
+            of all rows with a policy that packs them; a longer row gets its own pass. None sets no bound.
         rollout_batch_size: the most rows drawn at a time; None draws all at once.
         updates_per_rollout: passes over a rollout.
         minibatches: optimizer steps per pass, each on an equal share of the groups.
@@ -72,8 +72,8 @@ class TrainerSettings:
         weight_decay: of AdamW.
         adam_beta1: how much AdamW keeps of its mean of the gradients.
         adam_beta2: how much it keeps of its mean of their squares.
-        adam_epsilon: what AdamW adds to the root of that mean; a weight with smaller gradients hardly moves, as where
-            the rewards are tiny or an adapter begins at 0: then give 1e-15.
+        adam_epsilon: what AdamW adds to the root of that mean; a weight with smaller gradients hardly moves. Set 1e-15
+            if rewards are tiny or an adapter begins at 0.
         max_grad_norm: gradients are scaled down to this norm; None does not clip them.
         mixed_precision: "no", "bf16" or "fp16": one autocast around rollout, logprobs and reference.
         device: "auto", "cpu" or "cuda".
@@ -224,8 +224,8 @@ class EntropyTarget:
     """Keeps the entropy up: the coefficient of the entropy bonus starts at `entropy_coef` and adapts to a target.
 
     Attributes:
-        target: entropy in nats. The coefficient rises while the entropy is at or below it and falls else, and acts only
-            there.
+        target: entropy in nats. The coefficient rises while the entropy is at or below it, and acts only then;
+            otherwise it falls.
         delta: the change of the coefficient in each optimizer step.
         low: its lower bound.
         high: its upper bound.
@@ -257,7 +257,7 @@ class ClipSettings:
     Attributes:
         clip_range: how far below 1 the ratio counts.
         clip_range_high: how far above 1 the ratio counts; None means as far as below.
-        dual_clip: c > 1 (3 is usual): the loss of a decision with A < 0 is at most -c A; None sets no such bound.
+        dual_clip: c > 1 (3 is usual): the loss of a decision with A < 0 is at most -c A; None sets no bound.
     """
 
     clip_range: Positive = 0.2

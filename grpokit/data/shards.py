@@ -1,4 +1,4 @@
-"""WebDataset shards: tar archives in which the files of a sample share a name, `0001.jpg` beside `0001.json`.
+"""WebDataset shards: tar archives in which the files of a sample share a name, such as `0001.jpg` and `0001.json`.
 
 Only an index is kept in memory: the texts, and where each picture lies. A picture is read from its shard when its
 prompt is asked for, so shards may be larger than memory, and nothing is unpacked.
@@ -44,7 +44,7 @@ def samples(shards: Sequence[Path]) -> Iterator[tuple[dict[str, Any], str]]:
     """(columns, where) of each sample: the keys of its `json`, its `txt`, and a `Slice` under a picture's ending.
 
     Raises:
-        DataError: a shard cannot be read, a `json` in it is no object, or a `txt` no UTF-8 text.
+        DataError: a shard cannot be read, a `json` in it is not an object, or a `txt` is not UTF-8 text.
     """
     for shard in shards:
         name, row = "", dict[str, Any]()

@@ -20,7 +20,7 @@ class ZeroStd(Observer):
     After `most` such steps in a row there are two cases. If the reward is at least as high as in any step with spread,
     the policy has converged, and `converged` says so. Otherwise something is wrong, and it raises.
 
-    A single reward that has never told the samples of a group apart in `FLAT` steps is said once, too.
+    It also warns once of a single reward that has not told the samples of any group apart in `FLAT` steps.
     """
 
     FLAT = 3
@@ -96,7 +96,7 @@ class ZeroStd(Observer):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`; under another limit the run counts as not converged."""
+        """Load a result of `state_dict`; under another limit the run counts as not converged."""
         self.count, self.warned = int(state.get("count", 0)), bool(state.get("warned", False))
         self.best, self.streak_best = (
             -math.inf if state.get(name) is None else float(state[name]) for name in ("best", "streak_best")

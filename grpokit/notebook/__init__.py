@@ -1,7 +1,7 @@
 """Shows a run in a notebook: one live block with steps, time left, rewards with their course, and the newest samples.
 
-IPython's display protocol draws it, so a notebook keeps the last state when it is saved. Where there is no notebook,
-`watch` prints plain lines.
+IPython's display protocol draws it, so a notebook keeps the last state when it is saved. Outside a notebook, `watch`
+prints plain lines.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class _Block:
 
 
 def _display() -> Any:
-    """A place for the block in the notebook's cell; None where there is no notebook."""
+    """A place for the block in the notebook's cell; None outside a notebook."""
     try:
         from IPython import get_ipython
         from IPython.display import display

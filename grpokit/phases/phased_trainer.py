@@ -1,6 +1,6 @@
 """Several trainers over one model that take turns: a run in phases.
 
-Each phase has a trainer of its own, with its policy, rewards, rates and optimizer. While one learns, what the others
+Each phase has its own trainer, with its policy, rewards, rates and optimizer. While one learns, what the others
 train is frozen. Steps count through all phases, and so do reports and checkpoints.
 """
 
@@ -24,8 +24,7 @@ class PhasedTrainer(Loop):
     """Takes the steps of several trainers in turn.
 
     Args:
-        phases: in their order. Trainers need seeds of their own, by `Phase.seed`. Give
-            trackers to one of them.
+        phases: in their order. Trainers need different seeds, from `Phase.seed`. Give trackers to only one of them.
         rounds: how many times the phases are repeated.
 
     Attributes:
@@ -60,7 +59,7 @@ class PhasedTrainer(Loop):
 
     @property
     def steps_left(self) -> dict[str, int]:
-        """The steps to come of each phase."""
+        """The remaining steps of each phase."""
         return {name: phase.trainer.steps - phase.trainer.completed for name, phase in self.phases.items()}
 
     @property
@@ -124,12 +123,12 @@ class PhasedTrainer(Loop):
         return {**parts, **policies}
 
     def check_reference(self) -> None:
-        """Make sure that the references are still what they were."""
+        """Make sure that the references have not changed."""
         for trainer in self._trainers:
             trainer.check_reference()
 
     def go_on(self, *, when: str) -> None:
-        """Continue from what was loaded."""
+        """Continue from the loaded state."""
         for trainer in self._trainers:
             trainer.go_on(when=when)
         if "" in self.phases:

@@ -32,7 +32,7 @@ _PROGRAM = ("dom.js", "samples.js", "curves.js", "tables.js", "compare.js", "app
 
 
 def alarm(run: Path) -> str:
-    """The report's alarm about reward hacking on held-out prompts; empty where there is no sign of it."""
+    """The report's alarm about reward hacking on held-out prompts; empty if there is no sign of it."""
     return hacking(headline(read(run)))
 
 
@@ -41,7 +41,7 @@ def write(run: Path, *, out: Path | None = None) -> Path:
 
     Args:
         run: the run folder.
-        out: the page's file; by default `report.html` in the run folder, with `report.png` beside it if matplotlib is
+        out: the page's file; by default `report.html` in the run folder, with `report.png` next to it if matplotlib is
             installed.
 
     Raises:
@@ -98,7 +98,7 @@ def page(*, title: str, content: Mapping[str, Any] | None = None, pictures: Mapp
 
     Args:
         title: its name in the browser.
-        content: the view; None where the page shall ask for it at `view.json`.
+        content: the view; None if the page requests it at `view.json`.
         pictures: data URIs by their names in the view.
     """
     program = _program()

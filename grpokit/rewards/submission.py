@@ -49,7 +49,7 @@ def from_message(rows: Sequence[int], message: Sequence[Any]) -> Portion:
     """The portion of some rows that `to_message` took apart.
 
     Raises:
-        ValueError, TypeError: it is no message.
+        ValueError, TypeError: it is not a message.
     """
     values, failure, error = message
     if error is not None:
@@ -96,7 +96,7 @@ class Pending:
 
 @runtime_checkable
 class Submits(Protocol):
-    """A reward that scores elsewhere. It may stand wherever a callable reward may, and need not be callable."""
+    """A reward that scores elsewhere. It may be used wherever a callable reward may, and need not be callable."""
 
     def submit(self, samples: Sequence[Sample]) -> Pending:
         """Hand out samples and return at once."""
