@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from PIL import Image
 
@@ -45,63 +47,60 @@ def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: Pro
     Raises:
         UsageError: a reward with a weight can score no training prompt of its phase, or a prompt is wrong for it.
     """
-    warnings: dict[str, None] = {}
+    asked = {}  # each reward of a phase -> its function
     for _, own in config.phased():
         for place, reward in enumerate(own.rewards):
-            for what, sequence in (("training prompt", prompts), ("held-out prompt", held_out)):
-                reasons = {} if sequence is None else _reasons(own, place, sequence)
-                if sequence is None or not reasons:
-                    continue
-                index, reason = next(iter(reasons.items()))
-                where = f"first {sequence.where(index)} ({shown(sequence.parts(index)[0][0])}): {reason}"
-                name = build_rewards.name_of(reward)
-                if reward.weight and sequence is prompts and len(reasons) == len(prompts):
-                    raise UsageError(
-                        f"The reward '{name}' can score no training prompt, {where}. Change the prompts, or take the "
-                        "reward out (weight: 0 only measures it).",
-                        page="guards#before-the-first-step",
-                    )
-                some = f"{len(reasons):,} of {counted(len(sequence), what)}"
-                warnings[f"the reward '{name}' cannot score {some}, {where}"] = None
-    for what, sequence in (("training", prompts), ("held-out", held_out)):
-        warnings |= dict.fromkeys(_stretched(config, what, sequence) if sequence else ())
-    return list(warnings)
+            why = build_rewards.unscorable(own, place)
+            if why is not None:
+                asked[build_rewards.name_of(reward), bool(reward.weight), reward.use, repr(reward.params)] = why
+    size, warnings = build.picture_size(config), []
+    for what, sequence in (("training prompt", prompts), ("held-out prompt", held_out)):
+        if sequence is None or not asked:
+            continue
+        reasons: dict[Any, dict[int, str]] = defaultdict(dict)  # reward, None for the target's shape -> prompt
+        for index in range(len(sequence)):
+            prompt = sequence.unopened(index)  # once for all, since it reads the headers of pictures
+            for key, why in asked.items():
+                if reason := _reason(key[0], why, prompt, sequence, index):
+                    reasons[key][index] = reason
+            if size and (reason := _other_shape(prompt.target, size)):
+                reasons[None][index] = reason
+        for key, found in reasons.items():
+            index, reason = next(iter(found.items()))
+            where = f"first {sequence.where(index)} ({shown(sequence.parts(index)[0][0])}): {reason}"
+            some = f"{len(found):,} of {counted(len(sequence), what)}"
+            if key is None:
+                warnings.append(
+                    f"the targets of {some} have another shape than the policy's pictures, first "
+                    f"{sequence.where(index)}: {reason}. Rewards stretch a picture to the size of its target: crop the "
+                    "targets, or change policy.size"
+                )
+                continue
+            if key[1] and sequence is prompts and len(found) == len(prompts):
+                raise UsageError(
+                    f"The reward '{key[0]}' can score no training prompt, {where}. Change the prompts, or take the "
+                    "reward out (weight: 0 only measures it).",
+                    page="guards#before-the-first-step",
+                )
+            warnings.append(f"the reward '{key[0]}' cannot score {some}, {where}")
+    return list(dict.fromkeys(warnings))
 
 
-def _stretched(config: RunConfig, what: str, prompts: PromptSequence) -> list[str]:
-    """A warning where targets have another shape than the policy's pictures: rewards stretch these to them."""
-    size = build.picture_size(config)
-    if size is None:
-        return []
-    targets = ((index, prompts.unopened(index).target) for index in range(len(prompts)))
-    pictures = [(index, target) for index, target in targets if isinstance(target, Image.Image)]
-    others = [(i, t) for i, t in pictures if abs(t.width * size[0] / (t.height * size[1]) - 1) >= 0.01]
-    if not others:
-        return []
-    index, first = others[0]
-    return [
-        f"the targets of {len(others):,} of {len(prompts):,} {what} prompts have another shape than the policy's "
-        f"pictures, first {prompts.where(index)}: {first.width} x {first.height} pixels instead of {size[1]} x "
-        f"{size[0]}. Rewards stretch a picture to the size of its target: crop the targets, or change policy.size"
-    ]
+def _reason(name: str, why: Callable[[Prompt], str], prompt: Prompt, sequence: PromptSequence, index: int) -> str:
+    """Why a reward cannot score a prompt; empty if it can."""
+    try:
+        with registry.explained(f"The reward '{name}' cannot say which prompts it can score"):
+            return why(prompt)
+    except DataError as error:
+        at = f"{sequence.where(index)} ({shown(prompt.text)})"
+        raise reworded(error, f"The reward '{name}' cannot take {at}: {error}") from error
 
 
-def _reasons(config: RunConfig, place: int, prompts: PromptSequence) -> dict[int, str]:
-    """Why a reward cannot score prompts, by their places."""
-    why = build_rewards.unscorable(config, place)
-    name = build_rewards.name_of(config.rewards[place])
-    reasons = {}
-    for index in range(len(prompts) if why else 0):
-        prompt = prompts.unopened(index)
-        try:
-            with registry.explained(f"The reward '{name}' cannot say which prompts it can score"):
-                reason = why(prompt) if why else ""
-        except DataError as error:
-            at = f"{prompts.where(index)} ({shown(prompt.text)})"
-            raise reworded(error, f"The reward '{name}' cannot take {at}: {error}") from error
-        if reason:
-            reasons[index] = reason
-    return reasons
+def _other_shape(target: Any, size: tuple[int, int]) -> str:
+    """Why a target has not the shape of a policy's pictures; empty if it has, to a percent, or is not a picture."""
+    if not isinstance(target, Image.Image) or abs(target.width * size[0] / (target.height * size[1]) - 1) < 0.01:
+        return ""
+    return f"{target.width} x {target.height} pixels instead of {size[1]} x {size[0]}"
 
 
 def trained_held_out_prompts(prompts: PromptSequence, held_out: PromptSequence | None, digests: Digests) -> list[str]:
