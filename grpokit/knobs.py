@@ -137,7 +137,7 @@ class TrainerSettings:
             f"{self.steps * rows:,} samples"
         )
 
-    def check_shares(self) -> None:
+    def check_together(self) -> None:
         """Refuse numbers that do not fit together.
 
         Raises:
@@ -204,9 +204,8 @@ class Correction:
 
     def __post_init__(self) -> None:
         check(self)
-        self.check_bounds()
 
-    def check_bounds(self) -> None:
+    def check_together(self) -> None:
         """Refuse bounds that exclude the weight 1, which right log-probs have.
 
         Raises:
@@ -238,9 +237,8 @@ class EntropyTarget:
 
     def __post_init__(self) -> None:
         check(self)
-        self.check_bounds()
 
-    def check_bounds(self) -> None:
+    def check_together(self) -> None:
         """Refuse bounds in the wrong order.
 
         Raises:
@@ -297,7 +295,7 @@ def meanings(settings: type) -> dict[str, str]:
 
 
 def check(settings: Any) -> None:
-    """Check the fields of a dataclass against their types and bounds.
+    """Check the fields of a dataclass against their types and bounds, and by its `check_together`, if it has one.
 
     Raises:
         UsageError: a value has another type or is out of bounds; the message has the field's meaning.
@@ -308,6 +306,8 @@ def check(settings: Any) -> None:
         if mistake:
             meaning = meanings(type(settings))[field.name]
             raise UsageError(f"{field.name} {mistake}.{f' {field.name}: {meaning}' if meaning else ''}")
+    if hasattr(settings, "check_together"):
+        settings.check_together()
 
 
 _BOUNDS = (

@@ -313,7 +313,6 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             trackers=self.trackers,
         )
         knobs.check(self)
-        self.check_shares()
         fsdp2.check(self.sharding, self.mixed_precision)
         trained = [term for term in self.terms if not term.monitor]
         if not trained:

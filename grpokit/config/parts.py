@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
@@ -48,6 +48,16 @@ class Strict(Base):
     """A group of known keys; their values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _numbers_that_fit_together(self) -> Self:
+        """The check of the knobs that a group inherits, whose error pydantic lists with the place."""
+        try:
+            if hasattr(self, "check_together"):
+                self.check_together()
+        except UsageError as error:
+            raise ValueError(str(error).rstrip(".")) from error
+        return self
 
 
 def described_by(*settings: type) -> Callable[[dict[str, Any]], None]:
@@ -206,29 +216,11 @@ class CorrectionConfig(Strict, Correction):  # type: ignore[misc]  # no dataclas
 
     model_config = ConfigDict(json_schema_extra=described_by(Correction))
 
-    @model_validator(mode="after")
-    def _bounds_in_order(self) -> CorrectionConfig:
-        _check(self.check_bounds)
-        return self
-
 
 class EntropyConfig(Strict, EntropyTarget):  # type: ignore[misc]
     """A target that the entropy bonus adapts to."""
 
     model_config = ConfigDict(json_schema_extra=described_by(EntropyTarget))
-
-    @model_validator(mode="after")
-    def _bounds_in_order(self) -> EntropyConfig:
-        _check(self.check_bounds)
-        return self
-
-
-def _check(method: Callable[[], None]) -> None:
-    """Call a check of the knobs' own, whose error pydantic lists with the place."""
-    try:
-        method()
-    except UsageError as error:
-        raise ValueError(str(error).rstrip(".")) from error
 
 
 class TrainerConfig(_FlatObjective, TrainerSettings):
@@ -249,8 +241,3 @@ class TrainerConfig(_FlatObjective, TrainerSettings):
     def flat_objective(self) -> dict[str, Any]:
         """The objective's knobs among the trainer's."""
         return {name: getattr(self, name) for name in OBJECTIVE_KEYS if name in self.model_fields_set}
-
-    @model_validator(mode="after")
-    def _numbers_that_fit_together(self) -> TrainerConfig:
-        _check(self.check_shares)
-        return self
