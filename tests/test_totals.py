@@ -19,7 +19,7 @@ from grpokit.reward_totals import totals
 from grpokit.rewards.scoring import score
 from grpokit.run_folder import rollout_record
 from grpokit.run_folder.journal import Journal
-from grpokit.run_folder.reader import Scores
+from grpokit.run_folder.rows import Scores
 from tiny_policies import TinyTokens, digit_sum
 
 NAN = math.nan

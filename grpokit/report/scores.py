@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from grpokit.errors import counted
 from grpokit.evaluation.intervals import Mean, half_width, mean_of_totals
-from grpokit.run_folder.reader import Row, Run, Scores
+from grpokit.run_folder.reader import Row, Run
+from grpokit.run_folder.rows import Scores
 
 Verdict = Literal["better", "worse", "even", "unknown"]
 

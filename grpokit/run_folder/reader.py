@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from pydantic import ValidationError
 
 from grpokit.config import yaml_source
 from grpokit.errors import UsageError, one_line
-from grpokit.files import read_text, step_folders, step_name
+from grpokit.files import read_json, read_text, step_folders, step_name
 from grpokit.run_folder.lock import is_running
 from grpokit.run_folder.names import (
     ATTRIBUTION,
@@ -33,26 +33,10 @@ from grpokit.run_folder.names import (
     WARNINGS,
     check_run_folder,
 )
-from grpokit.run_folder.rows import KINDS
+from grpokit.run_folder.rows import KINDS, Scores, State
 
-State: TypeAlias = Literal["running", "stopped", "failed", "finished"]
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scores:
-    """All scores of one evaluation.
-
-    Attributes:
-        prompts: a digest of the prompts; equal where two evaluations had the same ones.
-        prompt: [B], which prompt each sample was drawn for, from 0.
-        scores: name -> [B]; None where a reward could not score.
-    """
-
-    prompts: str
-    prompt: Sequence[int]
-    scores: Mapping[str, Sequence[float | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +123,7 @@ class Run:
     def scored(self, step: int) -> Scores | None:
         """All scores of the evaluation after `step`, or None where they were not kept."""
         rows = read_rows(self.folder / SAMPLES / step_name(step) / SCORES)
-        return Scores(**rows[0]) if rows else None
+        return Scores.model_construct(**rows[0]) if rows else None
 
 
 def read(folder: Path) -> Run:
@@ -203,8 +187,8 @@ def read_object(path: Path) -> dict[str, Any]:
         UsageError: it is missing or damaged.
     """
     try:
-        content: dict[str, Any] = _checked(path, json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:
+        content: dict[str, Any] = _checked(path, read_json(path))
+    except (OSError, ValueError) as error:
         raise _damaged(path, "", one_line(error)) from error
     return content
 

@@ -19,6 +19,7 @@ from grpokit.run_folder.names import (
     WARNINGS,
 )
 
+State: TypeAlias = Literal["running", "stopped", "failed", "finished"]
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=10**10)]
 Score: TypeAlias = Annotated[float, Field(ge=-1e100, le=1e100)] | None  # None: a reward could not score
 
@@ -59,20 +60,28 @@ class _Sample(_Row):
     advantage: Score = None
 
 
-class _Scores(_Row):
+class Scores(_Row):
+    """All scores of one evaluation.
+
+    Attributes:
+        prompts: a digest of the prompts; equal where two evaluations had the same ones.
+        prompt: [B], which prompt each sample was drawn for, from 0.
+        scores: name -> [B].
+    """
+
     prompts: str
     prompt: list[Count]
     scores: dict[str, list[Score]]
 
     @model_validator(mode="after")
-    def _one_score_a_sample(self) -> _Scores:
+    def _one_score_a_sample(self) -> Scores:
         if any(len(column) != len(self.prompt) for column in self.scores.values()):
             raise ValueError(f"expected {len(self.prompt)} scores of each reward")
         return self
 
 
 class _End(_Row):
-    state: Literal["running", "stopped", "failed", "finished"]
+    state: State
     planned: Count
     message: str
 
@@ -115,7 +124,7 @@ KINDS: dict[str, type[BaseModel]] = {
     WARNINGS: _Warning,
     ATTRIBUTION: _Attribution,
     ROWS: _Sample,
-    SCORES: _Scores,
+    SCORES: Scores,
     END: _End,
     VERSIONS: _Versions,
     DATA: _Data,

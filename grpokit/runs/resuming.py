@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from grpokit import data
 from grpokit.config import presets
@@ -88,18 +89,16 @@ def _change(
     return "; ".join(notes)
 
 
-def refuse_changes(folder: Path, config: RunConfig, prompts: Mapping[str, str]) -> None:
+def refuse_changes(folder: Path, changes: Sequence[str]) -> None:
     """A resumed run is the same run only with the same config and the same prompts.
 
     Args:
         folder: the run's.
-        config: as it is now.
-        prompts: what `changed_prompts` gives.
+        changes: what `changed_config` and `changed_prompts` found.
 
     Raises:
         UsageError: lists what differs.
     """
-    changes = [*changed_config(folder, config), *prompts.values()]
     if changes:
         raise UsageError(
             f"{folder} was started with another config or other prompts:\n"
@@ -109,21 +108,26 @@ def refuse_changes(folder: Path, config: RunConfig, prompts: Mapping[str, str]) 
         )
 
 
-def changed_rewards(folder: Path, config: RunConfig) -> bool:
-    """Whether other rewards score the held-out prompts than those that a run was started with, or by other code."""
-    code = {module for module, _, _ in differences(read_object(folder / VERSIONS)["code"], versions(config)["code"])}
-    others = any(line.startswith("rewards.") for line in changed_config(folder, config))
-    return others or any(reward.use.partition(":")[0] in code for reward in config.rewards)
+def changed_versions(folder: Path, now: Mapping[str, Any]) -> dict[str, str]:
+    """Packages and modules of own code that are not those that a run was started with -> what changed.
+
+    Args:
+        folder: the run's.
+        now: as `header.versions` gives them.
+    """
+    return {key: f"{old} -> {new}" for key, old, new in differences(read_object(folder / VERSIONS), now)}
 
 
-def changed_versions(folder: Path, config: RunConfig) -> list[str]:
-    """A warning where packages or own code that take part in a run are not those that it was started with."""
-    changes = [
-        f"{key} {old} -> {new}" for key, old, new in differences(read_object(folder / VERSIONS), versions(config))
-    ]
-    if not changes:
-        return []
-    return [f"{folder} was started with other versions ({', '.join(changes)}): the numbers may differ"]
+def scores_otherwise(config: RunConfig, settings: Sequence[str], packages: Mapping[str, str]) -> bool:
+    """Whether other rewards score the held-out prompts than those that a run was started with, or by other code.
+
+    Args:
+        config: the current one.
+        settings: what `changed_config` found.
+        packages: what `changed_versions` found.
+    """
+    code = (f"code.{reward.use.partition(':')[0]}" for reward in config.rewards)
+    return any(line.startswith("rewards.") for line in settings) or any(key in packages for key in code)
 
 
 def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[str]:

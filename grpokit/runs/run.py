@@ -136,11 +136,15 @@ class Run:
         """What differs from the run as it was started: "train", "held_out" or "rewards" -> a line about it."""
         sequences = {"train": self.prompts, "held_out": self.held_out}
         changes = resuming.changed_prompts(self.folder, self._digests, sequences)
+        settings = resuming.changed_config(self.folder, self.config)
         if not force:
-            resuming.refuse_changes(self.folder, self.config, changes)
-        if resuming.changed_rewards(self.folder, self.config):
+            resuming.refuse_changes(self.folder, [*settings, *changes.values()])
+        packages = resuming.changed_versions(self.folder, self._notes["versions"])
+        if resuming.scores_otherwise(self.config, settings, packages):
             changes["rewards"] = "rewards: they or their code changed"
-        self._warnings += resuming.changed_versions(self.folder, self.config)
+        if packages:
+            listed = ", ".join(f"{name} {change}" for name, change in packages.items())
+            self._warnings.append(f"{self.folder} was started with other versions ({listed}): the numbers may differ")
         return changes
 
     def _load(self) -> None:

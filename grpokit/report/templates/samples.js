@@ -74,8 +74,8 @@ const stepShown = () => state.step ?? equalStep() ?? stepsOfAll().at(-1);
 
 // The first evaluation of a run and the one that the slider is at; of several runs each one's at the slider.
 function columns() {
-  const { runs } = state.view;
-  const shown = runs.map((run, i) => ({ run: i, evaluation: run.evaluations.filter(e => e.step <= stepShown()).at(-1) }));
+  const { runs } = state.view, last = stepShown();
+  const shown = runs.map((run, i) => ({ run: i, evaluation: run.evaluations.filter(e => e.step <= last).at(-1) }));
   if (!several()) shown.unshift({ run: 0, evaluation: runs[0].evaluations[0] });
   return shown.filter(({ evaluation }, i) => evaluation && evaluation !== shown[i - 1]?.evaluation).map(({ run, evaluation }) => ({
     run, label: `${several() ? `${runs[run].name}, ` : ""}step ${evaluation.step}`,
@@ -87,7 +87,7 @@ const ORDERS = [["difference", "largest difference"], ["gain", "largest gain"], 
   ["low", "lowest score now"], ["prompt", "prompt"]];
 
 function heldOut() {
-  const steps = stepsOfAll(), shown = columns();
+  const steps = stepsOfAll(), shown = columns(), last = stepShown();
   if (!steps.length) return null;
   const entries = [...new Set(shown.flatMap(column => [...column.rows.keys()]))].map(key => {
     const parts = shown.map(({ run, label, rows }) => ({ run, label, row: rows.get(key) }));
@@ -100,7 +100,7 @@ function heldOut() {
   const found = entries.filter(entry => fits(entry.prompt)).sort(order === "prompt" ? (a, b) => a.prompt.localeCompare(b.prompt)
     : (a, b) => (isNumber(value(a)) && isNumber(value(b)) ? value(b) - value(a) : isNumber(value(b)) - isNumber(value(a)))); // no score: last
   const gains = entries.map(entry => entry.gain).filter(isNumber);
-  const place = Math.max(0, steps.findLastIndex(step => step <= stepShown())), newest = place > 0 && place === steps.length - 1 ? ", the newest" : "";
+  const place = Math.max(0, steps.findLastIndex(step => step <= last)), newest = place > 0 && place === steps.length - 1 ? ", the newest" : "";
   const text = `Evaluation after step ${steps[place]}${newest}`;
   const slider = el("input", {
     type: "range", min: 0, max: steps.length - 1, step: 1, value: place, "data-key": "slider", "aria-label": "Evaluation", "aria-valuetext": text,
