@@ -123,8 +123,7 @@ def evaluate(
         for label, weights in [("before", None), *([("after", place)] if place else [])]:
             if weights is not None:
                 checkpoint.load_policies(weights, policies)
-            work = f"{counted(len(prompts) * per_prompt, 'sample')} of {counted(len(prompts), 'held-out prompt')}"
-            print(f"{label} training: drawing and scoring {work} ...", file=sys.stderr)
+            _announce(f"{label} training: drawing", per_prompt, prompts)
             evaluation = score_policy(
                 build.drawing(policies),
                 terms,
@@ -176,8 +175,7 @@ def attribute(
     with _ready(config, prompts) as (terms, policies):
         if place is not None:
             checkpoint.load_policies(place, policies)
-        work = f"{counted(len(prompts) * rows * groups, 'sample')} of {counted(len(prompts), 'held-out prompt')}"
-        print(f"drawing and scoring {work} ...", file=sys.stderr)
+        _announce("drawing", rows * groups, prompts)
         shares = attributed(
             build.drawing(policies),
             terms,
@@ -191,6 +189,11 @@ def attribute(
     if place is not None and (Path(source) / CONFIG).is_file():
         journal.append_attribution(Path(source), int(checkpoint.read_state(place)["step"]), shares, causes)
         print(f"report: {report.write(Path(source))}")
+
+
+def _announce(what: str, each: int, prompts: Sequence[Prompt]) -> None:
+    samples = f"{counted(len(prompts) * each, 'sample')} of {counted(len(prompts), 'held-out prompt')}"
+    print(f"{what} and scoring {samples} ...", file=sys.stderr)
 
 
 def _policies(config: RunConfig, prompts: Sequence[Prompt]) -> dict[str, Policy]:

@@ -84,26 +84,15 @@ def score(
             )
         _score_run(path, reward or [], words or [], out)
         return
-    _score_files(path, files, reward or [], words or [], config, out, as_json, max_pixels, batch_size)
-
-
-def _score_files(
-    path: Path,
-    files: Mapping[str, Any],
-    names: Sequence[str],
-    words: Sequence[str],
-    config: str | None,
-    out: Path | None,
-    as_json: bool,
-    max_pixels: int | None,
-    batch_size: int,
-) -> None:
-    """Score files, and print and write what came out."""
-    with _rewards(names, config, words) as (terms, uses, settings):
+    with _rewards(reward or [], config, words or []) as (terms, uses, settings):
         entries = _entries(path, _with_own_pictures(files, settings), settings, max_pixels)
         tally, rows = _scored(entries, terms, uses, out, batch_size)
-    weighted = settings is not None
-    totals = iter(tally.totals())  # known once all rows are scored
+    _show(tally, rows, out, weighted=settings is not None, as_json=as_json)
+
+
+def _show(tally: Tally, rows: Sequence[Row], out: Path | None, *, weighted: bool, as_json: bool) -> None:
+    """Print what came out; the totals, which are known once all rows are scored, are written to `out` as well."""
+    totals = iter(tally.totals())
     whole = [(row, math.nan if row.problem else next(totals)) for row in rows]
     lines = [_line(row, total=total if weighted else None) for row, total in whole]
     if out is not None and weighted:
