@@ -32,7 +32,7 @@ from grpokit.config.schema import resolved
 from grpokit.rewards.scoring import score
 from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward
-from grpokit.runs.resuming import refuse_changes
+from grpokit.runs.resuming import changed_config, refuse_changes
 from grpokit.runs.signals import stopping
 from grpokit_http import wire
 from grpokit_http.reward import TOKEN, RemoteReward
@@ -514,9 +514,9 @@ def test_a_resume_may_score_in_another_place_and_stop_for_other_reasons(tmp_path
         "trainer.max_logprob_diff=0.5",
         "trainer.max_zero_std_steps=null",
     ):
-        refuse_changes(tmp_path, presets.read_config("toy-lm", [free])[0], {})
+        refuse_changes(tmp_path, changed_config(tmp_path, presets.read_config("toy-lm", [free])[0]))
     with pytest.raises(UsageError, match=r"rewards\.1\.weight"):
-        refuse_changes(tmp_path, presets.read_config("toy-lm", ["rewards.1.weight=2"])[0], {})
+        refuse_changes(tmp_path, changed_config(tmp_path, presets.read_config("toy-lm", ["rewards.1.weight=2"])[0]))
 
 
 @pytest.mark.parametrize(
