@@ -59,7 +59,7 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
     k1 = -d is unbiased, but as a *loss* its expected gradient on-policy is zero; k2 = d^2 / 2; k3 = exp(d) - d - 1 is
     unbiased, never negative, and the default. "gaussian" is exact, from the mean and std of both:
     log(s_ref / s) + (s^2 + (m - m_ref)^2) / (2 s_ref^2) - 1/2, averaged over the decision's dimensions. "velocity" is
-    no KL but a penalty that treats all steps of a flow alike: (v - v_ref)^2, averaged over the dimensions, where
+    not a KL but a penalty that treats all steps of a flow alike: (v - v_ref)^2, averaged over the dimensions, where
     v - v_ref = (m - m_ref) / v_coef.
 
     With D dimensions, d is a mean over them, and its square is about 2 / D of the KL per dimension. So k2 and k3 are D
@@ -103,7 +103,7 @@ def correction_weights(correction: Correction, old: Tensor, sampled: Tensor, mas
     arXiv:2510.18855).
 
     Args:
-        correction: how, and in which bounds.
+        correction: how, and within which bounds.
         old: [b, t] log-probs of the training forward pass before the update.
         sampled: [b, t] log-probs that the sampler stated.
         mask: [b, t] bool; for a sequence's weight all decisions of its rows.

@@ -104,7 +104,7 @@ def dance_sde(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float
 
 
 def cps(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float = 0.8) -> Kernel:
-    """CPS: estimates data and noise, and replaces a part of the noise by fresh noise.
+    """CPS: estimates data and noise, and replaces a part of the noise with fresh noise.
 
     mean = (1 - s') x0^ + sqrt(s'^2 - std^2) e^ and std = s' sin(eta pi / 2). From "Coefficients-preserving sampling
     for reinforcement learning with flow matching" (Wang and Yu, 2025, arXiv:2509.05952). A latent has exactly the noise

@@ -24,7 +24,7 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 MAX_PIXELS = 36_000_000
 """Pictures with more pixels are refused, unless the user sets another limit: 6,000 x 6,000.
 
-That is more than any generator draws and most cameras take. It also is the most that 16 GB of memory can hold: rewards
+That is more than any generator draws and most cameras take. It is also the most that 16 GB of memory can hold: rewards
 keep several copies of a picture in floats, about 120 bytes a pixel in all.
 """
 
@@ -93,7 +93,7 @@ def upright(picture: Image.Image) -> Image.Image:
 
 
 def is_picture_name(name: str) -> bool:
-    """Whether a name ends like a picture's, also one of another kind than `PICTURES`."""
+    """Whether a name ends like a picture's, even of a kind that is not in `PICTURES`."""
     return name.lower().endswith((*PICTURES, *_OTHERS))
 
 

@@ -72,8 +72,8 @@ class TrainerSettings:
         weight_decay: of AdamW.
         adam_beta1: how much AdamW keeps of its mean of the gradients.
         adam_beta2: how much it keeps of its mean of their squares.
-        adam_epsilon: what AdamW adds to the root of that mean; a weight with smaller gradients hardly moves, as where
-            the rewards are tiny or an adapter begins at 0: then give 1e-15.
+        adam_epsilon: what AdamW adds to the root of that mean; a weight with smaller gradients hardly moves. Set 1e-15
+            if rewards are tiny or an adapter begins at 0.
         max_grad_norm: gradients are scaled down to this norm; None does not clip them.
         mixed_precision: "no", "bf16" or "fp16": one autocast around rollout, logprobs and reference.
         device: "auto", "cpu" or "cuda".
@@ -224,8 +224,8 @@ class EntropyTarget:
     """Keeps the entropy up: the coefficient of the entropy bonus starts at `entropy_coef` and adapts to a target.
 
     Attributes:
-        target: entropy in nats. The coefficient rises while the entropy is at or below it and falls else, and acts only
-            there.
+        target: entropy in nats. The coefficient rises while the entropy is at or below it, and acts only then;
+            otherwise it falls.
         delta: the change of the coefficient in each optimizer step.
         low: its lower bound.
         high: its upper bound.

@@ -46,8 +46,8 @@ class Policy(Protocol):
         cut_by: how rows are cut into micro-batches; optional. "group" keeps the rows of a group together, for a policy
             that shares work inside a group. "one group" also keeps groups apart, for one that calls its model once for
             each group. "length" puts rows of about the same length together, for one that pads.
-        packs: whether `logprobs` scores rows without padding between them; optional. Then a micro-batch counts with the
-            sum of its rows' lengths, and else with its longest row's, once for each row.
+        packs: whether `logprobs` scores rows without padding between them; optional. Then a micro-batch is as large as
+            its rows' lengths together, else as the longest of them times the rows.
         reference_moves: whether the reference follows the policy, as an average of its weights does; optional. If so,
             `state_dict` keeps it, and a run does not check that it stays the same.
     """
@@ -74,16 +74,16 @@ class Policy(Protocol):
     def begin(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds) -> PendingRollout | None:
         """Begin a rollout that is drawn elsewhere, in an engine, while this process learns; optional.
 
-        It is drawn with the weights at the time of the call, and its `version` says so. A run asks where
-        `trainer.max_age` lets it use weights of one step ago.
+        It is drawn with the weights at the time of the call, and its `version` says so. A run calls this if
+        `trainer.max_age` allows weights of one step ago.
 
         Args:
             prompts: as for `rollout`.
-            group_size: likewise.
-            seeds: likewise.
+            group_size: as for `rollout`.
+            seeds: as for `rollout`.
 
         Returns:
-            Gives the rollout when it is asked; None if this process draws, which is the default.
+            The pending rollout; None, the default, if this process draws it.
         """
         return None
 
@@ -138,18 +138,18 @@ class Policy(Protocol):
     def blocks(self) -> Iterable[nn.Module]:
         """The parts of `modules()` whose weights `run.sharding` spreads over the processes; optional.
 
-        Each is called as a module, and as often in every pass of `logprobs` over a micro-batch (see `cut_by`), whatever
-        the rows. By default they are the layers of each `nn.ModuleList` that holds several of one kind.
+        Each is called as a module, equally often in every pass of `logprobs` over a micro-batch (see
+        `cut_by`). By default they are the layers of each `nn.ModuleList` that holds several of one kind.
         """
         return [layer for module in self.modules().values() for layer in layers(module)]
 
     def updated(self, version: int) -> None:
-        """Follow new weights; optional. Here a policy hands them to an engine, or moves an average of them.
+        """React to new weights; optional. Here a policy hands them to an engine, or moves an average of them.
 
         Args:
             version: how often the weights have changed in the run. It is called after each optimizer step that changed
-                some, and after `load_state_dict` with the number that the checkpoint had: so an average moves only
-                where the number has grown.
+                some, and after `load_state_dict` with the number that the checkpoint had: so an average moves only if
+                the number has grown.
         """
 
     def state_dict(self) -> Mapping[str, Any]:
@@ -166,7 +166,7 @@ class Policy(Protocol):
             state: tensors are on the CPU, or sharded as the policy's own.
 
         Raises:
-            CheckpointError: it is of another model; the message goes on behind "The checkpoint FOLDER ".
+            CheckpointError: it is of another model; the message continues after "The checkpoint FOLDER ".
         """
         ...
 

@@ -49,7 +49,7 @@ def permutation(n: int, *key: int) -> list[int]:
 
 
 def prompt_indices(seed: int, step: int, *, per_step: int, total: int) -> list[int]:
-    """Which prompts step number `step` (from 0) trains on; every pass over the data has an order of its own.
+    """Which prompts step number `step` (from 0) trains on; every pass over the data has its own order.
 
     >>> sorted(prompt_indices(1, 0, per_step=2, total=4) + prompt_indices(1, 1, per_step=2, total=4))
     [0, 1, 2, 3]
@@ -108,7 +108,7 @@ def derive_seeds(
         prompts: P, the number of prompts.
         group_size: G, samples per prompt.
         first_group: global id of the first group; by default step * prompts.
-        attempt: how often the step's groups have been drawn before, each time with seeds of its own.
+        attempt: how often the step's groups have been drawn before, each time with new seeds.
     """
     s = STREAMS[stream]
     again = (attempt,) if attempt else ()

@@ -145,7 +145,7 @@ class Ask:
         moments: whether mean, std and v_coef of Gaussian decisions are read.
         slope: log-probs [b', t] of the rows `rows` of the rollout -> the derivative [b', t] of the loss by each of
             them, or None. With it an output layer can form its gradient in the forward pass. It is a prediction: the
-            gradient that arrives in the backward pass is the right one, and may be another.
+            gradient that arrives in the backward pass may differ, and is the right one.
     """
 
     entropy: Literal["no", "value", "grad"] = "value"
@@ -186,7 +186,7 @@ class Rollout:
         max_decisions: the most decisions a row can have; the constant of the fixed-length reduction.
         action_dims: dimensions of one decision: 1 for a token, C*H*W for a latent step.
         trace: the policy's private record.
-        exact: whether `old` comes from the arithmetic of `logprobs`. False for another engine, or for fewer digits.
+        exact: whether `old` comes from the arithmetic of `logprobs`. False for another engine, or a lower precision.
         version: of the weights that drew it, as `Policy.updated` counts them; None: those of the moment of the call.
     """
 

@@ -12,7 +12,7 @@ from collections import deque
 from fractions import Fraction
 
 MOST_DIGITS = 400
-"""A number with more digits, or with a larger power of ten, is none: no number is costly."""
+"""A number with more digits or a larger power of ten is not read, which bounds the cost."""
 
 _SIGNS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\u2796\ufe63"), "-") | {0x66B: ".", 0x66C: ","}
 _WIDE = {0xFF01 + i: chr(0x21 + i) for i in range(94)}
@@ -39,7 +39,7 @@ _GAP = re.compile(r"(?<=[0-9]) (?=[0-9]{3}(?![0-9]))|(?<=^[-+]) +")
 
 
 def plain(text: str) -> str:
-    """A text in NFC without what cannot be seen, with one kind of minus sign and of digits.
+    """A text in NFC without invisible characters, with one kind of minus sign and of digits.
 
     >>> plain("\\u22125 \\uff15\\u200b")
     '-5 5'
@@ -51,7 +51,7 @@ def plain(text: str) -> str:
 
 
 def bare(answer: str) -> str:
-    r"""An answer without what does not count: currency, percent and degree signs, units in \text, emphasis, final stop.
+    r"""An answer without currency, percent and degree signs, units in \text, emphasis and final stop.
 
     >>> bare(r"**$5\ \text{cm}^2.**"), bare(r"\text{yes}")
     ('5', 'yes')
@@ -68,7 +68,7 @@ def number(text: str) -> Fraction | None:
 
 
 def last_number(text: str) -> Fraction | None:
-    """The last number in a text; None if there is none, or if it is one that cannot be known, such as 1/0."""
+    """The last number in a text; None if there is no number, or its value is undefined, such as 1/0."""
     # the power of a unit is none of the answer's
     found = deque(_NUMBER.finditer(_UNIT.sub(r" \1 ", plain(text))), maxlen=1)
     return _value(found[0]) if found else None

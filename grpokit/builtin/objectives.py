@@ -1,4 +1,4 @@
-"""Objectives beside those on the learning path: each is a surrogate, or other defaults for one.
+"""More objectives: each is a surrogate of its own, or new defaults for another one.
 
 They use only what a third party may import. `docs/objectives.md` has the table of all.
 """

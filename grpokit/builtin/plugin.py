@@ -1,6 +1,6 @@
 """The built-in plugin: rewards for text, two on pictures, advantage functions and objectives.
 
-It uses nothing that a third party could not use, and is the shortest full example of a plugin module.
+It uses only what third parties can use, and is the shortest full example of a plugin module.
 """
 
 from __future__ import annotations

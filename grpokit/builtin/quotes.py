@@ -24,7 +24,7 @@ def quoted(text: str) -> list[str]:
     """The spans of a text in quotation marks, in order, blank ones left out; of nested ones the outermost.
 
     Marks are those of GLM-Image's pipeline ("...", “...”, '...' and 「...」) and of other languages («...», »...«,
-    „...“, ”...”, ‹...› and 『...』). An apostrophe inside a word or at its end is none, nor is an inch mark behind a
+    „...“, ”...”, ‹...› and 『...』). An apostrophe inside or after a word does not count, nor does an inch mark after a
     digit.
 
     >>> quoted('a cup with "Tea", a sign “it\\'s hot” and one dog\\'s „Wau“')

@@ -171,7 +171,7 @@ class SoftOverlong:
 
 
 class RepetitionPenalty:
-    """`max_penalty` times the share of n-grams that the text has had before; 0 where none repeats.
+    """`max_penalty` times the share of n-grams that occur earlier in the text; 0 if none repeats.
 
     From "Demystifying long chain-of-thought reasoning" (Yeo et al., 2025, arXiv:2502.03373, appendix C.2). There the
     units are tokens; a reward sees the text, so here they are its words or characters.
@@ -232,7 +232,7 @@ def with_group(pattern: str, reward: str, *, finds: str, example: str) -> re.Pat
         example: such a group.
 
     Raises:
-        UsageError: it is no regular expression, or has no group.
+        UsageError: it is not a regular expression, or has no group.
     """
     regular = compiled(pattern, reward)
     if not regular.groups:
@@ -261,5 +261,5 @@ def _extract(text: str, pattern: re.Pattern[str]) -> str | None:
 
 
 def _composed(text: str) -> str:
-    """A text in which a letter and its accents are one character, where there is such a one."""
+    """A text with each letter and its accents as one character, if Unicode has one."""
     return unicodedata.normalize("NFC", text)

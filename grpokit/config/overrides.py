@@ -55,7 +55,7 @@ def apply(data: dict[str, Any], override: str, source: Source) -> None:
     """Set one key of `data`, and note in `source` that the override set it.
 
     Args:
-        data: the config, changed in place; groups that are not there are made.
+        data: the config, changed in place; missing groups are created.
         override: such as `trainer.steps=50` or `rewards.0.weight=1`; the value is YAML.
         source: the places of the config's keys.
 

@@ -1,6 +1,6 @@
 """Where a config comes from: a preset that a plugin brings, a file, or a run folder.
 
-Torch is not needed here, so that a mistake in a config is reported at once.
+Torch is not needed here, so a mistake in a config is reported at once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from grpokit.registry.specs import Spec
 def read_config(source: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, str]:
     """Read a preset, a file or a run folder; returns the config and a short name for it.
 
-    A text that is a preset's name is that preset, whatever lies in the current folder; `./name`, or a Path, is what
-    lies there.
+    A preset's name means that preset, even if the current folder has such a file; `./name`, or a Path, means the file.
 
     Raises:
         ConfigError: neither a preset nor a file, or the config is wrong.
@@ -44,12 +43,12 @@ def read_config(source: str | Path, overrides: Sequence[str] = ()) -> tuple[RunC
 
 
 def names_preset(source: str) -> bool:
-    """Whether a preset is called so."""
+    """Whether a preset has this name."""
     return any(source == spec.name for _, spec in registry.installed("preset"))
 
 
 def text_of(spec: Spec) -> str:
-    """A preset's YAML, as it lies in its package.
+    """A preset's YAML from its package.
 
     Raises:
         PluginError: it cannot be read.

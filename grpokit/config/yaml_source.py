@@ -130,7 +130,7 @@ def _note(node: yaml.Node, path: Path, source: Source) -> None:
         for key, child in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.value in keys:
                 twice = isinstance(key, yaml.ScalarNode)
-                what = f"the key {shown(key.value)} appears twice" if twice else "expected a text as key, got brackets"
+                what = f"the key {shown(key.value)} appears twice" if twice else "expected a text key, got brackets"
                 raise yaml.MarkedYAMLError(problem=what, problem_mark=key.start_mark)
             keys.add(key.value)
             _note(child, (*path, key.value), source)

@@ -1,7 +1,7 @@
 """Digests of prompts: whether a resumed run has the prompts that it was started with.
 
 Pictures in files count by the bytes of their files, without being decoded; what a run holds in memory counts by its
-values. An object of an unknown class counts by its class alone: its text may hold an address, another in every process.
+values. An object of an unknown class counts by its class alone, since its text may hold an address of its process.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ PATIENCE = 10.0
 
 
 def unreachable(endpoint: str) -> str:
-    """Why nobody answers at an address, or nothing if someone does; what the answer is does not matter here.
+    """Why an address does not answer; empty if it does, whatever the answer.
 
     Args:
         endpoint: such as "https://huggingface.co".

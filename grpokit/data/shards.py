@@ -44,7 +44,7 @@ def samples(shards: Sequence[Path]) -> Iterator[tuple[dict[str, Any], str]]:
     """(columns, where) of each sample: the keys of its `json`, its `txt`, and a `Slice` under a picture's ending.
 
     Raises:
-        DataError: a shard cannot be read, a `json` in it is no object, or a `txt` no UTF-8 text.
+        DataError: a shard cannot be read, a `json` in it is not an object, or a `txt` is not UTF-8 text.
     """
     for shard in shards:
         name, row = "", dict[str, Any]()

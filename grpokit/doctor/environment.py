@@ -113,7 +113,7 @@ def found(asset: Asset, snapshots: Mapping[str, Path]) -> bool:
 
 
 def _whole(folder: Path, pattern: str) -> bool:
-    """Whether files match, and none is missing that an index beside them lists."""
+    """Whether files match, and every file exists that an index next to them lists."""
     files = list(folder.glob(pattern))
     indexes = {index for file in files for index in file.parent.glob(f"*{file.suffix}.index.json")}
     listed = [index.parent / name for index in indexes for name in json.loads(index.read_text())["weight_map"].values()]

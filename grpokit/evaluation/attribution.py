@@ -1,9 +1,9 @@
-"""Which of two random causes earns a reward's variance: what a sample draws for itself, or what its group shares.
+"""Which of two random causes moves a reward: what a sample draws for itself, or what its group shares.
 
 For each prompt a small grid is drawn: every row seed with every group seed. In a model of two halves, where the first
 draws from the row's seed and the second from the group's, a two-way analysis of variance then says which half moves the
 reward. Its components are those of the random-effects model without replication (Scheffé, "The Analysis of Variance",
-1959, section 7.4): what the two causes move only together cannot be told from chance, and is a share of its own.
+1959, section 7.4): their joint effect cannot be told from chance, and the two have one share together.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from grpokit.types import Prompt, Sample
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """Shares of a reward's variance inside prompts; they sum to 1, or are all 0 where there is none.
+    """Shares of a reward's variance inside prompts; they sum to 1, or are all 0 without any variance.
 
     Attributes:
         row: what samples draw for themselves.
         group: what the samples of a group share.
-        both: what only the two together move, and chance.
-        variance: that is shared out, the mean over prompts.
+        both: the joint effect of the two, and chance.
+        variance: what is split, as the mean over prompts.
         prompts: how many were scored in full.
     """
 

@@ -82,22 +82,22 @@ def draw(
     """Draw samples without training, in batches; the batch size does not change the samples.
 
     Args:
-        policy: the policy, on any device, such as `grpokit.load` gives.
-        prompts: P texts or prompts, in any iterable but a single text.
+        policy: the policy, on any device, such as `grpokit.load` returns.
+        prompts: P texts or prompts, in any iterable; not a single text.
         seed: all randomness follows from it.
         samples_per_prompt: G.
         batch_size: the most samples at a time; halved if memory runs out.
         evaluate: use the policy's settings for evaluation, not those of training.
         stream: "evaluate" draws what `evaluate` scores with the same seed, "sample" what `grpokit sample` draws.
         mixed_precision: "no", "bf16" or "fp16", as in training.
-        team: of which this process draws its share of the prompts.
+        team: the processes that share out the prompts; each draws its own.
 
     Returns:
         P * G samples, each prompt's next to each other; `output` has the picture or text.
 
     Raises:
-        UsageError: `policy` is not a policy, a number is not a whole one or below 1, stream or mixed_precision is
-            another word, or the policy cannot read a prompt.
+        UsageError: `policy` is not a policy, a number is not whole or is below 1, stream or mixed_precision has
+            another value, or the policy cannot read a prompt.
     """
     check_policy(policy)
     prompts = as_prompts(prompts)

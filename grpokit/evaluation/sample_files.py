@@ -138,7 +138,7 @@ def find(
         raise DataError(f"There is no file or folder {shown(str(path), most=1000)[1:-1]} (looked in {Path.cwd()}).")
     if prompts is not None:
         raise UsageError(
-            f"--prompts goes with a folder of pictures, but {path} is a file. Give its prompt by --prompt."
+            f"--prompts goes with a folder of pictures, but {path} is a file. Give its prompt with --prompt."
         )
     if path.suffix.lower() in PICTURES:
         return _of_one_prompt([path], prompt, target, source, max_pixels=max_pixels, group_each=False)
@@ -158,7 +158,7 @@ def _refuse_run(folder: Path) -> None:
         return
     evaluated = sorted(folder.glob(f"samples/step_*/{SAMPLES}"))
     if evaluated:
-        raise DataError(f"{folder} is a run; its samples are in {evaluated[-1].parent} (the last).")
+        raise DataError(f"{folder} is a run; its latest samples are in {evaluated[-1].parent}.")
     raise DataError(
         f"{folder} is a run without samples, since it was never evaluated. Draw some: grpokit sample {folder} --out "
         "drawn"

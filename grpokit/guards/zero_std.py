@@ -20,7 +20,7 @@ class ZeroStd(Observer):
     After `most` such steps in a row there are two cases. If the reward is at least as high as in any step with spread,
     the policy has converged, and `converged` says so. Otherwise something is wrong, and it raises.
 
-    A single reward that has never told the samples of a group apart in `FLAT` steps is said once, too.
+    It also warns once of a single reward that has not told the samples of any group apart in `FLAT` steps.
     """
 
     FLAT = 3

@@ -1,7 +1,7 @@
 """Shows a run in a notebook: one live block with steps, time left, rewards with their course, and the newest samples.
 
-IPython's display protocol draws it, so a notebook keeps the last state when it is saved. Where there is no notebook,
-`watch` prints plain lines.
+IPython's display protocol draws it, so a notebook keeps the last state when it is saved. Outside a notebook, `watch`
+prints plain lines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Several trainers over one model that take turns: a run in phases.
 
-Each phase has a trainer of its own, with its policy, rewards, rates and optimizer. While one learns, what the others
+Each phase has its own trainer, with its policy, rewards, rates and optimizer. While one learns, what the others
 train is frozen. Steps count through all phases, and so do reports and checkpoints.
 """
 
@@ -24,8 +24,7 @@ class PhasedTrainer(Loop):
     """Takes the steps of several trainers in turn.
 
     Args:
-        phases: in their order. Trainers need seeds of their own, by `Phase.seed`. Give
-            trackers to one of them.
+        phases: in their order. Trainers need different seeds, from `Phase.seed`. Give trackers to only one of them.
         rounds: how many times the phases are repeated.
 
     Attributes:

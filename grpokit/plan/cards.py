@@ -87,7 +87,7 @@ def by_name(name: str) -> Card:
     """The card that a user means, such as "H100" or "24 GB".
 
     Raises:
-        UsageError: none is called so; the message names all.
+        UsageError: no card has this name; the message names all.
     """
     plain = re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("nvidia"))
     for card in CARDS:

@@ -124,7 +124,7 @@ class Part:
         moments: when it is there.
 
     Raises:
-        PluginError: these are no moments of a step; its bytes would be missing from the sums.
+        PluginError: these are not moments of a step; its bytes would be missing from the sums.
     """
 
     name: str

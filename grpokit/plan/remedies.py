@@ -1,6 +1,6 @@
 """What to change so that a run fits: tries changes in order, asks the plan again after each, and keeps few of them.
 
-Changes that leave the result as it is come first: smaller micro-batches, and fewer rows drawn at a time. Then come
+Changes that keep the result come first: smaller micro-batches, and fewer rows drawn at a time. Then come
 those that the policy's plan names. They are added up, each at its strongest, until all fits. Then each is taken back,
 or made as mild as it can be.
 """
@@ -23,8 +23,8 @@ def advise(job: Job, needs: Needs, fits: Fits) -> list[Remedy]:
     """Find changes with which a run fits; if none do, all at their strongest, which come nearest.
 
     Args:
-        job: the step as it is.
-        needs: of the policy as it is.
+        job: the step without changes.
+        needs: of the policy without changes.
         fits: plans again. It may raise a GrpokitError for words that do not go with the config; these are passed over.
     """
     waiting = [*_batches(job), *((remedy,) for remedy in needs.remedies)]

@@ -31,7 +31,7 @@ _depth = 0  # of `gathered`
 def check(how: How | None, mixed_precision: str) -> None:
     """Refuse a precision whose loss scaler does not know sharded gradients."""
     if how and mixed_precision == "fp16":
-        raise UsageError("sharding does not go with mixed_precision 'fp16'; use bf16.")
+        raise UsageError("sharding does not work with mixed_precision 'fp16'; use bf16.")
 
 
 def any_shards() -> bool:
@@ -136,7 +136,7 @@ def _blocks_of(policy: Policy) -> list[nn.Module]:
     problem = ""
     if not blocks:
         problem = (
-            "run.sharding spreads a policy's blocks over the processes, and this one has none: no torch.nn.ModuleList "
+            "run.sharding spreads a policy's blocks over the processes, but this one has none: no torch.nn.ModuleList "
             "with several layers of one kind in its modules(). Leave run.sharding out, or give the policy a method "
             "blocks()."
         )

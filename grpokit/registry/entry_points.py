@@ -153,7 +153,7 @@ def _check_kind(what: str, kind: object) -> None:
     if kind not in KINDS and not (isinstance(kind, str) and all(kind.partition(":"))):
         raise PluginError(
             f"{what} names the kind of output {shown(kind)}{nearest(str(kind), KINDS)}; expected 'image' or 'text', or "
-            "for another kind the name of the plugin that makes it first, such as 'my-plugin:points'"
+            "for another kind a name that begins with its plugin, such as 'my-plugin:points'"
         )
 
 

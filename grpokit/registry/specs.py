@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 API = 1
 
 KINDS = ("image", "text")
-"""The kinds of output that all plugins share; another kind begins with the name of its plugin: "toy:points"."""
+"""The kinds of output that all plugins share; any other begins with the name of its plugin: "toy:points"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +72,10 @@ class RewardSpec(Spec):
 
     Attributes:
         accepts: the kinds of output that it can score: "image", "text", or another such as "my-plugin:points".
-        range: the lowest and highest score, None where there is no bound.
+        range: the lowest and highest score; None for no bound.
         per_sample: whether a sample's score is its own. False: it depends on its group (whole groups always come).
         examples: pairs (better, worse), for documentation and checks. Each side is a mapping with `output` and, where
-            the reward reads them, `prompt` (its text), `target`, `image` and `meta`. For other than plain data, such
+            the reward reads them, `prompt` (its text), `target`, `image` and `meta`. For data that is not plain, such
             as pictures, name a function that takes no argument and returns such pairs: "package.module:function".
         unscorable: "package.module:function" that says of a prompt why none of its samples can be scored, such as "it
             has no text in quotes", or "" if they can be. Of the reward's parameters in the config it gets those that
@@ -142,7 +142,7 @@ class PlacementSpec(Spec):
     the seconds that a call may take. The config's options under the kind become keywords.
 
     Attributes:
-        shorthand: the option that is meant where the config has a single value in place of options.
+        shorthand: the option that a single value in the config stands for.
     """
 
     kind: ClassVar[str] = "placement"
@@ -165,7 +165,7 @@ class PresetSpec(Spec):
         fetches: it downloads a model or data on first use, so `grpokit check` does not choose it by itself.
         needs: what it needs besides plugins, in a few words: files, weights with their size, memory. Empty: nothing
             but a CPU.
-        takes: how long it takes, as it was measured, with the machine: "about a minute on two CPU cores". Empty: it was
+        takes: the measured time, with the machine: "about a minute on two CPU cores". Empty: it was
             not measured.
     """
 

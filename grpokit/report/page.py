@@ -98,7 +98,7 @@ def page(*, title: str, content: Mapping[str, Any] | None = None, pictures: Mapp
 
     Args:
         title: its name in the browser.
-        content: the view; None where the page shall ask for it at `view.json`.
+        content: the view; None if the page requests it at `view.json`.
         pictures: data URIs by their names in the view.
     """
     program = _program()

@@ -69,7 +69,7 @@ def _ends(run: Run) -> tuple[Row, Row, Scores | None, Scores | None, dict[str, f
 def moved(run: Run) -> dict[str, Any] | None:
     """What `grpokit attribute` has found: the cells of a table.
 
-    A step that was looked at twice is shown as it was found last.
+    For a step that was analysed twice, the later result is shown.
     """
     found = {(row["step"], row["row"], row["group"]): row for row in run.attributions}
     if not found:

@@ -237,8 +237,8 @@ def serving(folders: Sequence[Path], *, port: int = 0) -> Iterator[Server]:
         server = Server(Watched(folders), port)
     except OSError as error:
         raise UsageError(
-            f"Cannot listen on port {port}: {one_line(error)}. If another grpokit watch has it, give another with "
-            "--port, or --port 0 for a free one."
+            f"Cannot listen on port {port}: {one_line(error)}. If another grpokit watch uses it, choose another with "
+            "--port; 0 takes a free one."
         ) from error
     try:
         yield server

@@ -3,7 +3,7 @@
 A reward is any callable `Sequence[Sample] -> Sequence[float]`. One call gets whole groups. NaN means "cannot score
 this sample" and is counted; infinity, a wrong length or a wrong type stop the run and name the reward and the row. An
 exception stops it too, unless the term says `on_error="skip"`: then the groups that raise it alone count as unscored,
-up to a share of the rows. A reward gets samples of its own (`isolation`), and one with `submit` and `close` works at
+up to a share of the rows. A reward gets its own samples (`isolation`), and one with `submit` and `close` works at
 the same time as the others (`submission`).
 """
 
@@ -81,7 +81,7 @@ class Scores:
 class Scoring:
     """Rewards at work on some samples; those that score elsewhere begin at once.
 
-    Each reward gets copies of its own, so `samples` stay as they are.
+    Each reward gets its own copies, so `samples` do not change.
 
     Args:
         terms: the rewards.

@@ -96,7 +96,7 @@ class Pending:
 
 @runtime_checkable
 class Submits(Protocol):
-    """A reward that scores elsewhere. It may stand wherever a callable reward may, and need not be callable."""
+    """A reward that scores elsewhere. It may be used wherever a callable reward may, and need not be callable."""
 
     def submit(self, samples: Sequence[Sample]) -> Pending:
         """Hand out samples and return at once."""

@@ -1,6 +1,6 @@
-"""Runs a reward in processes of its own, so that a crash or a hang costs one answer and not the run.
+"""Runs a reward in its own processes, so a crash or a hang costs one answer and not the run.
 
-Each process is new ("spawn"), builds the reward by its name, and has a pipe of its own: a killed process holds no lock
+Each process is new ("spawn"), builds the reward by its name, and has its own pipe: a killed process holds no lock
 and takes no other's answer with it. The portions of samples do not depend on the number of processes, so neither order
 nor scores do. What happens inside a process is in `worker_process`.
 """

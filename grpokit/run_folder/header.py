@@ -51,7 +51,7 @@ def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
         problem = f"holds files that are not a run of grpokit: it has no {missing[0]}. Choose"
     elif not resume and not overwrite:
         problem = (
-            "already holds a run. Add --resume to go on with it, --overwrite to delete it and start again, or choose"
+            "already holds a run. Add --resume to continue it, --overwrite to delete it and start again, or choose"
         )
     if problem:
         raise UsageError(f"{folder} {problem} another folder with run.dir=...", page="guards#checkpoints")

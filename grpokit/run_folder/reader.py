@@ -191,7 +191,7 @@ def read_rows(path: Path) -> Rows:
         except ValueError as error:
             if number < len(lines):
                 raise UsageError(
-                    f"{path}, line {number}, is damaged: {one_line(error)}. Put the file back from a copy, or delete "
+                    f"{path}, line {number}, is damaged: {one_line(error)}. Restore the file from a copy, or delete "
                     "the line."
                 ) from error
     return rows

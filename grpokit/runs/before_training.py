@@ -36,7 +36,7 @@ def check_scores(config: RunConfig, terms: Sequence[RewardTerm], held_out: Seque
                 f"{', '.join(names)}."
             )
     if stop and not config.eval.every:
-        raise ConfigError(f"{config.place('run', 'stop')}it looks at evaluations during the run: set eval.every.")
+        raise ConfigError(f"{config.place('run', 'stop')}it needs evaluations during the run: set eval.every.")
 
 
 def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: PromptSequence | None) -> list[str]:
@@ -57,8 +57,8 @@ def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: Pro
                 name = build_rewards.name_of(reward)
                 if reward.weight and sequence is prompts and len(reasons) == len(prompts):
                     raise UsageError(
-                        f"The reward '{name}' can score no training prompt, {where}. Change the prompts, or take the "
-                        "reward out (weight: 0 only measures it).",
+                        f"The reward '{name}' can score no training prompt, {where}. Change the prompts, or remove "
+                        "the reward (weight: 0 only measures it).",
                         page="guards#before-the-first-step",
                     )
                 some = f"{len(reasons):,} of {counted(len(sequence), what)}"

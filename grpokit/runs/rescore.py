@@ -179,7 +179,7 @@ def _samples(number: int, step: Recorded, prompts: Sequence[Prompt]) -> list[Sam
     for row, output in zip(step.rows, step.outputs, strict=True):
         prompt = whole.get(row["prompt_index"])
         if prompt is None or prompt.text != row["prompt"]:  # a resume with --force may have changed them
-            raise DataError(f"Step {number} was drawn for prompts that the run's data do not hold any more.")
+            raise DataError(f"Step {number} was drawn for prompts that the run's data no longer hold.")
         if isinstance(output, Described):
             raise UsageError(
                 f"The outputs of step {number} cannot be scored again: row {row['row']} is recorded only as "

@@ -50,7 +50,7 @@ def _left(error: Exception, run: Run) -> str:
     if isinstance(error, UsageError):
         remedy, resume = "correct the input, then", "--resume (and --force, where that changes prompts)"
     trainer, place, last = run.trainer, run.checkpoint, checkpoint.latest(run.checkpoints)
-    go_on = f"{remedy} go on from {last} with {resume}" if last else "start again with --overwrite"
+    go_on = f"{remedy} continue from {last} with {resume}" if last else "start again with --overwrite"
     learning = trainer.current.trainer
     try:
         half = learning.updates.incomplete or run.journal.last_step != trainer.completed  # or a gap in the journal
@@ -70,7 +70,7 @@ def _left(error: Exception, run: Run) -> str:
                 f"{trainer.completed + 1} are saved in {place}"
             )
             again = ", which draws that step again"
-        left = f"{state}: {go_on}" if half else f"{state}; {remedy} go on with {resume}{again}"
+        left = f"{state}: {go_on}" if half else f"{state}; {remedy} continue with {resume}{again}"
     except Exception as second:  # a policy may fail in its `state_dict`, too
         why = "" if str(second) == str(error) else f" ({_words(second)})"
         left = f"The state after step {trainer.completed} could not be saved{why}; {go_on}"

@@ -66,7 +66,7 @@ def sweep(
         watching: gives the callbacks for the progress of a run.
 
     Raises:
-        UsageError: a config is wrong, or not that of a run that is finished. Nothing was trained then.
+        UsageError: a config is wrong, or differs from that of a finished run; nothing was trained.
     """
     configs: dict[str, RunConfig] = {}
     for point in points:  # all of them, so that the last run's mistake does not wait for the others
@@ -112,7 +112,7 @@ def _finished(place: Path, config: RunConfig) -> bool:
     lines = [*resuming.changed_config(place, config), *changes.values()]
     if lines:
         raise UsageError(
-            f"The finished run {place} cannot be compared with those to come: {'; '.join(lines)}. Choose another "
+            f"The finished run {place} cannot be compared with new ones: {'; '.join(lines)}. Choose another "
             "folder with --dir."
         )
     return True

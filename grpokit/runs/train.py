@@ -1,4 +1,4 @@
-"""Trains as a config says, in a folder of its own."""
+"""Trains as a config says, in the run's own folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def train(
     Args:
         config: the run.
         name: names the folder where the config does not.
-        resume: go on from the folder's last checkpoint; without one, start over.
+        resume: continue from the folder's last checkpoint; without one, start over.
         overwrite: start over, and delete what is in the folder.
         force: resume even though the config or the prompts have changed.
         watcher: callbacks for progress.

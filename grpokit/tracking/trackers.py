@@ -273,7 +273,7 @@ def start(
             for other in trackers:
                 other.finish(failed=True)
             raise UsageError(
-                f"The tracker '{name}' cannot be started: {typed_line(error)}. Mend that, or leave it out of trackers."
+                f"The tracker '{name}' cannot be started: {typed_line(error)}. Fix that, or leave it out of trackers."
             ) from error
         trackers.append(kinds.get(name, Tracker)(started, warn or _warn))
     return trackers

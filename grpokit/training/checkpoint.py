@@ -237,7 +237,7 @@ def _remedy(folder: Path) -> str:
     others = [place for place in steps(folder.parent) if place != folder]
     if others:  # whether that is damaged is seen when it is read
         return f"Delete {folder} to continue from {others[-1]}."
-    return "There is no other checkpoint beside it: start a new run with --overwrite."
+    return "There is no other checkpoint: start a new run with --overwrite."
 
 
 def steps(folder: Path) -> list[Path]:

@@ -246,6 +246,6 @@ def test_a_tracker_that_cannot_start_leaves_no_run(monkeypatch: pytest.MonkeyPat
     kind.requires_logging_directory = False
     monkeypatch.setitem(trackers.LOGGER_TYPE_TO_CLASS, "mlflow", kind)
     monkeypatch.setattr(trackers, "get_available_trackers", lambda: [SimpleNamespace(value="mlflow")])
-    with pytest.raises(UsageError, match=r"'mlflow' cannot be started: PermissionError: log in first\. Mend that"):
+    with pytest.raises(UsageError, match=r"'mlflow' cannot be started: PermissionError: log in first\. Fix that"):
         train("out", trackers__use=["mlflow"])
     assert not Path("out").exists()

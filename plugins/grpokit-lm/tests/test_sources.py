@@ -96,7 +96,7 @@ def test_a_gguf_file_of_a_repository(cached: Path) -> None:
     loaded = load_model("org/tiny/tiny.gguf")
     assert torch.equal(loaded.model.lm_head.weight, tiny_model("llama", seed=1).lm_head.weight)
     assert load_model(loaded.name, **loaded.options).name == "org/tiny/tiny.gguf"
-    with pytest.raises(UsageError, match=r"'org/absent/a.gguf' is no folder here .* by `hf download org/absent` and"):
+    with pytest.raises(UsageError, match=r"'org/absent/a.gguf' is not a folder here .* by `hf download org/absent` and"):
         load_model("org/absent/a.gguf", local_files_only=True)
 
 
@@ -132,7 +132,7 @@ def test_a_tokenizer_that_cannot_be_fetched(by_name: bool, cached: Path) -> None
     """Though nothing else of the model needs a hub."""
     began = time.monotonic()
     with pytest.raises(
-        UsageError, match=r"The tokenizer 'org/absent' is no folder here and is .* because .*:9 cannot be reached: .*"
+        UsageError, match=r"The tokenizer 'org/absent' is not a folder here and .* because .*:9 cannot be reached: .*"
     ):
         load_model(cached if by_name else tiny_model("llama"), tokenizer="org/absent")
     assert time.monotonic() - began < 5

@@ -129,7 +129,7 @@ def test_an_adapter_of_the_hub_comes_from_the_cache(
         base, "org/empty"
     )
     (repository / "refs" / "main").rename(repository / "refs" / "v2")
-    assert "lora: adapter: The adapter 'org/sft' is no folder here" in refused(base, "org/sft")
+    assert "lora: adapter: The adapter 'org/sft' is not a folder here" in refused(base, "org/sft")
     assert "by `hf download org/sft --revision v3` and" in refused(base, "org/sft", revision="v3")
     policy = CausalLMPolicy(base, max_new_tokens=8, lora={"adapter": "org/sft", "revision": "v2"})
     assert torch.allclose(logits(policy.model), start, rtol=0, atol=1e-4)

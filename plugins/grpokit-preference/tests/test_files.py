@@ -32,7 +32,7 @@ def test_published_weights_that_are_not_here_say_how_to_come_by_them(tiny):
     )
     assert said.startswith("The reward 'pickscore': ")
     assert "`hf download yuvalkirstain/PickScore_v1`" in said
-    assert "The tokenizer 'laion/CLIP-ViT-H-14-laion2B-s32B-b79K' is no folder here" in refusal("pickscore", {})
+    assert "The tokenizer 'laion/CLIP-ViT-H-14-laion2B-s32B-b79K' is not a folder here" in refusal("pickscore", {})
     for name, repository, file in (
         ("hpsv2", "xswu/HPSv2", "HPS_v2.1_compressed.pt"),
         ("imagereward", "THUDM/ImageReward", "ImageReward.pt"),
