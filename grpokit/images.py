@@ -98,7 +98,7 @@ def is_picture_name(name: str) -> bool:
 
 
 def hidden(path: Path) -> bool:
-    """Whether a file is hidden, such as the `._1.png` that macOS writes beside a `1.png`."""
+    """Whether a file is hidden, such as the `._1.png` that macOS writes next to a `1.png`."""
     return path.name.startswith(".")
 
 

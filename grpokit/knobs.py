@@ -62,7 +62,7 @@ class TrainerSettings:
         group_size: G, samples per prompt; GRPO compares the samples of a group with each other.
         micro_batch_size: the most rows in one forward and backward pass; changes memory and speed, not the result.
         micro_batch_tokens: the most decisions scored in one pass, padding included: rows x the longest row, or the sum
-            of all rows with a policy that packs them; a longer row has a pass of its own. None sets no such bound.
+            of all rows with a policy that packs them; a longer row gets its own pass. None sets no bound.
         rollout_batch_size: the most rows drawn at a time; None draws all at once.
         updates_per_rollout: passes over a rollout.
         minibatches: optimizer steps per pass, each on an equal share of the groups.
@@ -257,7 +257,7 @@ class ClipSettings:
     Attributes:
         clip_range: how far below 1 the ratio counts.
         clip_range_high: how far above 1 the ratio counts; None means as far as below.
-        dual_clip: c > 1 (3 is usual): the loss of a decision with A < 0 is at most -c A; None sets no such bound.
+        dual_clip: c > 1 (3 is usual): the loss of a decision with A < 0 is at most -c A; None sets no bound.
     """
 
     clip_range: Positive = 0.2

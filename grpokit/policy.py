@@ -160,7 +160,7 @@ class Policy(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
-        """Take over what `state_dict` gave, to the bit.
+        """Load what `state_dict` returned, exact to the bit.
 
         Args:
             state: tensors are on the CPU, or sharded as the policy's own.
@@ -182,12 +182,12 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def optional(policy: object, name: str) -> Any:
-    """What a policy has under an optional name of the contract; the default of `Policy` if it is no subclass."""
+    """What a policy has under an optional name of the contract; the default of `Policy` if it is not a subclass."""
     default = getattr(Policy, name)
     return getattr(policy, name, MethodType(default, policy) if callable(default) else default)
 
 
 def joined(parts: Sequence[Decisions], *, dim: int) -> Decisions:
-    """Rows behind rows (`dim` 0), or consecutive slices of the same rows (1)."""
+    """Concatenated: rows (`dim` 0), or consecutive slices of the same rows (1)."""
     tensors = {name: [getattr(part, name) for part in parts] for name, x in vars(parts[0]).items() if x is not None}
     return Decisions(**{name: torch.cat(several, dim=dim) for name, several in tensors.items()})

@@ -175,7 +175,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
     @property
     def steps_left(self) -> dict[str, int]:
-        """The steps to come, under an empty name."""
+        """The remaining steps, under an empty name."""
         return {"": self.steps - self.completed}
 
     @property
@@ -285,11 +285,11 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         return {**own, **self._parts, checkpoint.POLICY: self.policy}
 
     def check_reference(self) -> None:
-        """Make sure that the reference is still what it was."""
+        """Make sure that the reference has not changed."""
         self._probe.check_before_save(step=self.completed)
 
     def go_on(self, *, when: str) -> None:
-        """Continue from what was loaded."""
+        """Continue from the loaded state."""
         self.drop_pending()
         self._policy.updated(self.version)
         self._probe.check(when=when)

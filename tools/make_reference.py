@@ -48,7 +48,7 @@ PARTS = {  # heading -> the model that declares its keys; the words below each h
         "A list of [stretches in which one policy learns](../configs.md#phases). `trainer` inside a phase takes the "
         "keys of [`trainer`](#trainer) except `steps`, `device` and `mixed_precision`.",
     ),
-    "run": ("RunSettings", "What a run leaves behind."),
+    "run": ("RunSettings", "What a run saves."),
     "trackers": ("TrackersConfig", "Other places that metrics go to: see [Trackers](../trackers.md)."),
 }
 

@@ -152,7 +152,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _another_says(error: GrpokitError) -> bool:
-    """Whether process 0 prints this error too; it gets the time for it, since torchrun ends all after the first."""
+    """Whether process 0 prints this error too; it gets time for that, since torchrun ends all after the first exit."""
     if is_first():
         return False
     if "grpokit.processes.team" not in sys.modules:
@@ -185,7 +185,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def grid(titles: Iterable[str], rows: Iterable[Iterable[str]], *, words: Collection[str] = ()) -> Table:
-    """A table of numbers behind a name.
+    """A table of numbers after a name.
 
     Args:
         titles: of the columns; the first holds the names.

@@ -255,7 +255,7 @@ def _print_texts(samples: Sequence[Sample]) -> None:
 
 
 def _nested(summary: Mapping[str, float]) -> dict[str, dict[str, float | None]]:
-    """Score -> its mean and the half-width of its 95 % interval, None where there is no number."""
+    """Score -> its mean and the half-width of its 95 % interval, None if there is no number."""
     number = {key: value if math.isfinite(value) else None for key, value in summary.items()}
     return {key: {"mean": number[key], "ci95": number[f"{key}/ci95"]} for key in summary if f"{key}/ci95" in summary}
 

@@ -27,8 +27,7 @@ def plan(
     overrides: Overrides = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="A card: 'RTX 4090', 'A100 40GB', 'H100' or 'H200'.")] = None,
     prompt_tokens: Annotated[
-        int | None,
-        typer.Option("--prompt-tokens", min=1, help="Tokens of a prompt; by default an assumed number."),
+        int | None, typer.Option("--prompt-tokens", min=1, help="Tokens of a prompt; by default an estimate.")
     ] = None,
     phase: Annotated[str | None, typer.Option("--phase", help="A phase of the run; by default the first.")] = None,
 ) -> None:

@@ -60,8 +60,7 @@ def score(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the summary goes to stderr.")] = False,
     max_pixels: Annotated[
-        int | None,
-        typer.Option("--max-pixels", min=1, help="The most pixels of a picture; by default 36 million."),
+        int | None, typer.Option("--max-pixels", min=1, help="Most pixels of a picture; by default 36 million.")
     ] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples in memory at a time.")] = 32,
 ) -> None:

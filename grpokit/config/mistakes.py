@@ -105,7 +105,7 @@ def groups(model: type[BaseModel]) -> dict[str | int, list[str]]:
 
 
 def _beside(path: Path, model: type[BaseModel]) -> list[str]:
-    """The keys of the group that a key stands in."""
+    """The keys of the group that a key is in."""
     for part in path[:-1]:
         if isinstance(part, int):
             continue

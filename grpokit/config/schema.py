@@ -68,7 +68,7 @@ class TrackersConfig(Strict):
 
 
 class RunSettings(Strict):
-    """What a run leaves behind."""
+    """What a run saves."""
 
     dir: Text | None = Field(default=None, description="the run folder; by default runs/<config's name>")
     save_every: Whole = Field(default=0, description="checkpoint every n steps; 0: only at the end")
@@ -154,7 +154,7 @@ class RunConfig(Strict, SeedSettings):
 
     @contextmanager
     def at(self, *path: str | int) -> Iterator[None]:
-        """An error in here begins with the place of a key."""
+        """Inside, errors begin with the place of a key."""
         try:
             yield
         except UsageError as error:
@@ -194,8 +194,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a config file and apply `key=value` overrides such as `trainer.steps=50` or `rewards.0.weight=1`.
 
     Raises:
-        ConfigError: the file is missing or not YAML, or the config is wrong. The message names the file and, where
-            there is one, the line.
+        ConfigError: the file is missing or not YAML, or the config is wrong. The message names the file and, if known,
+            the line.
     """
     return parse(files.read_text(path, kind="config file", error=ConfigError, most=2**20), str(path), overrides)
 

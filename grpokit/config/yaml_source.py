@@ -59,7 +59,7 @@ def read(text: str, name: str) -> tuple[Any, Source]:
     """Read YAML; `name` names it in messages, such as its file.
 
     Raises:
-        ConfigError: it is not YAML; with the line where there is one.
+        ConfigError: it is not YAML; with the line if it is known.
     """
     source = Source(name)
     try:

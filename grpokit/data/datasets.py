@@ -74,7 +74,7 @@ def read_dataset(
         remedy = ""
         if isinstance(error, ConnectionError):
             reason = f"it is not in the cache, and {away}" if away else reason
-            remedy = " Fetch it where there is a network, or give a folder with its files."
+            remedy = " Fetch it on a machine with a network, or give a folder with its files."
         elif "pick one among" in reason:
             remedy = " Name it with `subset`."
         raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {reason}.{remedy}") from error

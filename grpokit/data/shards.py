@@ -1,4 +1,4 @@
-"""WebDataset shards: tar archives in which the files of a sample share a name, `0001.jpg` beside `0001.json`.
+"""WebDataset shards: tar archives in which the files of a sample share a name, such as `0001.jpg` and `0001.json`.
 
 Only an index is kept in memory: the texts, and where each picture lies. A picture is read from its shard when its
 prompt is asked for, so shards may be larger than memory, and nothing is unpacked.

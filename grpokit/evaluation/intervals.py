@@ -68,13 +68,13 @@ class Mean:
 def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float], prompts: Sequence[int]) -> Mean:
     """The mean of the rows' totals (see `grpokit.reward_totals.totals`), with its interval.
 
-    A total replaces missing scores by means, and a replacement is not an observation. So the mean is written as a
+    A total replaces missing scores with means, and a replacement is not an observation. So the mean is written as a
     weighted sum of the existing scores, and a score's influence is its weight times its deviation from its column's
     mean. Missing scores then widen the interval, and correlations between columns are accounted for. The degrees of
     freedom are those of the column with scores for the fewest prompts.
 
     Args:
-        columns: R of [B]; NaN where there is no score.
+        columns: R of [B]; NaN without a score.
         weights: R; a column with the weight 0 does not count.
         prompts: [B], the id of each row's prompt.
 

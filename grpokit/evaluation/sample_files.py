@@ -23,7 +23,7 @@ from grpokit.images import MAX_PIXELS, PICTURES, hidden, open_picture, other_pic
 from grpokit.types import Prompt, Sample
 
 SAMPLES = "samples.jsonl"
-"""The file that `grpokit sample` and a run's evaluations write beside their pictures."""
+"""The file that `grpokit sample` and a run's evaluations write next to their pictures."""
 
 _RECORDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 _NUMBERED = re.compile(r"([0-9]+)(?:[-_]([0-9]+))?")
@@ -166,7 +166,7 @@ def _refuse_run(folder: Path) -> None:
 
 
 def _without(path: Path, options: Mapping[str, object]) -> Path:
-    """The path of records, beside which no prompt, target or source is given."""
+    """The path of records; refuses a prompt, target or source given with it."""
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UsageError(

@@ -96,7 +96,7 @@ class ZeroStd(Observer):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`; under another limit the run counts as not converged."""
+        """Load a result of `state_dict`; under another limit the run counts as not converged."""
         self.count, self.warned = int(state.get("count", 0)), bool(state.get("warned", False))
         self.best, self.streak_best = (
             -math.inf if state.get(name) is None else float(state[name]) for name in ("best", "streak_best")

@@ -182,7 +182,7 @@ class _Block:
 
 
 def _display() -> Any:
-    """A place for the block in the notebook's cell; None where there is no notebook."""
+    """A place for the block in the notebook's cell; None outside a notebook."""
     try:
         from IPython import get_ipython
         from IPython.display import display

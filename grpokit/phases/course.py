@@ -70,7 +70,7 @@ class Course:
         return {"stretches": [vars(stretch).copy() for stretch in self.begun]}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`."""
+        """Load a result of `state_dict`."""
         begun = [Stretch(**stretch) for stretch in state["stretches"]]
         self.stretches = begun + [Stretch(phase=name, planned=steps) for name, steps in self._listed[len(begun) :]]
 

@@ -59,7 +59,7 @@ class PhasedTrainer(Loop):
 
     @property
     def steps_left(self) -> dict[str, int]:
-        """The steps to come of each phase."""
+        """The remaining steps of each phase."""
         return {name: phase.trainer.steps - phase.trainer.completed for name, phase in self.phases.items()}
 
     @property
@@ -123,12 +123,12 @@ class PhasedTrainer(Loop):
         return {**parts, **policies}
 
     def check_reference(self) -> None:
-        """Make sure that the references are still what they were."""
+        """Make sure that the references have not changed."""
         for trainer in self._trainers:
             trainer.check_reference()
 
     def go_on(self, *, when: str) -> None:
-        """Continue from what was loaded."""
+        """Continue from the loaded state."""
         for trainer in self._trainers:
             trainer.go_on(when=when)
         if "" in self.phases:

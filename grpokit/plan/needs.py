@@ -32,7 +32,7 @@ class Job:
         prompts: P, groups per step.
         group_size: G.
         micro_batch_size: the most rows in one pass.
-        micro_batch_tokens: the most decisions in one pass; None sets no such bound.
+        micro_batch_tokens: the most decisions in one pass; None sets no bound.
         rollout_rows: the most rows drawn at a time: those of whole groups, or of a part of one.
         passes: passes over a rollout with gradient.
         updates: optimizer steps per rollout.

@@ -73,8 +73,8 @@ def _meet_others() -> None:
 def _unused_part(store: Store, rank: int, size: int) -> Store:
     """A part of the store without the entries of earlier processes.
 
-    torchrun starts processes again with the store of those that have ended, and their addresses still stand in it. So
-    each puts a word of its own there, and the part is named after the words that all see: TORCHELASTIC_RESTART_COUNT
+    torchrun starts processes again with the store of those that have ended, and it still has their addresses. So each
+    process adds a random word, and the part is named after the words that all see: TORCHELASTIC_RESTART_COUNT
     differs between machines, of which only that of the lost process counts the restart.
     """
     words, names = [f"word/{i}" for i in range(size)], [f"name/{i}" for i in range(size)]

@@ -3,7 +3,7 @@
 Each draws and scores its own whole groups; what follows from all rows, each decides alike from gathered values. A
 process that fails inside `failing_together` meets the others once more, with its error, which they read where they meet
 next; so whatever can fail between a meeting and a collective call behind it is done before the meeting. Gradients are
-summed once for each optimizer step, outside of the policy: there is no wrapper, and a forward pass waits for nobody.
+summed once for each optimizer step, outside of the policy: there is no wrapper, and no forward pass waits.
 """
 
 from __future__ import annotations

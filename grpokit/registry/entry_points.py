@@ -162,7 +162,7 @@ def described(error: BaseException) -> str:
     line = typed_line(error)
     if "torchvision::nms does not exist" in line:
         line += (
-            " (this torchvision was built for another torch, usually a CUDA build beside a CPU torch: "
+            " (this torchvision was built for another torch, usually a CUDA build with a CPU torch: "
             "install the build of torchvision that matches your torch)"
         )
     return line

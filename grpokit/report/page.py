@@ -32,7 +32,7 @@ _PROGRAM = ("dom.js", "samples.js", "curves.js", "tables.js", "compare.js", "app
 
 
 def alarm(run: Path) -> str:
-    """The report's alarm about reward hacking on held-out prompts; empty where there is no sign of it."""
+    """The report's alarm about reward hacking on held-out prompts; empty if there is no sign of it."""
     return hacking(headline(read(run)))
 
 
@@ -41,7 +41,7 @@ def write(run: Path, *, out: Path | None = None) -> Path:
 
     Args:
         run: the run folder.
-        out: the page's file; by default `report.html` in the run folder, with `report.png` beside it if matplotlib is
+        out: the page's file; by default `report.html` in the run folder, with `report.png` next to it if matplotlib is
             installed.
 
     Raises:

@@ -20,7 +20,7 @@ Verdict = Literal["better", "worse", "even", "unknown"]
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One score before and after; None where there is no number.
+    """One score before and after; None if there is no number.
 
     Attributes:
         name: of the reward, or "reward" for the weighted sum.

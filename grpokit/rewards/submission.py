@@ -49,7 +49,7 @@ def from_message(rows: Sequence[int], message: Sequence[Any]) -> Portion:
     """The portion of some rows that `to_message` took apart.
 
     Raises:
-        ValueError, TypeError: it is no message.
+        ValueError, TypeError: it is not a message.
     """
     values, failure, error = message
     if error is not None:

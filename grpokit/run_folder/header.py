@@ -60,9 +60,9 @@ def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
 
 @contextmanager
 def begun(folder: Path, *, resumed: bool) -> Iterator[None]:
-    """Make the folder of a new run, or empty it. After an error in here nothing is left of that run.
+    """Make the folder of a new run, or empty it. After an error inside, nothing is left of that run.
 
-    Until the end it is marked: a start after a kill takes it as empty.
+    Until the end it is marked: after a kill it counts as empty.
 
     Raises:
         RunError: it cannot be emptied or made.
@@ -143,7 +143,7 @@ def write_header(folder: Path, config: RunConfig, data: Mapping[str, Any]) -> No
 
 
 def write_machine(folder: Path, device: torch.device) -> None:
-    """Write when and on what a run began, for its report; a resume leaves it as it is.
+    """Write when and on what a run began, for its report; a resume does not change it.
 
     Raises:
         RunError: the file cannot be written.

@@ -49,7 +49,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def lock_of(folder: Path) -> Path:
-    """The file beside a run folder that is locked while a process trains there; a link to the folder is the folder."""
+    """The file next to a run folder that is locked while a process trains there; a link to the folder is the folder."""
     real = Path(os.path.realpath(folder))
     return real.parent / f".{real.name}.lock"
 

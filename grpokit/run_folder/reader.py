@@ -176,7 +176,7 @@ def _planned(settings: Mapping[str, Any]) -> int:
 
 
 def read_rows(path: Path) -> Rows:
-    """The rows of a file with one JSON object a line; none where there is no file.
+    """The rows of a file with one JSON object a line; none without the file.
 
     A torn last line, as a kill or a running training leaves it, is left out.
 

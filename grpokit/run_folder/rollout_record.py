@@ -59,7 +59,7 @@ class Recorded:
 
 
 def folder_of(run: Path, step: int) -> Path:
-    """Where the record of a step stands."""
+    """The folder of a step's record."""
     return run / ROLLOUTS / step_name(step)
 
 

@@ -139,7 +139,7 @@ HEADINGS = ("tau", "other best", "groups", "first third", "last third")
 
 
 def table(result: Rescored, name: str) -> Iterator[tuple[str, ...]]:
-    """Rows of `HEADINGS` behind a name: the new reward, then the recorded ones, the weighted sum last."""
+    """Rows of `HEADINGS` after a name: the new reward, then the recorded ones, the weighted sum last."""
     yield f"{name} (new)", "", "", "", *result.thirds(result.means)
     for column, ranking in sorted(result.rankings.items(), key=lambda pair: pair[0] == "reward"):
         count = len(ranking.taus)

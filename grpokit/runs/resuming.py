@@ -58,7 +58,7 @@ def changed_prompts(folder: Path, now: Digests, sequences: Mapping[str, PromptSe
     """How the prompts differ from those that a run was started with.
 
     Args:
-        folder: the run's; without `data.json`, as beside a checkpoint that was copied, nothing is known to differ.
+        folder: the run's; without `data.json`, as with a copied checkpoint, nothing is known to differ.
         now: the digests of the prompts.
         sequences: the prompts themselves, by the same names; those that are left out are not compared.
 
@@ -93,7 +93,7 @@ def refuse_changes(folder: Path, config: RunConfig, prompts: Mapping[str, str]) 
 
     Args:
         folder: the run's.
-        config: as it is now.
+        config: the current one.
         prompts: what `changed_prompts` gives.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What happens when a run fails: it is saved, and the message says what is left and how to go on."""
+"""What happens when a run fails: it is saved, and the message says what is left and how to continue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grpokit.training import checkpoint
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """Code in here that would end the process, such as a policy's, fails the run with words instead."""
+    """Code inside that would end the process, such as a policy's, fails the run with a message instead."""
     try:
         yield
     except SystemExit as end:
@@ -28,7 +28,7 @@ def no_exit() -> Iterator[None]:
 
 @contextmanager
 def saved_on_error(run: Run) -> Iterator[None]:
-    """After an error in here, the run is saved, the report is written, and the message says how to go on."""
+    """After an error inside, the run is saved, the report is written, and the message says how to continue."""
     try:
         yield
     except Exception as error:

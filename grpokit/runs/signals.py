@@ -43,7 +43,7 @@ def without_ends() -> Iterator[None]:
 
 @contextmanager
 def handled(handler: Callable[[int, Any], Any] | signal.Handlers, *numbers: signal.Signals) -> Iterator[None]:
-    """Handle signals in here; `nohup` keeps SIGHUP away."""
+    """Handle signals inside; `nohup` keeps SIGHUP away."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

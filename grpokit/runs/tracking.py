@@ -1,7 +1,7 @@
 """A run's trackers: steps come from the trainer, evaluations and the config from here.
 
-`trackers.json` in the run folder keeps what a resume needs to go on in the same W&B run without doubled entries.
-TensorBoard hides what lies behind the checkpoint by itself.
+`trackers.json` in the run folder keeps what a resume needs to continue the same W&B run without doubled entries.
+TensorBoard itself hides what is after the checkpoint.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _options(chosen: TrackersConfig, folder: Path, completed: int, state: dict[s
 def _state(folder: Path) -> dict[str, Any]:
     """What W&B has of this run: its id, the last step and the last evaluation; empty where it has nothing.
 
-    Steps behind the checkpoint count too, so this looks at the journal before a resume cuts it.
+    Steps after the checkpoint count too, so this looks at the journal before a resume cuts it.
     """
     if not (folder / TRACKERS).is_file():
         return {}

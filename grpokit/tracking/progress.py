@@ -79,7 +79,7 @@ class Eta:
 
         Args:
             phase: its phase; empty for the only one.
-            left: phase -> steps to come.
+            left: phase -> remaining steps.
         """
         now = time.monotonic()
         times = self._times.setdefault(phase, [])

@@ -55,5 +55,5 @@ class AdaptiveEntropy:
         return {"coef": self.coef, "entropy": self.entropy}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`."""
+        """Load a result of `state_dict`."""
         self.coef, self.entropy = state.get("coef", self._objective.entropy_coef), state.get("entropy")

@@ -252,7 +252,7 @@ def latest(folder: Path) -> Path | None:
 
 
 def mark_best(place: Path) -> None:
-    """Let `best` beside a checkpoint be a link to it, or a copy where there are no links; `prune` then keeps it."""
+    """Make `best`, next to a checkpoint, a link to it, or a copy without link support; `prune` then keeps it."""
     best, link = place.with_name(BEST), place.with_name(f".{BEST}.partial")
     with writing(best):
         delete(link)

@@ -45,7 +45,7 @@ def with_spread(
     """Replace the groups whose advantages are all 0, until none is left or the `most` attempts are used up.
 
     `draw` makes (attempt from 1, places of groups, prompts that were used, scores of the other groups) these groups
-    again. The metrics tell what drawing them took, if groups may be drawn again.
+    again. The metrics show what drawing them took, if groups may be drawn again.
     """
     if not most:
         return first, {}

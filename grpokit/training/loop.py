@@ -1,4 +1,4 @@
-"""What a trainer of one policy and one of several phases have in common: they take steps, are saved, and go on."""
+"""What a trainer of one policy and one of several phases have in common: they take steps, are saved, and continue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Loop(ABC):
     @property
     @abstractmethod
     def steps_left(self) -> dict[str, int]:
-        """The steps to come of each phase; the name of an only one is empty."""
+        """The remaining steps of each phase; the name of an only one is empty."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -62,11 +62,11 @@ class Loop(ABC):
 
     @abstractmethod
     def check_reference(self) -> None:
-        """Make sure before a checkpoint is written that the reference is still what it was."""
+        """Make sure, before a checkpoint is written, that the reference has not changed."""
 
     @abstractmethod
     def go_on(self, *, when: str) -> None:
-        """Continue from what was loaded; a message says when, such as "after loading runs/a"."""
+        """Continue from the loaded state; a message says when, such as "after loading runs/a"."""
 
     @abstractmethod
     def drop_pending(self) -> None:

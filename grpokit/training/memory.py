@@ -113,7 +113,7 @@ class Sizes:
         return {name: [size, getattr(self, name)] for name, size in self._wanted.items() if getattr(self, name) != size}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`, except for a size that is now wanted to be another."""
+        """Load a result of `state_dict`, except for a size that is now wanted to be another."""
         for name, size in self._wanted.items():
             wanted, fits = state.get(name, (size, size))
             setattr(self, name, fits if wanted == size else size)

@@ -102,7 +102,7 @@ class ReferenceProbe:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`, if its prompt is still there."""
+        """Load a result of `state_dict`, if its prompt is still there."""
         self.rollout, self.prompt = None, int(state.get("prompt", 0))
         if not state:
             return

@@ -23,7 +23,7 @@ class Stateful(Protocol):
         ...
 
     def load_state_dict(self, state: State, /) -> None:
-        """Take over a result of `state_dict`."""
+        """Load a result of `state_dict`."""
         ...
 
 

@@ -31,7 +31,7 @@ class Moments:
         return {"parameters": self._shapes(), **moments}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`, with whole tensors, if it is of the same parameters."""
+        """Load a result of `state_dict`, with whole tensors, if it is of the same parameters."""
         theirs, ours = state["parameters"], self._shapes()
         if theirs != ours:
             changes = {
@@ -74,7 +74,7 @@ class LossScale:
         return {**self.updates.scaler.state_dict(), "skipped": self.updates.skipped}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`; that of another precision changes nothing."""
+        """Load a result of `state_dict`; that of another precision changes nothing."""
         self.updates.skipped = int(state.get("skipped", 0))
         if "scale" in state:
             self.updates.scaler.load_state_dict(dict(state))
@@ -87,12 +87,12 @@ class Position:
     trainer: Any
 
     def state_dict(self) -> State:
-        """Completed steps, updates of the step that was broken off, and how often the weights have changed."""
+        """Completed steps, updates of the interrupted step, and how often the weights have changed."""
         trainer = self.trainer
         return {"step": trainer.completed, "updates_done": trainer.updates.done, "version": trainer.version}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`; a step that was broken off starts over."""
+        """Load a result of `state_dict`; an interrupted step starts over."""
         trainer = self.trainer
         trainer.completed, trainer.version = int(state["step"]), int(state["version"])
         trainer.updates.done, trainer.updates.incomplete = 0, False

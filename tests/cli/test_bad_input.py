@@ -337,7 +337,7 @@ DATA_FILES = {
     "a dataset that is not there": change(
         "data={dataset: no/where}",
         "data.dataset: Dataset 'no/where', split 'train'",
-        "Fetch it where there is a network",
+        "Fetch it on a machine with a network",
     ),
     "a subset of what is no dataset": change("data={prompts: p.jsonl, subset: main}", "'subset' goes with 'dataset'"),
     "a dataset of an empty folder": change("data={dataset: d}", "Dataset 'd', split 'train' cannot", files={"d/x": ""}),

@@ -1,7 +1,7 @@
 """The checks that every reward passes.
 
 Only `numbers` looks at the form of the scores, so that one mistake fails one check. Each call gets a list of its own.
-The modules beside this one and the ladders add checks.
+The modules next to this one and the ladders add checks.
 """
 
 from __future__ import annotations

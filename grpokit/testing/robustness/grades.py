@@ -100,7 +100,7 @@ class LadderReport:
 
     @property
     def worst(self) -> Attack | None:
-        """The attack with the worst grade; among equal ones that which gets furthest without what was asked for."""
+        """The attack with the worst grade; among equals, the one that gets furthest but shows nothing right."""
         attacks = [attack for section in self.sections for attack in section.attacks]
         return max(attacks, key=lambda x: (x.grade, not x.shows, x.reaches), default=None)
 

@@ -114,7 +114,7 @@ def _attacks(
 
 
 def _spellings(word: Word, make: Callable[[str], Any]) -> dict[str, Any]:
-    """The right word, its misspellings, and the word with others beside it."""
+    """The right word, its misspellings, and the word among others."""
     misspelt = {f"{text!r}": make(text) for text in word.misspelt()}
     extra = {f"extra {text!r}": make(text) for text in (f"{word.right} sale", f"open {word.right} sale now")}
     return {"right": make(word.right), **misspelt, **extra}
