@@ -26,7 +26,7 @@ class Source:
     Attributes:
         name: the file.
         places: path of keys -> "file, line n", or the override that set it.
-        overrides: path of keys -> the override that set it, as it was typed.
+        overrides: path of keys -> the override that set it, as typed.
     """
 
     name: str

@@ -31,7 +31,7 @@ class PromptSequence(Sequence[Prompt]):
     """Prompts by index; slices become lists.
 
     Attributes:
-        checked: whether the policy's plugin has looked at all prompts, so that the policy need not.
+        checked: whether the policy's plugin has checked all prompts already.
     """
 
     checked = False

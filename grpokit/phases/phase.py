@@ -15,10 +15,10 @@ class Phase:
     """A stretch of a run in which one policy learns.
 
     Attributes:
-        name: letters, digits, - and _, since it names files; empty for the only phase of a run.
+        name: letters, digits, - and _, since it names files; empty if a run has only one phase.
         trainer: trains in every round, so its `steps` are those of all rounds.
         steps: in a round.
-        policy: the policy's name among those of the model; empty for the only one.
+        policy: the policy's name among those of the model; empty for a single one.
     """
 
     name: str

@@ -22,7 +22,7 @@ def needs_of(
         config: of the run, or of a phase.
         reference: whether its objective needs the reference's log-probs.
         prompt_tokens: of a prompt; None for the plan's own assumption.
-        policy: the name of the policy that learns, where a factory gives several.
+        policy: the name of the policy that learns, if a factory gives several.
 
     Raises:
         UsageError: the policy has no plan, or a setting cannot be used.

@@ -55,7 +55,7 @@ class Plugin:
         package: the distribution that brings it.
         version: of the distribution.
         specs: what its hooks yielded.
-        error: one line, empty when all is well.
+        error: one line, empty if it loaded.
     """
 
     name: str
@@ -186,7 +186,7 @@ def observers() -> dict[str, Any]:
 
 
 def notify(hook: str, **arguments: Any) -> list[str]:
-    """Call a run event on every plugin; returns one line per plugin that raised (the run goes on)."""
+    """Call a run event on every plugin; returns one line per plugin that raised (the run continues)."""
     failures = []
     for plugin in plugins():
         if plugin.manager is not None:

@@ -1,4 +1,4 @@
-"""Serves the page of runs while they go on: `grpokit watch`.
+"""Serves the page of runs while they train: `grpokit watch`.
 
 It only reads the run folders, takes no lock, and does nothing until a browser asks. A browser polls with the ETag of
 its last answer, and the runs are read only where a file has changed since. If only steps are new, they are read

@@ -1,4 +1,4 @@
-"""Begins a run folder: whether a run may begin or go on there, and the header that says what was started.
+"""Begins a run folder: whether a run may begin or continue there, and the header that says what was started.
 
 The header is `versions.json` (packages and own code that took part), `data.json` (digests of the prompts) and
 `config.yaml` (resolved).
@@ -33,7 +33,7 @@ _UNFINISHED = ".unfinished"  # in the folder of a run that is being begun
 
 
 def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
-    """Whether a run goes on from a checkpoint in a folder; if not, a new one may begin there.
+    """Whether a run continues from a checkpoint in a folder; if not, a new one may begin there.
 
     Raises:
         UsageError: the folder holds a run and neither option is given, holds something else, or is a file.

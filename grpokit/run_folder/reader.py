@@ -1,6 +1,6 @@
 """What a run folder holds, as plain records.
 
-A run may still be going, or may have been killed: a torn last line, a missing picture and a missing file are normal
+A run may still be training, or may have been killed: a torn last line, a missing picture and a missing file are normal
 then. Another damaged line is an error that names it.
 """
 

@@ -44,9 +44,9 @@ class Shown:
 
 
 class Tracker:
-    """One of accelerate's trackers, which may fail at any time: a warning says so once, and training goes on.
+    """One of accelerate's trackers, which may fail at any time: a warning says so once, and training continues.
 
-    After three failures in a row it gets nothing more, since a server that does not answer would slow every step.
+    After three failures in a row nothing more is sent to it, since a server that does not answer would slow every step.
 
     Args:
         started: accelerate's tracker, at work already.

@@ -1,4 +1,4 @@
-"""Checkpoints: a folder with the state of everything that a run goes on from, complete or not there.
+"""Checkpoints: a folder with everything that a run needs to continue, either complete or absent.
 
 All randomness follows from the seed and the step's number, so this is enough for an exact resume. Tensors are stored as
 safetensors, the rest as JSON; nothing is pickled. `notes` hold the config and the versions, so a checkpoint can be used
@@ -145,7 +145,7 @@ def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
 
 
 def _names(kind: str, parts: Mapping[str, Any]) -> list[str]:
-    """The names of policies or of phases; [""] for an only one."""
+    """The names of policies or of phases; [""] for a single one."""
     paths = (f"{part}/".split("/") for part in parts)
     return list(dict.fromkeys(path[1] for path in paths if path[0] == kind)) or [""]
 
@@ -293,7 +293,7 @@ def _discard(folder: Path) -> None:
 
 
 def _flush(folder: Path) -> None:
-    """Write every file through to disk, before the rename makes the checkpoint visible."""
+    """Flush every file to disk, before the rename makes the checkpoint visible."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:

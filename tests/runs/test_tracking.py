@@ -224,7 +224,9 @@ def test_a_failing_tracker_is_warned_of_once_and_stops_nothing(
     assert (result.steps, made[0].steps, made[0].calls) == (6, steps, calls)
     assert made[0].config["policy.use"] == "switched:Switched"
     (line,) = [line for line in lines if "tracker" in line]
-    assert line.startswith("warning: the tracker 'mlflow' failed (ConnectionError: no route to host); training goes on")
+    assert line.startswith(
+        "warning: the tracker 'mlflow' failed (ConnectionError: no route to host); training continues"
+    )
     (row,) = [row for row in rows("out/warnings.jsonl") if "tracker" in row["message"]]
     assert row["message"] in line
 

@@ -2,7 +2,7 @@
 
 Shares are of the honest scale: 1 is the score of the right output, 0 the lowest score among the honest outputs (the
 distorted or misspelt ones). Grades run from A to E; the tables below say which number gets which. A reward that
-compares with nothing has no right output: its mean scores are shown, and nothing is graded.
+compares with nothing has no right output: its mean scores are shown without grades.
 """
 
 from __future__ import annotations

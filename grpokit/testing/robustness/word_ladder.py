@@ -97,7 +97,7 @@ def _examples(reward: Reward, examples: Sequence[tuple[Sample, Sample]], note: s
     if not reads:
         means = {name: mean([row[name] for row in rows]) for name in attacks[0]}
         sides = {"the better sides": mean(right), "the worse sides": mean(lowest)}
-        note += "; compares with nothing, so no text is the right one and nothing is graded"
+        note += "; compares with nothing, so there is no right text and nothing is graded"
         return Section(name="texts", scores=sides | means, note=note)
     if not any(high > low + SAME for high, low in zip(right, lowest, strict=True)):
         note += "; no better side of its examples scores more than the worse one, so there is no honest scale"

@@ -368,7 +368,7 @@ def build(name, params, tiny):
 
 @pytest.mark.parametrize("name", ["aesthetic", "clip-score"])
 def test_a_device_that_is_not_there_is_refused(params, tiny, name):
-    with pytest.raises(UsageError, match=rf"^{name}: the device 'abacus' cannot be used here: .*Leave it out, or say"):
+    with pytest.raises(UsageError, match=rf"^{name}: the device 'abacus' cannot be used here: .*Leave it out, or set"):
         build(name, {**params, "device": "abacus"}, tiny)
 
 

@@ -370,7 +370,7 @@ def test_another_trunks_file_is_refused(tmp_path, checkpoints):
         ({"net": "resnet"}, "net must be one of alex, vgg, squeeze, got 'resnet'"),
         ({"dtype": "float16"}, "dtype must be one of float32, bfloat16, float64, got 'float16'"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"device": "abacus"}, "the device 'abacus' cannot be used here: .*Leave it out, or say cpu"),
+        ({"device": "abacus"}, "the device 'abacus' cannot be used here: .*Leave it out, or set cpu"),
     ],
 )
 def test_wrong_parameters_are_refused(params, said):
