@@ -11,7 +11,7 @@
 
 # Submit with: sbatch examples/slurm.sh CONFIG RUN_FOLDER
 # All machines must see the run folder. A lost process is started again by torchrun. A lost machine, a preemption and the
-# time limit put the job back into the queue. It always goes on from the last checkpoint.
+# time limit put the job back into the queue. It always continues from the last checkpoint.
 set -euo pipefail
 
 config=${1:?a preset or a config file}

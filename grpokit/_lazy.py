@@ -1,4 +1,4 @@
-"""Packages whose public names are imported on first use, so that naming one does not import torch."""
+"""Packages whose public names are imported on first use, so naming one does not import torch."""
 
 from __future__ import annotations
 

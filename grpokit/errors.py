@@ -187,12 +187,12 @@ def one_line(error: BaseException, *, most: int = 300) -> str:
     except KeyboardInterrupt:
         raise
     except BaseException:  # a user's class may fail in its __str__
-        return f"{type(error).__name__}, whose text cannot be made"
+        return f"{type(error).__name__}, whose message cannot be shown"
     return plain(text.strip().rstrip("."), most=most) or type(error).__name__
 
 
 def plain(text: str, *, most: int = 300) -> str:
-    """A text on one line, cut after `most` characters, in which nothing moves a cursor.
+    """A text on one line, cut after `most` characters, without control characters.
 
     >>> plain("red:\\n \\x1b[31m")
     'red: \\\\x1b[31m'

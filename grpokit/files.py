@@ -21,21 +21,21 @@ PLAIN_NAME = "letters, digits, - and _, at most 40"
 
 
 def read_bytes(path: Path, *, most: int = 2**30, follow: bool = True) -> bytes:
-    """What a regular file holds: a pipe would never end, and neither would a device.
+    """The bytes of a regular file; reading a pipe or a device might never end.
 
     Args:
         path: the file.
         most: bytes that it may have.
-        follow: links, too.
+        follow: whether to follow links.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or is too large.
+        OSError: it cannot be read, is not a regular file, or is too large.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)  # a pipe is opened without a writer
     with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         if status.st_size <= most and len(content := file.read(most + 1)) <= most:
             return content
     raise OSError(f"it is longer than {most / 2**20:g} MiB")
@@ -58,7 +58,7 @@ def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "
         r"^(\w{2,}):/(?!/)", r"\1://", shown(str(path), most=1000)[1:-1]
     )  # a Path drops a slash of an address
     if "://" in name:
-        remedy = "It is an address: download it, and give the file."
+        remedy = "It is an address: download it and give the file."
     try:
         text = read_bytes(path, most=most).decode("utf-8-sig")
         return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -91,7 +91,7 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """In here a full disk or a folder without permission is an error of the run.
+    """Inside, a full disk or a folder without permission is an error of the run.
 
     Raises:
         RunError: names what could not be written.
@@ -103,7 +103,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole file or nothing; half a surrogate pair, which UTF-8 cannot hold, as its JSON escape.
+    """Write a whole file or nothing; an unpaired surrogate, which UTF-8 cannot hold, as its JSON escape.
 
     Raises:
         RunError: it cannot be written.
@@ -116,7 +116,7 @@ def share(place: Path) -> None:
     """Let others read a file, or all in a folder, as the umask allows; libraries keep what they write to the owner.
 
     Args:
-        place: the file or folder. What has been made readable, writable or executable in another way stays so.
+        place: the file or folder. Any other permissions stay as they were set.
     """
     for path in place.rglob("*") if place.is_dir() else (place,):
         mode = stat.S_IMODE(path.lstat().st_mode)
@@ -142,7 +142,7 @@ def read_json(path: Path) -> Any:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
     """
     try:
         return json.loads(read_bytes(path, follow=False))
@@ -151,7 +151,7 @@ def read_json(path: Path) -> Any:
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether a name is one that a folder can have everywhere: `PLAIN_NAME` says what it is made of."""
+    """Whether a folder can have this name on any system: `PLAIN_NAME` describes such names."""
     return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", name) is not None
 
 

@@ -100,7 +100,7 @@ class Objective(ObjectiveSettings, ABC):
         if self.needs_reference and self.kl_bias_correction and action_dims > 1:
             raise UsageError(
                 "kl_bias_correction weights the KL by a decision's importance ratio, but here a decision has "
-                f"{action_dims:,} dimensions, and the ratio is that of one. Leave it out, and set kl: gaussian."
+                f"{action_dims:,} dimensions, and the ratio is per dimension. Leave it out, and set kl: gaussian."
             )
 
     def __call__(

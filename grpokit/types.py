@@ -176,7 +176,7 @@ class Trace:
 class Rollout:
     """B = P * G samples with the decisions that made them.
 
-    Facts about groups and lengths are on the CPU, so that nobody waits for the device to decide what to do next.
+    Facts about groups and lengths are on the CPU, so deciding what to do next need not wait for the device.
 
     Attributes:
         samples: B samples, for the rewards.
@@ -271,7 +271,7 @@ class PendingRollout(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Draw no more of it; nobody will ask for the result."""
+        """Stop drawing it; the result is not needed."""
         ...
 
 

@@ -198,7 +198,7 @@ def test_texts_in_shards_are_utf_8(tmp_path: Path) -> None:
         ("p.csv", "prompt,target\na cat, black,x\n", r"row 1 \(line 2\) has 3 cells.*names 2 columns"),
         ("p.csv", "prompt,prompt\na,b\n", "has two columns 'prompt'"),
         ("p.csv", "", "holds no prompt"),
-        ("p.tsv", 'prompt\ttarget\n"CAT" on a sign\t1\n', "line 2: .*A cell with quotes"),
+        ("p.tsv", 'prompt\ttarget\n"CAT" on a sign\t1\n', "line 2: .*cell that contains quotes"),
         (
             "p.jsonl",
             '{"prompt": "a", "source": "a.tiff"}\n{"prompt": "b", "source": "x"}',
@@ -210,7 +210,7 @@ def test_texts_in_shards_are_utf_8(tmp_path: Path) -> None:
         (
             "p.jsonl",
             '{"prompt": [{"role": "assistant", "content": "a"}]}',
-            "expected a text, or messages with a user's",
+            "expected a text, or messages",
         ),
         ("p.jsonl", '{"prompt": "a", "image": "a.png", "source": "b.png"}', "has both image and source"),
     ],

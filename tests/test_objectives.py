@@ -284,7 +284,7 @@ def test_the_gradient_of_a_bias_corrected_kl_is_the_true_one(kind: str) -> None:
 
 
 def test_a_bias_correction_is_refused_where_the_ratio_is_of_one_dimension_of_many() -> None:
-    with pytest.raises(UsageError, match="a decision has 64 dimensions, and the ratio is that of one"):
+    with pytest.raises(UsageError, match="a decision has 64 dimensions, and the ratio is per dimension"):
         GRPO(kl="k1", kl_coef=0.1, kl_bias_correction=True).check_dimensions(64)
     with pytest.raises(UsageError, match="kl 'gaussian' is exact, so kl_bias_correction has nothing to correct"):
         GRPO(kl="gaussian", kl_bias_correction=True)

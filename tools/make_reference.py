@@ -33,7 +33,7 @@ PARTS = {  # heading -> the model that declares its keys; the words below each h
     "policy": ("Component", "What learns. The keys beside `use` go to the policy's factory."),
     "data": ("DataConfig", "Where prompts come from: exactly one of `prompts`, `dataset` and `use`."),
     "eval": ("EvalConfig", "The held-out prompts, from at most one of `prompts`, `split` and `fraction`."),
-    "rewards": ("RewardConfig", "A list. The keys beside these go to the reward's factory."),
+    "rewards": ("RewardConfig", "A list. All other keys go to the reward's factory."),
     "trainer": (
         "TrainerConfig",
         "How the policy learns. [Objectives](../objectives.md) has the defaults of each objective.",
@@ -48,8 +48,8 @@ PARTS = {  # heading -> the model that declares its keys; the words below each h
         "A list of [stretches in which one policy learns](../configs.md#phases). `trainer` inside a phase takes the "
         "keys of [`trainer`](#trainer) except `steps`, `device` and `mixed_precision`.",
     ),
-    "run": ("RunSettings", "What a run leaves behind."),
-    "trackers": ("TrackersConfig", "Where metrics go as well, as [Trackers](../trackers.md) says."),
+    "run": ("RunSettings", "What a run saves."),
+    "trackers": ("TrackersConfig", "Other places that metrics go to: see [Trackers](../trackers.md)."),
 }
 
 

@@ -36,9 +36,9 @@ _SETTINGS: dict[str, Any] = {
 
 
 class Commands(typer.core.TyperGroup):
-    """The core's commands, and those of plugins, of which only the one that is called is imported.
+    """The core's commands and those of plugins; a plugin's command is imported when it is called.
 
-    Help lists those of grpokit's own plugins, without a look at what is installed; `grpokit plugins` lists all.
+    Help lists those of grpokit's own plugins, installed or not; `grpokit plugins` lists all.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -46,7 +46,7 @@ class Commands(typer.core.TyperGroup):
         return list({**self.commands, **commands()})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command; of a plugin's what the list of commands shows."""
+        """A command; for a plugin's command, only its entry in the list of commands."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         summary = commands().get(cmd_name)
@@ -98,7 +98,7 @@ def _options(
 
 
 def for_one_process(what: str) -> None:
-    """Refuse what several processes that torchrun starts would each do alone.
+    """Refuse a command that does not share its work among the processes of torchrun.
 
     Args:
         what: the command.
@@ -111,18 +111,18 @@ def for_one_process(what: str) -> None:
 
 
 def started_together() -> int:
-    """How many processes train together, as torchrun tells each of them."""
+    """The number of processes that torchrun started to train together."""
     size = os.environ.get("WORLD_SIZE", "1")
     return int(size) if size.isdecimal() else 1
 
 
 def is_first() -> bool:
-    """Whether this is the process that speaks: of those that torchrun starts, the one with rank 0."""
+    """Whether this process prints: rank 0 among those of torchrun, or the only process."""
     return started_together() <= 1 or os.environ.get("RANK", "0") == "0"
 
 
 def main() -> None:
-    """Entry point of the `grpokit` command: an error of grpokit's is one message and its exit code, no traceback."""
+    """Entry point of the `grpokit` command: grpokit's own errors print one message and no traceback."""
     display.prepare()
     warnings.formatwarning = _on_one_line
     sys.path.append(os.getcwd())  # so that a config can name `my_rewards:brightness` in a file beside it
@@ -141,7 +141,7 @@ def main() -> None:
 
 
 def _end(code: int) -> NoReturn:
-    """Exit. Where other processes may still be met, PyTorch is not taken apart: its threads would abort this one."""
+    """Exit. With other processes, PyTorch is not shut down first: its threads would abort this process."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_initialized():
         atexit._run_exitfuncs()
@@ -152,7 +152,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _another_says(error: GrpokitError) -> bool:
-    """Whether process 0 prints this error too; it gets the time for it, since torchrun ends all after the first."""
+    """Whether process 0 prints this error too; it gets time for that, since torchrun ends all after the first exit."""
     if is_first():
         return False
     if "grpokit.processes.team" not in sys.modules:
@@ -170,12 +170,12 @@ def _another_says(error: GrpokitError) -> bool:
 
 
 def _on_one_line(message: Warning | str, *where: object, **further: object) -> str:
-    """A warning for someone who typed a command: without the line of code that gave it."""
+    """A warning on the command line: without the line of code that raised it."""
     return f"warning: {' '.join(str(message).split())}\n"
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where tables go: as wide as the terminal or COLUMNS says, and 160 columns where neither says anything."""
+    """The console for tables: as wide as the terminal or COLUMNS, else 160 columns."""
     from rich.console import Console
 
     screen = Console(highlight=False, stderr=stderr)
@@ -185,7 +185,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def grid(titles: Iterable[str], rows: Iterable[Iterable[str]], *, words: Collection[str] = ()) -> Table:
-    """A table of numbers behind a name.
+    """A table of numbers after a name.
 
     Args:
         titles: of the columns; the first holds the names.

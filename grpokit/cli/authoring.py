@@ -25,7 +25,7 @@ def new(
 ) -> None:
     """Write the package of a new reward or policy.
 
-    The package works and has tests. Change it into your own.
+    The package works and has tests. Edit it to make it your own.
     """
     from grpokit.scaffold import write
 

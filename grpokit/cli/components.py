@@ -30,9 +30,9 @@ def plugins(
 ) -> None:
     """List the installed policies, rewards and presets.
 
-    It lists advantages and objectives, too, and placements of rewards. Each has the package that brings it, and a mark
-    if it is broken or ambiguous; presets say what they need and how long they take. With a name it shows the parameters
-    with their defaults, or a preset's config.
+    It lists advantages and objectives, too, and placements of rewards. Each is shown with the package that brings it,
+    and is marked if broken or ambiguous; presets say what they need and how long they take. With a name it shows the
+    parameters with their defaults, or a preset's config.
     """
     if name:
         _show_components(name, as_json)
@@ -43,7 +43,7 @@ def plugins(
 
 
 def _show_components(name: str, as_json: bool) -> None:
-    """All components of a name, of whatever kind."""
+    """All components with this name, of any kind."""
     from grpokit import registry
 
     kinds = [kind for kind in _KINDS if registry.named(kind, name)]
@@ -156,7 +156,7 @@ def check(
 ) -> None:
     """Check a policy or a reward against its contract.
 
-    A policy draws for the prompts that you give (two or more), or else for those of a preset that uses it. For a
+    A policy draws samples for the prompts you give (two or more), or for those of a preset that uses it. For a
     reward, the command also measures how easily the reward is fooled.
     """
     from grpokit.testing import component

@@ -1,4 +1,4 @@
-"""Commands that take a config: their help shows presets and keys, and an unknown option names the key that is meant."""
+"""Commands that take a config: their help shows presets and keys, and an unknown option gets the likely key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ConfigCommand(TyperCommand):
         """Parse the words of the command.
 
         Raises:
-            UsageError: an option is not the command's, but its name is that of a config key.
+            UsageError: an unknown option has the name of a config key.
         """
         known = {name for parameter in self.params for name in parameter.opts} | {"--help"}
         for word in args:
@@ -39,7 +39,7 @@ class ConfigCommand(TyperCommand):
                 hint = _hint(name)
                 if hint:
                     raise UsageError(
-                        f"There is no option {name}{hint}. A setting of the run is a word KEY=VALUE without dashes, "
+                        f"There is no option {name}{hint}. Write a setting of the run as KEY=VALUE without dashes, "
                         "such as trainer.learning_rate=1e-4."
                     )
         return super().parse_args(ctx, args)

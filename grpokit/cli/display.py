@@ -1,4 +1,4 @@
-"""A display that is gone, or that lacks a character, ends no run: what cannot be shown is dropped."""
+"""A closed display, or one that lacks a character, does not end a run: what cannot be shown is dropped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _File(io.FileIO):
     """The file behind a stream, which drops what nobody reads."""
 
     def write(self, data: Any) -> int:
-        """As in the base class, but for a reader that is gone."""
+        """As in the base class, but ignores a reader that is gone."""
         try:
             return super().write(data) or 0
         except OSError as error:
@@ -24,7 +24,7 @@ class _File(io.FileIO):
 
 
 def prepare() -> None:
-    """Let what is printed be dropped once nobody reads it, and a question mark stand for an unknown character."""
+    """Drop output once nobody reads it, and print a question mark for an unknown character."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and type(getattr(stream.buffer, "raw", stream.buffer)) is io.FileIO:

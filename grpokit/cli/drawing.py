@@ -40,23 +40,23 @@ def sample(
     count: Count = None,
     limit: Limit = None,
     before: Annotated[
-        bool, typer.Option("--before", help="Draw from the run's untrained start, too, with the same seeds.")
+        bool, typer.Option("--before", help="Also draw from the policy before training, with the same seeds.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Write into a folder that holds files already.")
+        bool, typer.Option("--overwrite", help="Write into a folder that already holds files.")
     ] = False,
 ) -> None:
     """Draw samples from a run's last checkpoint or from a preset.
 
     By default it draws one sample for each of the first 16 prompts. A preset's policy is untrained. With --before, the
-    samples of a run and of its start lie side by side in the folders after and before. Pictures are shown together in
-    contact_sheet.png as well.
+    folders after and before hold samples of the trained and of the untrained policy. contact_sheet.png shows all
+    pictures together.
     """
     config, place = read(source, overrides)
     if before and place is None:
         raise UsageError(f"--before needs a run folder, and {source} is not one. Remove --before.")
     if out.is_dir() and any(out.iterdir()) and not overwrite:
-        raise UsageError(f"{out} holds files already. Choose another folder with --out, or add --overwrite.")
+        raise UsageError(f"{out} already holds files. Choose another folder with --out, or add --overwrite.")
     from grpokit.evaluation.held_out import draw
     from grpokit.files import writing
     from grpokit.run_folder import journal
@@ -149,15 +149,15 @@ def attribute(
     source: RunOrSource,
     overrides: Overrides = None,
     rows: Annotated[int, typer.Option("--rows", min=2, help="Row seeds per prompt.")] = 4,
-    groups: Annotated[int, typer.Option("--groups", min=2, help="Draws of what a group shares.")] = 4,
+    groups: Annotated[int, typer.Option("--groups", min=2, help="Group seeds per prompt.")] = 4,
     limit: Limit = None,
 ) -> None:
-    """Say which random cause moves each reward.
+    """Show which source of randomness moves each reward.
 
-    A sample draws for itself, and a group shares something. This draws a grid of --rows by --groups samples for each
-    held-out prompt, with the weights of RUN_OR_PRESET, and shares out each reward's variance. For glm-image-ar the two
-    causes are its visual tokens and the decoder's noise, so the larger share names the half to train next. What is
-    found for a run is kept in its folder, and shown in its report.
+    Some draws are a sample's own, others are shared by its group. This draws a grid of --rows by --groups samples for
+    each held-out prompt, with the weights of RUN_OR_PRESET, and splits each reward's variance between the two. For
+    glm-image-ar they are the visual tokens and the decoder's noise, so the larger share shows which half to train
+    next. Results for a run are kept in its folder and shown in its report.
     """
     config, place = read(source, overrides)
     from grpokit import registry, report
@@ -197,7 +197,7 @@ def _announce(what: str, each: int, prompts: Sequence[Prompt]) -> None:
 
 
 def _policies(config: RunConfig, prompts: Sequence[Prompt]) -> dict[str, Policy]:
-    """The policies of a config, the one that draws being able to read these prompts."""
+    """The policies of a config, once the one that draws has accepted these prompts."""
     from grpokit.data import check_prompts
     from grpokit.runs import build
 
@@ -234,7 +234,7 @@ def _held_out(config: RunConfig) -> tuple[PromptSequence, PromptSequence]:
 
 
 def _about_held_out(training: PromptSequence, held_out: PromptSequence, place: Path | None) -> list[str]:
-    """Warnings about held-out prompts that are trained on, or are not those of the run that has the checkpoint."""
+    """Warnings about held-out prompts that are trained on, or differ from those of the checkpoint's run."""
     from grpokit.data.sequences import Subset
     from grpokit.runs import before_training, resuming
 
@@ -258,7 +258,7 @@ def _print_texts(samples: Sequence[Sample]) -> None:
 
 
 def _nested(summary: Mapping[str, float]) -> dict[str, dict[str, float | None]]:
-    """Score -> its mean and the half-width of its 95 % interval, None where there is no number."""
+    """Score -> its mean and the half-width of its 95 % interval, None if there is no number."""
     number = {key: value if math.isfinite(value) else None for key, value in summary.items()}
     return {key: {"mean": number[key], "ci95": number[f"{key}/ci95"]} for key in summary if f"{key}/ci95" in summary}
 

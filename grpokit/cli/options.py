@@ -40,7 +40,7 @@ def read_prompts(
     """The prompts of --prompt or --prompts, or None without either option; `columns` are the config's.
 
     Raises:
-        UsageError: both are there, or the file cannot be read.
+        UsageError: both are given, or the file cannot be read.
     """
     from grpokit import data
 

@@ -27,14 +27,14 @@ def plan(
     overrides: Overrides = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="A card: 'RTX 4090', 'A100 40GB', 'H100' or 'H200'.")] = None,
     prompt_tokens: Annotated[
-        int | None, typer.Option("--prompt-tokens", min=1, help="Tokens of a prompt; else the plan assumes some.")
+        int | None, typer.Option("--prompt-tokens", min=1, help="Tokens of a prompt; by default an estimate.")
     ] = None,
     phase: Annotated[str | None, typer.Option("--phase", help="A phase of the run; by default the first.")] = None,
 ) -> None:
     """Estimate memory and time of a training step on a GPU.
 
-    No weights are loaded, and no GPU is needed. Without --gpu it is this machine's, or a table of all known cards. If
-    the run does not fit on the card, the command says what to change, and exits with 1.
+    No weights are loaded, and no GPU is needed. Without --gpu it uses this machine's GPU, or shows a table of all known
+    cards. If the run does not fit on the card, the command says what to change, and exits with 1.
     """
     from grpokit.config import presets
 

@@ -37,7 +37,7 @@ class _Column(ProgressColumn):
         self._text = text
 
     def render(self, task: Task) -> Text:
-        """The text of now."""
+        """The current text."""
         return Text(self._text(task), no_wrap=True, overflow="ellipsis")
 
 

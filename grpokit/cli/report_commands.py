@@ -1,4 +1,4 @@
-"""The commands that show runs: report, which writes a page, and watch, which serves it while the run goes on."""
+"""The commands that show runs: report, which writes a page, and watch, which serves it while the run trains."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ def train(
     source: Source,
     overrides: Overrides = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from the run folder's last checkpoint; without one, start.")
+        bool, typer.Option("--resume", help="Continue from the run folder's last checkpoint; start if it has none.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what the run folder holds.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the run folder's contents first.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Resume even if the config or the prompts have changed.")
     ] = False,
@@ -59,7 +59,7 @@ def train(
         raise typer.Exit(INTERRUPTED if result.interrupted else 0)
     if result.interrupted:
         words = shlex.join([*_started_as(), "train", source, *(overrides or []), "--resume"])
-        print(f"Stopped after step {result.steps}; the state is saved. Go on with:\n  {words}")
+        print(f"Stopped after step {result.steps}; the state is saved. Continue with:\n  {words}")
         raise typer.Exit(INTERRUPTED)
     if result.before is not None and result.after is not None:
         print_scores({"before": result.before, "after": result.after})
@@ -71,12 +71,12 @@ def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or one of its checkpoints.")],
     to: Annotated[Path, typer.Option("--to", help="The new folder.")],
     overrides: Overrides = None,
-    merge: Annotated[bool, typer.Option("--merge", help="Add an adapter to its base: a whole model.")] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="Merge the adapter into its base model.")] = False,
 ) -> None:
     """Write a run's weights for other programs, with a model card.
 
-    It takes the last checkpoint, or the one that RUN names. The policy decides on the files: those of hf-lm are loaded
-    by transformers and peft.
+    It takes the last checkpoint, or the one that RUN names. The policy decides which files: transformers and peft load
+    those of hf-lm.
     """
     config, place = read(run, overrides)
     if place is None:
@@ -92,9 +92,9 @@ def redraw(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     step: Annotated[int, typer.Option("--step", min=1, help="The step, from 1.")],
 ) -> None:
-    """Draw a step of a run again, and compare bit by bit.
+    """Draw a step of a run again, and compare it bit by bit.
 
-    The comparison is with the run's metrics for that step. After run.record=true, it also covers every sample and
+    The comparison is with the run's metrics for that step. With run.record=true it also covers every sample and
     decision.
     """
     from grpokit.runs.redraw import redraw as draw_again
@@ -116,7 +116,7 @@ def _dry_run(config: RunConfig, name: str) -> None:
 
 
 def _started_as() -> list[str]:
-    """The words before `train` that start as many processes as there are."""
+    """The words before `train` that start the same number of processes."""
     size = started_together()
     if size == 1:
         return ["grpokit"]

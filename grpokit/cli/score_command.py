@@ -60,14 +60,14 @@ def score(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the summary goes to stderr.")] = False,
     max_pixels: Annotated[
-        int | None, typer.Option("--max-pixels", min=1, help="Refuse pictures with more; by default 36 million.")
+        int | None, typer.Option("--max-pixels", min=1, help="Most pixels of a picture; by default 36 million.")
     ] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples in memory at a time.")] = 32,
 ) -> None:
     """Score files, or the rollouts of a run, without training.
 
-    Give --reward once or several times, or --config. With --prompts, a picture's name is the line of its prompt. Of a
-    run it shows how the rankings would change with another reward.
+    Give --reward once or several times, or --config. With --prompts, a picture's name is the line of its prompt. For a
+    run, it shows how the rankings would change with another reward.
     """
     if out is not None and out.exists() and not overwrite:
         raise UsageError(f"{out} exists already. Choose another with --out, or add --overwrite.")
@@ -231,12 +231,12 @@ def _writer(out: Path | None) -> Iterator[Callable[[str], None]]:
 
 
 def _line(row: Row, *, total: float | None = None) -> str:
-    """A row as a line of JSON; half a surrogate pair, which UTF-8 cannot hold, becomes its JSON escape."""
+    """A row as a line of JSON; an unpaired surrogate, which UTF-8 cannot hold, becomes its JSON escape."""
     return json.dumps(row.as_json(total=total), ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
 def _print_tables(rows: Sequence[tuple[Row, float]], tally: Tally, *, weighted: bool, aside: bool) -> None:
-    """A table of the rows, unless there is but one, and always a summary."""
+    """A table of the rows, unless there is only one, and always a summary."""
     screen = console(stderr=aside)
     columns = {name: column for name, column in tally.summary().items() if weighted or name != "reward"}
     if len(rows) > 1:

@@ -23,26 +23,26 @@ def sweep(
         list[str],
         typer.Argument(
             metavar="KEY=VALUES...",
-            help="Values to try, as in trainer.learning_rate=1e-4,1e-3 seed=1..5. A single value is for all runs.",
+            help="Values to try, as in trainer.learning_rate=1e-4,1e-3 seed=1..5. A single value applies to all runs.",
             show_default=False,
         ),
     ],
     folder: Annotated[
         Path | None, typer.Option("--dir", help="The folder of the sweep; by default sweeps/<name>.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Train more than 100 runs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Allow more than 100 runs.")] = False,
 ) -> None:
     """Train every combination of some values in turn.
 
     The folder of the sweep gets a run folder for each combination, and sweep.md, which compares the settings with
-    intervals over the seeds. The same command again skips finished runs and resumes the others. More values of the
+    intervals over the seeds. Running the command again skips finished runs and resumes the others. More values of the
     same keys may be added. A run that fails does not stop the others.
     """
     from grpokit.config import grid, presets
 
     points = grid.points(values)
     if len(points) > _MANY and not yes:
-        raise UsageError(f"This sweep has {counted(len(points), 'run')}. Add --yes if you mean that.")
+        raise UsageError(f"This sweep has {counted(len(points), 'run')}. Add --yes to train them all.")
     presets.read_config(source, points[0].overrides)  # a mistake is told before torch is imported, which takes seconds
     from grpokit.cli.progress import watch
     from grpokit.runs import sweep as sweeping
@@ -59,15 +59,15 @@ def sweep(
             watching=lambda: watch(screen),
         )
     except KeyboardInterrupt:
-        print(f"Stopped at once. Go on from the last saved checkpoints with:\n  {again}", file=sys.stderr)
+        print(f"Stopped at once. Continue from the last saved checkpoints with:\n  {again}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     print(f"{sweeping.table(swept.settings)}comparison: {swept.folder / sweeping.PAGE}")
     if swept.interrupted:
-        print(f"Stopped after a step; the state is saved. Go on with:\n  {again}")
+        print(f"Stopped after a step; the state is saved. Continue with:\n  {again}")
         raise typer.Exit(INTERRUPTED)
     if swept.failed:
         lines = "".join(f"\n  {name}: {error}" for name, error in swept.failed.items())
         raise RunError(
-            f"{counted(len(swept.failed), 'run')} of the sweep failed:{lines}\nCorrect the cause, and give the same "
-            "command again; it goes on with these runs."
+            f"{counted(len(swept.failed), 'run')} of the sweep failed:{lines}\nCorrect the cause and run the same "
+            "command again; it continues these runs."
         )

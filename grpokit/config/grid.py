@@ -17,7 +17,7 @@ _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One run of a sweep; `name` is its folder's, `setting` what differs between the runs beside the seed."""
+    """One run of a sweep; `name` is its folder's, `setting` what differs between the runs besides the seed."""
 
     name: str
     overrides: Sequence[str]
@@ -32,7 +32,7 @@ def points(words: Sequence[str]) -> list[Point]:
     applies to every run.
 
     Raises:
-        UsageError: a word's values are no list, or it sets run.dir.
+        UsageError: a word's values are not a list, or it sets run.dir.
 
     >>> [point.name for point in points(["trainer.steps=5", "trainer.learning_rate=1e-3,1e-2", "seed=1..2"])]
     ['learning_rate-0.001_seed-1', 'learning_rate-0.001_seed-2', 'learning_rate-0.01_seed-1', \
@@ -43,7 +43,7 @@ def points(words: Sequence[str]) -> list[Point]:
     for word in words:
         key, _, text = word.partition("=")
         if key == "run.dir":
-            raise UsageError("Each run of a sweep has a folder of its own, so run.dir cannot be set. Use --dir.")
+            raise UsageError("Each run of a sweep has its own folder, so run.dir cannot be set. Use --dir.")
         values = _values(key, text) if "," in text or _RANGE.fullmatch(text) else [text]
         if len(values) > 1:
             swept[key] = values

@@ -24,13 +24,13 @@ _EXPECTED = {  # pydantic's kinds of mistake, in our words; its own words for an
     "too_short": "a list of at least {min_length}",
     "string_too_short": "a text that is not empty",
     "string_too_long": "at most {max_length} characters",
-    "string_unicode": "a text without half a surrogate pair",
+    "string_unicode": "a text without an unpaired surrogate",
     "literal_error": "{expected}",
     "greater_than": "more than {gt:,}",
     "greater_than_equal": "at least {ge:,}",
     "less_than": "less than {lt:,}",
     "less_than_equal": "at most {le:,}",
-    "invalid_key": "a text as key",
+    "invalid_key": "a text as the key",
 }
 
 
@@ -105,7 +105,7 @@ def groups(model: type[BaseModel]) -> dict[str | int, list[str]]:
 
 
 def _beside(path: Path, model: type[BaseModel]) -> list[str]:
-    """The keys of the group that a key stands in."""
+    """The keys of the group that a key is in."""
     for part in path[:-1]:
         if isinstance(part, int):
             continue

@@ -71,7 +71,7 @@ def described_by(*settings: type) -> Callable[[dict[str, Any]], None]:
 
 
 class Component(Base):
-    """`use: name` and the component's own flat parameters beside it."""
+    """`use: name` and the component's own flat parameters next to it."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -84,7 +84,7 @@ class Component(Base):
 
 
 class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no dataclass itself, so frozen or not
-    """A reward in the mix; keys beside these go to its factory."""
+    """A reward in the mix; all other keys go to its factory."""
 
     model_config = ConfigDict(
         extra="allow", strict=True, allow_inf_nan=False, json_schema_extra=described_by(RewardSettings)
@@ -93,7 +93,7 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
     name: Text | None = Field(default=None, description="its name in metrics; by default what `use` says")
     workers: int = Field(default=0, ge=0, le=256, description="processes that it runs in; 0: the run's own")
     reward_timeout: float | None = Field(
-        default=None, gt=0, le=86_400, description="with workers or placement, seconds that a call may take"
+        default=None, gt=0, le=86_400, description="with workers or placement: the most seconds that a call may take"
     )
     placement: dict[Text, Any] | None = Field(
         default=None, description="where it runs instead, such as {http: 'http://gpu-2:8009'} or {ray: {replicas: 4}}"
@@ -103,8 +103,7 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
     def _keys_that_go_together(self) -> RewardConfig:
         if self.every > 1 and self.weight != 0:
             raise ValueError(
-                f"every: {self.every} goes with weight: 0 (a monitor); a reward that is trained on is needed in each "
-                "step"
+                f"every: {self.every} needs weight: 0 (a monitor); a reward that is trained on is called in every step"
             )
         if self.placement is not None and len(self.placement) != 1:
             places = " and ".join(self.placement) or "none"
@@ -133,7 +132,7 @@ class PromptSource(Strict):
         default=None, description="lines of text, JSON, CSV, Parquet, pictures with metadata, or shards"
     )
     targets: Text | None = Field(default=None, description="folder of target pictures named by line number from 1")
-    images: Text | None = Field(default=None, description="folder of source pictures, likewise")
+    images: Text | None = Field(default=None, description="folder of source pictures named by line number from 1")
     split: Text | None = Field(default=None, description="the dataset's split")
 
     @model_validator(mode="after")
@@ -151,7 +150,7 @@ class DataConfig(PromptSource):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     dataset: Text | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
-    subset: Text | None = Field(default=None, description="the dataset's subset, where it has several")
+    subset: Text | None = Field(default=None, description="the dataset's subset, if it has several")
     split: Text = Field(default="train", description="the dataset's split")
     columns: dict[str, str | None] = Field(default_factory=dict, description="columns for prompt, target, image")
     use: Text | None = Field(default=None, description="`package.module:function` called with split='train' or 'eval'")
@@ -185,7 +184,7 @@ class EvalConfig(PromptSource):
     every: Whole = Field(default=0, description="evaluate every n steps; 0: only before and after")
     samples: Count = Field(default=1, description="samples per held-out prompt")
     batch_size: Count | None = Field(
-        default=None, description="the most held-out samples drawn at a time; null: as many as a rollout has room for"
+        default=None, description="the most held-out samples drawn at a time; null: as many as fit into a rollout"
     )
 
     @model_validator(mode="after")
@@ -229,10 +228,10 @@ class TrainerConfig(_FlatObjective, TrainerSettings):
     model_config = ConfigDict(json_schema_extra=described_by(TrainerSettings, ObjectiveSettings, ClipSettings))
 
     advantage: Text | Component = Field(
-        default="group", description="how the rewards of a group become advantages; parameters stand beside `use`"
+        default="group", description="how the rewards of a group become advantages; parameters go next to `use`"
     )
     objective: Text | Component = Field(
-        default="grpo", description="how advantages and log-probs become a loss; parameters stand beside `use`"
+        default="grpo", description="how advantages and log-probs become a loss; parameters go next to `use`"
     )
     correction: CorrectionConfig | None = None
     entropy: EntropyConfig | None = None

@@ -24,7 +24,7 @@ def _keys_of_a_phase(schema: dict[str, Any]) -> None:
 
 
 class PhaseTrainerConfig(TrainerConfig):
-    """Keys that are another than those of `trainer` while a phase lasts."""
+    """Keys that replace those of `trainer` during a phase."""
 
     model_config = ConfigDict(json_schema_extra=_keys_of_a_phase)
 
@@ -42,13 +42,13 @@ class PhaseConfig(Strict):
     """A phase."""
 
     name: Text = Field(description="letters, digits, - and _")
-    policy: Text | None = Field(default=None, description="the policy that learns, where `policy` gives several")
+    policy: Text | None = Field(default=None, description="the policy that learns, if `policy` gives several")
     steps: Total = Field(description="its steps in each round")
     rewards: list[RewardConfig] | None = Field(
         default=None, min_length=1, description="what it learns from; by default the run's rewards"
     )
     trainer: PhaseTrainerConfig = Field(
-        default_factory=PhaseTrainerConfig, description="keys that are another than those of `trainer`"
+        default_factory=PhaseTrainerConfig, description="keys that replace those of `trainer`"
     )
 
     @field_validator("name")

@@ -59,7 +59,7 @@ class StopConfig(Strict):
 
 
 class TrackersConfig(Strict):
-    """Where metrics go as well."""
+    """Other places that metrics go to."""
 
     use: list[_Tracker] = Field(default_factory=list, description="tensorboard, wandb, mlflow and others")
     project: Text | None = Field(default=None, description="their project; null: grpokit")
@@ -68,7 +68,7 @@ class TrackersConfig(Strict):
 
 
 class RunSettings(Strict):
-    """What a run leaves behind."""
+    """What a run saves."""
 
     dir: Text | None = Field(default=None, description="the run folder; by default runs/<config's name>")
     save_every: Whole = Field(default=0, description="checkpoint every n steps; 0: only at the end")
@@ -77,7 +77,7 @@ class RunSettings(Strict):
         default=None, description="a held-out score; the checkpoint with its best value is kept as well"
     )
     stop: StopConfig | None = Field(
-        default=None, description="ends the run early, as in {reward: ocr, patience: 5}; null: it takes all its steps"
+        default=None, description="ends the run early, as in {reward: ocr, patience: 5}; null: it runs all its steps"
     )
     record: bool = Field(default=False, description="keep every rollout in rollouts/, for score and redraw")
     threads: int | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
@@ -91,7 +91,7 @@ class RunSettings(Strict):
     @model_validator(mode="after")
     def _a_folder_of_its_own(self) -> RunSettings:
         if self.dir is not None and (Path(self.dir).name in ("", "..") or "\0" in self.dir):
-            raise ValueError(f"dir must name a folder of the run's own, got {self.dir!r}")
+            raise ValueError(f"dir must name a folder for this run alone, got {self.dir!r}")
         return self
 
 
@@ -121,17 +121,17 @@ class RunConfig(Strict, SeedSettings):
         names = [phase.name for phase in phases]
         double = next((name for name in names if names.count(name) > 1), None)
         if double is not None:
-            raise ValueError(f"two phases are called '{double}'; give each a name of its own")
+            raise ValueError(f"two phases are called '{double}'; give each its own name")
         return phases
 
     @model_validator(mode="after")
     def _keys_that_go_together(self) -> RunConfig:
         if self.eval.split is not None and self.data.dataset is None:
-            raise ValueError("eval.split goes with data.dataset, which is not set (set it to null to remove it)")
+            raise ValueError("eval.split needs data.dataset, which is not set (set it to null to remove it)")
         if self.phases and "steps" in self.trainer.model_fields_set:
-            raise ValueError("trainer.steps does not go with phases: each phase has steps, and rounds repeats them all")
+            raise ValueError("trainer.steps cannot be set with phases: each phase has steps, and rounds repeats them")
         if self.rounds > 1 and not self.phases:
-            raise ValueError("rounds repeats phases, and there are none")
+            raise ValueError("rounds repeats phases, but there are no phases")
         return self
 
     _source: Source | None = PrivateAttr(default=None)
@@ -154,7 +154,7 @@ class RunConfig(Strict, SeedSettings):
 
     @contextmanager
     def at(self, *path: str | int) -> Iterator[None]:
-        """An error in here begins with the place of a key."""
+        """Inside, errors begin with the place of a key."""
         try:
             yield
         except UsageError as error:
@@ -194,8 +194,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a config file and apply `key=value` overrides such as `trainer.steps=50` or `rewards.0.weight=1`.
 
     Raises:
-        ConfigError: the file is missing or not YAML, or the config is wrong. The message names the file and, where
-            there is one, the line.
+        ConfigError: the file is missing or not YAML, or the config is wrong. The message names the file and, if known,
+            the line.
     """
     return parse(files.read_text(path, kind="config file", error=ConfigError, most=2**20), str(path), overrides)
 
@@ -243,8 +243,8 @@ def _with_home(data: Any) -> Any:
 def resolved(config: BaseModel) -> dict[str, Any]:
     """The config as plain data, defaults included; `parse` reads it back to the same config.
 
-    A null that the config sets is kept, since it may mean something else than the default. Of the keys that a phase
-    changes only these are there, and of phases nothing where there are none.
+    A null that the config sets is kept, since it may differ from the default. A phase has only the keys that it
+    changes; without phases, no key is about them.
     """
 
     def plain(value: Any) -> Any:
@@ -281,7 +281,7 @@ def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, A
 def schema() -> str:
     """The JSON schema of a config, for editors. It knows the installed components: their names and parameters.
 
-    Each one's module is imported for that; one whose dependencies are missing has its name alone.
+    Each one's module is imported for this; if its dependencies are missing, only its name is listed.
     """
     found = RunConfig.model_json_schema()
     shapes = found["$defs"]
@@ -305,7 +305,7 @@ def _names(kind: str) -> dict[str, Any]:
 
 
 def _installed(kind: str, *, own: list[str]) -> dict[str, Any]:
-    """What a schema adds to a component: the names of a kind, and for each the parameters beside the keys `own`."""
+    """What a schema adds to a component: the names of a kind, and for each the parameters besides the keys `own`."""
     cases: list[dict[str, Any]] = []
     for name in sorted({spec.name for _, spec in registry.installed(kind)}):
         try:

@@ -26,7 +26,7 @@ class Source:
     Attributes:
         name: the file.
         places: path of keys -> "file, line n", or the override that set it.
-        overrides: path of keys -> the override that set it, as it was typed.
+        overrides: path of keys -> the override that set it, as typed.
     """
 
     name: str
@@ -59,7 +59,7 @@ def read(text: str, name: str) -> tuple[Any, Source]:
     """Read YAML; `name` names it in messages, such as its file.
 
     Raises:
-        ConfigError: it is not YAML; with the line where there is one.
+        ConfigError: it is not YAML; with the line if it is known.
     """
     source = Source(name)
     try:
@@ -130,7 +130,7 @@ def _note(node: yaml.Node, path: Path, source: Source) -> None:
         for key, child in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.value in keys:
                 twice = isinstance(key, yaml.ScalarNode)
-                what = f"the key {shown(key.value)} appears twice" if twice else "expected a text as key, got brackets"
+                what = f"the key {shown(key.value)} appears twice" if twice else "expected a text key, got brackets"
                 raise yaml.MarkedYAMLError(problem=what, problem_mark=key.start_mark)
             keys.add(key.value)
             _note(child, (*path, key.value), source)

@@ -35,7 +35,7 @@ def read_dataset(
         name: hub id, folder, or a Parquet file.
         subset: which of its subsets (also called configurations), where it has several.
         split: the split to read.
-        columns: which of its columns are `prompt`, `target` and `image`, where they are called otherwise; None takes
+        columns: which of its columns are `prompt`, `target` and `image`, if they have other names; None takes
             the role from every column. A row of `image` may be a list of pictures.
         max_pixels: a picture with more is refused when it is read.
 
@@ -94,7 +94,7 @@ def _loaded(datasets: Any, name: str, subset: str | None, split: str) -> Any:
         remedy = ""
         if isinstance(error, ConnectionError):
             reason = f"it is not in the cache, and {away}" if away else reason
-            remedy = " Fetch it where there is a network, or give a folder with its files."
+            remedy = " Fetch it on a machine with a network, or give a folder with its files."
         elif "pick one among" in reason:
             remedy = " Name it with `subset`."
         raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {reason}.{remedy}") from error
@@ -123,7 +123,7 @@ def _away(datasets: Any, name: str) -> str:
 
 @contextmanager
 def _offline(datasets: Any) -> Iterator[None]:
-    """Inside the context, the cache alone is asked: with a hub that is silent, a look takes half a minute."""
+    """Inside the context, only the cache is used: an unresponsive hub takes half a minute to fail."""
     before, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
     try:
         yield
@@ -147,7 +147,7 @@ def _quiet(datasets: Any) -> Iterator[None]:
 
 
 class Table(PromptSequence):
-    """A Hugging Face dataset, whose pictures are decoded here, after a look at their size.
+    """A Hugging Face dataset, whose pictures are decoded here, after a check of their size.
 
     Args:
         table: the dataset.

@@ -52,12 +52,12 @@ def read_prompts(
         columns: which of its columns are `prompt`, `target` and `image` (the source pictures), where they have other
             names. None takes the role from every column.
         targets: folder with one picture per prompt, named by the prompt's line number from 1: `1.png`, `0002.jpg`.
-        images: folder with the source pictures of an editing task, named likewise.
+        images: folder with the source pictures of an editing task, named in the same way.
         problems: takes line number -> what is wrong with it; such lines are then left out instead of being an error.
         max_pixels: a picture with more is refused.
 
     Raises:
-        DataError: a file is missing, empty or of another kind, a line has no prompt, or a picture is missing or none.
+        DataError: a file is missing, empty or of another kind, a line has no prompt, or a picture cannot be read.
     """
     path = Path(path).expanduser()
     if path.suffix.lower() == ".parquet":
@@ -71,9 +71,9 @@ def read_prompts(
         metadata = next((path / name for name in _METADATA if os.path.isfile(path / name)), None)
         if metadata is None and os.path.isdir(path):
             raise DataError(
-                f"{path} is a folder without {' or '.join(_METADATA)}, which would say what its pictures show, and "
-                "without shards (.tar). A folder of the datasets library is data.dataset; pictures by line number are "
-                "data.targets beside a file of prompts."
+                f"{path} is a folder without {' or '.join(_METADATA)} and without shards (.tar), so its pictures have "
+                "no prompts. Give a folder of the datasets library as data.dataset, and pictures named by line number "
+                "as data.targets, next to a file of prompts."
             )
         rows = _of_file(metadata or path, columns, problems, max_pixels)
     if rows and (targets or images):
@@ -157,8 +157,8 @@ def _of_table(text: str, path: Path) -> Iterator[_Found]:
             yield number, where, {name: cell or None for name, cell in zip(names, cells, strict=True)}
     except csv.Error as error:
         raise DataError(
-            f"{path}, line {reader.line_num}: {one_line(error)}. A cell with quotes in it is in quotes, and its "
-            'own are doubled: """CAT"" on a sign".'
+            f"{path}, line {reader.line_num}: {one_line(error)}. Put a cell that contains quotes in quotes, and "
+            'double those inside it: """CAT"" on a sign".'
         ) from error
 
 
@@ -231,7 +231,7 @@ def _row(row: Mapping[str, Any], roles: Roles, folder: Path, number: int, where:
         raise DataError(f"{where}: the prompt is {shown(text)}; expected a text that is not empty.")
     for role, value in (("prompt", text), ("target", target)):
         if isinstance(value, str) and not _writable(value):
-            raise DataError(f"{where}: the {role} {shown(value)} has half a surrogate pair, which no file can hold.")
+            raise DataError(f"{where}: the {role} {shown(value)} has an unpaired surrogate, which no file can hold.")
     sources = [] if image is None else image if isinstance(image, list) else [image]
     if not isinstance(target, list) and _is_picture(target):
         target = _existing(folder, target, f"{where}: target", max_pixels)
@@ -281,7 +281,7 @@ def _with_pictures(
             warnings.warn(
                 f"{counted(len(spare), 'picture')} in {folder} {'has' if len(spare) == 1 else 'have'} no prompt: the "
                 f"first is {pictures[spare[0]].name}, and {path} has lines from 1 to {rows[-1].number}. If a line was "
-                "taken out, all prompts below it have the pictures of others",
+                "taken out, all prompts below it have the wrong pictures",
                 stacklevel=2,
             )
     return found
@@ -295,7 +295,7 @@ def _numbered(folder: Path) -> dict[int, Path]:
         raise DataError(f"{folder} is a file; expected a folder of pictures named by line number.") from error
     except FileNotFoundError as error:
         raise DataError(
-            f"The folder {folder} does not exist (looked in {Path.cwd()}). Expected in it a picture for each line of "
+            f"The folder {folder} does not exist (looked in {Path.cwd()}). It should hold a picture for each line of "
             f"the prompts: 1.png, 2.jpg, ... {_REMEDY}"
         ) from error
     except (OSError, ValueError) as error:  # the second: a name that no folder can have
@@ -312,7 +312,7 @@ def _numbered(folder: Path) -> dict[int, Path]:
 def _pictures(
     pictures: dict[int, Path] | None, folder: Path | None, number: int, prompts: Path, max_pixels: int
 ) -> list[Path]:
-    """The picture of a line, in a list; an empty one where no folder was given."""
+    """The picture of a line, in a list; an empty list if no folder was given."""
     if pictures is None or folder is None:
         return []
     if number not in pictures:

@@ -30,7 +30,7 @@ def assigned(names: Collection[str], columns: Columns | None, *, where: str, pic
         pictured: whether a column holds pictures.
 
     Raises:
-        DataError: there is no such role or column, none for the prompt, or one picture would be source and target.
+        DataError: a role or column does not exist, no column is the prompt, or one picture would be source and target.
     """
     columns = columns or {}
     there = f"it has: {shown(', '.join(names), most=200)[1:-1] or 'none'}"
@@ -94,7 +94,7 @@ def read_prompt(value: Any, meta: Mapping[str, Any], *, where: str) -> tuple[str
         asked = [_content(one.get("content")) for one in value if one["role"] == "user"]
         if asked:
             return asked[-1], {**meta, "messages": value}
-    raise DataError(f"{where} has the prompt {shown(value)}; expected a text, or messages with a user's among them.")
+    raise DataError(f"{where} has the prompt {shown(value)}; expected a text, or messages that include a user's.")
 
 
 def _content(content: Any) -> str:

@@ -31,7 +31,7 @@ class PromptSequence(Sequence[Prompt]):
     """Prompts by index; slices become lists.
 
     Attributes:
-        checked: whether the policy's plugin has looked at all prompts, so that the policy need not.
+        checked: whether the policy's plugin has checked all prompts already.
     """
 
     checked = False
@@ -83,7 +83,7 @@ class PromptList(PromptSequence):
 
     Args:
         prompts: the prompts.
-        source: what gave them, for messages; may be empty.
+        source: where they come from, for messages; may be empty.
     """
 
     def __init__(self, prompts: Sequence[Prompt], source: str = "") -> None:
@@ -214,10 +214,10 @@ def as_prompts(prompts: Iterable[str | Prompt], *, source: str = "") -> PromptSe
 
     Args:
         prompts: texts, prompts, or both.
-        source: what gave them, for messages.
+        source: where they come from, for messages.
 
     Raises:
-        DataError: it is no list of prompts, or one of them is no prompt.
+        DataError: it is not a list of prompts, or one of them is not a prompt.
     """
     if isinstance(prompts, str):
         raise DataError(f"Expected a list of prompts, got the single text {prompts!r}.")
@@ -246,8 +246,8 @@ def check_prompts(policy: Policy, prompts: Iterable[str | Prompt]) -> None:
     """Let a policy refuse prompts that it cannot read, before anything is drawn.
 
     Args:
-        policy: its `check`, where it has one, sees the prompts, some hundreds at a time. Pictures in files come blank,
-            of their mode and size.
+        policy: its `check`, where it has one, sees the prompts, some hundreds at a time. A picture in a file is passed
+            as a blank one of its mode and size.
         prompts: of a run.
 
     Raises:
@@ -271,7 +271,7 @@ def check_prompts(policy: Policy, prompts: Iterable[str | Prompt]) -> None:
 
 
 def refuse_pictures(prompts: Iterable[Prompt], reader: str, *, otherwise: str = "") -> None:
-    """Refuse prompts with source pictures, for a policy that reads texts alone.
+    """Refuse prompts with source pictures, for a policy that reads only texts.
 
     Args:
         prompts: of a run.
@@ -285,7 +285,7 @@ def refuse_pictures(prompts: Iterable[Prompt], reader: str, *, otherwise: str = 
         if prompt.images:
             raise UsageError(
                 f"The prompt {shown(prompt.text, most=60)} has {counted(len(prompt.images), 'source picture')}, and "
-                f"{reader} reads texts alone. A picture that the output should look like is a target: name its column, "
-                "as in data.columns.target=image, or its folder as data.targets. One that means nothing here is left "
-                f"out with data.columns.image=null.{otherwise and f' {otherwise}'}"
+                f"{reader} reads only text. If the output should look like a picture, make it the target: name its "
+                "column, as in data.columns.target=image, or its folder as data.targets. To ignore the pictures, set "
+                f"data.columns.image=null.{otherwise and f' {otherwise}'}"
             )

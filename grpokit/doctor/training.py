@@ -22,7 +22,7 @@ from grpokit.trainer import Trainer
 
 
 def device() -> Iterator[Finding]:
-    """What `accelerate env` says, and why there is no CUDA where there is none."""
+    """What `accelerate env` says, and why CUDA is missing, if it is."""
     facts = env_command(env_command_parser().parse_args([]))
     names = ("Platform", "System RAM", "PyTorch accelerator", "GPU type")
     what = ", ".join(f"{name}: {facts[name]}" for name in names if name in facts)
@@ -49,7 +49,7 @@ def torchvision() -> Iterator[Finding]:
         if importlib.util.find_spec("torchvision"):
             importlib.import_module("torchvision")
     except Exception as error:
-        what = f"torchvision cannot be imported beside torch {torch.__version__}: {typed_line(error)}"
+        what = f"torchvision cannot be imported with torch {torch.__version__}: {typed_line(error)}"
         build = (torch.__version__.partition("+")[2] or "cpu").removeprefix("git")
         advice = "It is usually built for another torch. Rewards and models that import it fail, too. Install both as "
         advice += f"one build: pip install uv && uv pip install --reinstall --torch-backend={build} torch torchvision"

@@ -23,7 +23,7 @@ from grpokit.images import MAX_PIXELS, PICTURES, hidden, open_picture, other_pic
 from grpokit.types import Prompt, Sample
 
 SAMPLES = "samples.jsonl"
-"""The file that `grpokit sample` and a run's evaluations write beside their pictures."""
+"""The file that `grpokit sample` and a run's evaluations write next to their pictures."""
 
 _RECORDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 _NUMBERED = re.compile(r"([0-9]+)(?:[-_]([0-9]+))?")
@@ -130,7 +130,7 @@ def find(
         raise DataError(f"There is no file or folder {shown(str(path), most=1000)[1:-1]} (looked in {Path.cwd()}).")
     if prompts is not None:
         raise UsageError(
-            f"--prompts goes with a folder of pictures, but {path} is a file. Give its prompt by --prompt."
+            f"--prompts goes with a folder of pictures, but {path} is a file. Give its prompt with --prompt."
         )
     if path.suffix.lower() in PICTURES:
         return _of_one_prompt([path], prompt, target, source, max_pixels=max_pixels, group_each=False)
@@ -159,7 +159,7 @@ def _refuse_run(folder: Path) -> None:
         return
     evaluated = sorted(folder.glob(f"samples/step_*/{SAMPLES}"))
     if evaluated:
-        raise DataError(f"{folder} is a run; its samples are in {evaluated[-1].parent} (the last).")
+        raise DataError(f"{folder} is a run; its latest samples are in {evaluated[-1].parent}.")
     raise DataError(
         f"{folder} is a run without samples, since it was never evaluated. Draw some: grpokit sample {folder} --out "
         "drawn"
@@ -167,7 +167,7 @@ def _refuse_run(folder: Path) -> None:
 
 
 def _without(path: Path, options: Mapping[str, object]) -> Path:
-    """The path of records, beside which no prompt, target or source is given."""
+    """The path of records; refuses a prompt, target or source given with it."""
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UsageError(

@@ -15,7 +15,7 @@ from grpokit.training.step import Step
 class FirstScores(Observer):
     """Stops if a reward could score no sample of the first step, and did not fail: the data lack what it needs.
 
-    One that knows that it cannot score any of the step's prompts is let through, since other steps have others.
+    A reward that says it cannot score any of the step's prompts passes, since other steps have others.
     """
 
     def __init__(self, terms: Sequence[RewardTerm], prompts: PromptSequence) -> None:
@@ -35,10 +35,10 @@ class FirstScores(Observer):
             where = shown(prompts[0].text)
             lacks = [lacking(role, prompts) for role, there in (("target", targets), ("image", images)) if not there]
             raise UsageError(
-                f"The reward '{term.name}' could score no sample of the first step, so it would train nothing. Of its "
-                f"prompts, first {where}: {' and '.join(lacks) or 'they have targets and source pictures'}. "
-                "Give the prompts what it reads, or take it out (weight: 0 only measures it). One that can score some "
-                "prompts only says so with `unscorable`.",
+                f"The reward '{term.name}' could score no sample of the first step, so it would train nothing. For "
+                f"prompts such as {where} {' and '.join(lacks) or 'there are targets and source pictures'}. "
+                "Give the prompts what it reads, or remove it (weight: 0 only measures it). A reward that can score "
+                "only some prompts says so with `unscorable`.",
                 page="guards#before-the-first-step",
             )
         return []

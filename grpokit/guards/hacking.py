@@ -69,7 +69,7 @@ class RewardHacking(Observer):
         return warnings
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps, so that a resumed run goes on watching."""
+        """What a checkpoint keeps, so that a resumed run continues to watch."""
         rows = {
             name: [[x if math.isfinite(x) else None for x in row] for row in monitor]
             for name, monitor in self._rows.items()

@@ -12,10 +12,10 @@ from grpokit.training.step import Step
 class Observer:
     """Follows the steps of a trainer; in a run of several processes each process has its own.
 
-    Every method is called with the step as far as it is known. It returns warnings, a sentence or two each, and may
-    raise an error, which stops the step. It changes nothing of the step. An observer with `state_dict` and
-    `load_state_dict` is kept in checkpoints under its name, and a failed step leaves it as it was before; so the state
-    is a copy of what changes later. One that a resumed checkpoint does not know stays as it is.
+    Every method gets the step as far as it is known. It returns warnings, a sentence or two each, and may raise an
+    error, which stops the step. It must not change the step. An observer with `state_dict` and
+    `load_state_dict` is kept in checkpoints under its name, and a failed step restores its state; so the state must be
+    a copy of what changes later. An observer that a resumed checkpoint does not know keeps its state.
     """
 
     def drawn(self, step: Step) -> Iterable[str]:
@@ -39,7 +39,7 @@ def check_observers(observers: Mapping[str, Observer]) -> dict[str, Observer]:
     """The observers that were given, by names that files can have."""
     for name, observer in observers.items():
         if not isinstance(observer, Observer):
-            raise UsageError(f"The observer '{name}' is {shown(observer)}; expected an object of a grpokit.Observer.")
+            raise UsageError(f"The observer '{name}' is {shown(observer)}; expected a grpokit.Observer.")
         if not is_plain_name(name):
-            raise UsageError(f"An observer's name is made of {PLAIN_NAME}, got {shown(name)}.")
+            raise UsageError(f"An observer's name may have {PLAIN_NAME}, got {shown(name)}.")
     return dict(observers)

@@ -1,4 +1,4 @@
-"""Shows a run in a notebook: one live block with steps, time left, rewards with their course, and the newest samples.
+"""Shows a run in a notebook: one live block with steps, time left, rewards with their curves, and the newest samples.
 
 IPython's display protocol draws it, so a notebook keeps the last state when it is saved. Outside a notebook, `watch`
 prints plain lines.
@@ -41,7 +41,7 @@ def watch(trainer: None = None, *, samples: int = 4) -> Watcher: ...
 
 
 def watch(trainer: Trainer | PhasedTrainer | None = None, *, samples: int = 4) -> Iterator[StepReport] | Watcher:
-    """Show a run in the notebook while it goes on.
+    """Show a run in the notebook while it trains.
 
     Args:
         trainer: takes its remaining steps: `for report in watch(trainer)`. Without one the result is a watcher for

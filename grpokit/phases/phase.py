@@ -15,10 +15,10 @@ class Phase:
     """A stretch of a run in which one policy learns.
 
     Attributes:
-        name: letters, digits, - and _, since it names files; empty for the only phase of a run.
+        name: letters, digits, - and _, since it names files; empty if a run has only one phase.
         trainer: trains in every round, so its `steps` are those of all rounds.
         steps: in a round.
-        policy: the policy's name among those of the model; empty for the only one.
+        policy: the policy's name among those of the model; empty for a single one.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Phase:
 
     @staticmethod
     def seed(seed: int, place: int) -> int:
-        """The seed for the trainer of the phase at a place in the list, since each draws prompts and noise of its own.
+        """The seed for the trainer of the phase at a place in the list, since each draws its own prompts and noise.
 
         Args:
             seed: of the run.
@@ -46,7 +46,7 @@ def check_phases(phases: Sequence[Phase], *, rounds: int) -> None:
 
 
 def _check_steps(phase: Phase, rounds: int) -> None:
-    """Refuse a trainer whose schedule would end before its last step, or go on behind it."""
+    """Refuse a trainer whose schedule would end before its last step, or after it."""
     total = rounds * phase.steps
     if phase.trainer.steps != total:
         raise UsageError(
@@ -62,22 +62,22 @@ def _check_pair(one: Phase, other: Phase) -> None:
     shared = {*one.trainer.updates.parameters} & {*other.trainer.updates.parameters}
     problem = ""
     if one.name == other.name:
-        problem = f"Two phases are called '{one.name}'. Give each a name of its own."
+        problem = f"Two phases are called '{one.name}'. Give each its own name."
     elif one.trainer.seed == other.trainer.seed:
         problem = (
             f"{both} have the same seed, {one.trainer.seed}, and would draw the same prompts with the same noise. Give "
-            "each a seed of its own, by grpokit.Phase.seed."
+            "each its own seed with grpokit.Phase.seed."
         )
     elif same != (one.policy == other.policy):
         problem = (
             f"{both} have {'one policy' if same else 'two policies'}, called '{one.policy}' and '{other.policy}'. "
-            "Give each policy one name of its own."
+            "Give each policy exactly one name."
         )
     elif shared and not same:
         name = next(name for name, p in one.trainer.updates.names.items() if p in shared)
         problem = (
             f"The policies of the phases '{one.name}' and '{other.name}' both train the weight '{name}'. Let each "
-            "train weights of its own, such as adapters, or use one policy in both phases."
+            "train its own weights, such as adapters, or use one policy in both phases."
         )
     if problem:
         raise UsageError(problem, page="configs#phases")

@@ -22,7 +22,7 @@ def needs_of(
         config: of the run, or of a phase.
         reference: whether its objective needs the reference's log-probs.
         prompt_tokens: of a prompt; None for the plan's own assumption.
-        policy: the name of the policy that learns, where a factory gives several.
+        policy: the name of the policy that learns, if a factory gives several.
 
     Raises:
         UsageError: the policy has no plan, or a setting cannot be used.
@@ -33,8 +33,8 @@ def needs_of(
         spec = registry.spec_of("policy", use)
         if not (isinstance(spec, PolicySpec) and spec.plan):
             raise UsageError(
-                f"The policy '{use}' has no plan, so its memory and time are not known before it is loaded. Its plugin "
-                'would bring one: PolicySpec(plan="package.module:function").'
+                f"The policy '{use}' has no plan, so its memory and time are not known before it is loaded. A plugin "
+                'adds one with PolicySpec(plan="package.module:function").'
             )
         parameters = registry.parameters("policy", use, config.policy.params)
         needs = registry.call(spec.plan, {"parameters": parameters, "job": job}, what="plan")
@@ -46,7 +46,7 @@ def needs_of(
             page="plan#a-plan-for-your-own-policy",
         )
     if config.trainer.device == "cpu":
-        note = "The config trains on the CPU (trainer.device), and this is the plan for a GPU."
+        note = "The config trains on the CPU (trainer.device), but this is the plan for a GPU."
         needs = replace(needs, assumptions=(note, *needs.assumptions))
     return job, needs
 

@@ -40,7 +40,7 @@ class Job:
         entropy: whether a pass without gradient is made for entropies.
         mixed_precision: "no", "bf16" or "fp16".
         prompt_tokens: the tokens of a prompt, if the user said so.
-        policy: the name of the policy that learns, where a factory gives several; empty for the only one.
+        policy: the name of the policy that learns, if a factory gives several; empty for a single one.
     """
 
     prompts: int

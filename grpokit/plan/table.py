@@ -54,7 +54,7 @@ def cards(estimates: Sequence[Estimate], advice: Mapping[str, Sequence[Remedy]])
             number(estimate.peak[1] / GIB),
             "yes" if estimate.fits else "no",
             number(sum(estimate.seconds().values())),
-            Text("-" if estimate.fits else " ".join(words(remedies)) or "no change that is known"),
+            Text("-" if estimate.fits else " ".join(words(remedies)) or "no known change"),
         )
     return table
 

@@ -31,7 +31,7 @@ _depth = 0  # of `gathered`
 def check(how: How | None, mixed_precision: str) -> None:
     """Refuse a precision whose loss scaler does not know sharded gradients."""
     if how and mixed_precision == "fp16":
-        raise UsageError("sharding does not go with mixed_precision 'fp16'; use bf16.")
+        raise UsageError("sharding does not work with mixed_precision 'fp16'; use bf16.")
 
 
 def any_shards() -> bool:
@@ -45,7 +45,7 @@ def has_shards(policy: Policy) -> bool:
 
 
 def shard(policy: Policy, how: How, device: torch.device) -> None:
-    """Spread the blocks of a policy over all processes, in place; one that is spread already stays as it is.
+    """Spread the blocks of a policy over all processes, in place; one that is spread already does not change.
 
     It has equal weights in all processes, and a frozen copy exists already. "fsdp2-offload" keeps the parts of each
     process, and what the optimizer has of them, in the CPU's memory.
@@ -90,7 +90,7 @@ def _connect_blocks(parent: nn.Module, options: dict[str, Any]) -> None:
 
 @contextmanager
 def gathered() -> Iterator[None]:
-    """Inside, all blocks are whole and a pass waits for nobody; all processes must enter it. It may be nested."""
+    """Inside, all blocks are whole and a pass waits for no process; all processes must enter it. It may be nested."""
     global _depth
     blocks = [] if _depth else _living()
     _depth += 1
@@ -121,7 +121,7 @@ def full(tensor: Tensor) -> Tensor | None:
 
 
 def cut_as(value: Any, like: Any) -> Any:
-    """Cut a whole tensor as another one is sharded, without a word between processes; else return it as it is."""
+    """Cut a whole tensor as another one is sharded, without communication; else return it unchanged."""
     if not isinstance(value, Tensor) or not isinstance(like, Tensor) or not is_sharded(like):
         return value
     from torch.distributed.tensor import distribute_tensor
@@ -136,7 +136,7 @@ def _blocks_of(policy: Policy) -> list[nn.Module]:
     problem = ""
     if not blocks:
         problem = (
-            "run.sharding spreads a policy's blocks over the processes, and this one has none: no torch.nn.ModuleList "
+            "run.sharding spreads a policy's blocks over the processes, but this one has none: no torch.nn.ModuleList "
             "with several layers of one kind in its modules(). Leave run.sharding out, or give the policy a method "
             "blocks()."
         )
@@ -148,7 +148,7 @@ def _blocks_of(policy: Policy) -> list[nn.Module]:
 
 
 def _adapter(block: nn.Module) -> set[nn.Parameter]:
-    """What of a block stays whole: what trains, if that is small beside a frozen base."""
+    """The parts of a block that stay whole: those that train, if they are small next to a frozen base."""
     training = {p for p in block.parameters() if p.requires_grad}
     few = 2 * sum(p.numel() for p in training) < sum(p.numel() for p in block.parameters())
     return training if few else set()

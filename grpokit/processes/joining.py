@@ -58,7 +58,7 @@ def _meet_others() -> None:
             store, rank, size = next(rendezvous("env://", timeout=_timeout))
         except ValueError as error:
             raise UsageError(
-                f"WORLD_SIZE={os.environ['WORLD_SIZE']} says that there are other processes, but they cannot be found: "
+                f"WORLD_SIZE={os.environ['WORLD_SIZE']} announces other processes, but they cannot be found: "
                 f"{one_line(error)}. Start the run with torchrun, or unset WORLD_SIZE to train in one process."
             ) from error
         distributed.init_process_group(
@@ -71,10 +71,10 @@ def _meet_others() -> None:
 
 
 def _unused_part(store: Store, rank: int, size: int) -> Store:
-    """A part of the store without what processes have left there that were started before.
+    """A part of the store without the entries of earlier processes.
 
-    torchrun starts processes again with the store of those that have ended, and their addresses still stand in it. So
-    each puts a word of its own there, and the part is named after the words that all see: TORCHELASTIC_RESTART_COUNT
+    torchrun starts processes again with the store of those that have ended, and it still has their addresses. So each
+    process adds a random word, and the part is named after the words that all see: TORCHELASTIC_RESTART_COUNT
     differs between machines, of which only that of the lost process counts the restart.
     """
     words, names = [f"word/{i}" for i in range(size)], [f"name/{i}" for i in range(size)]
@@ -94,7 +94,7 @@ def _refuse_shared_gpus(gpus: Sequence[str]) -> None:
     for rank, gpu in enumerate(gpus):
         if gpu in gpus[:rank]:
             raise UsageError(
-                f"The processes {gpus.index(gpu)} and {rank} of {len(gpus)} have the same GPU, {gpu}, and each needs "
-                "one of its own. Give torchrun --nproc-per-node no more than the machine has, or set "
+                f"The processes {gpus.index(gpu)} and {rank} of {len(gpus)} have the same GPU, {gpu}, but each needs "
+                "its own. Give torchrun --nproc-per-node no more than the machine has, or set "
                 "CUDA_VISIBLE_DEVICES= (empty) to train on the CPU."
             )

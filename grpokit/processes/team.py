@@ -1,9 +1,9 @@
 """The processes that train together, each with a copy of the policy.
 
-Each draws and scores whole groups of its own; what follows from all rows, each decides alike from gathered values. A
-process that fails inside `failing_together` meets the others once more, with its error, which they read where they meet
-next; so whatever can fail between a meeting and a collective call behind it is done before the meeting. Gradients are
-summed once for each optimizer step, outside of the policy: there is no wrapper, and a forward pass waits for nobody.
+Each draws and scores its own whole groups; what follows from all rows, each decides alike from gathered values. A
+process that fails inside `failing_together` meets the others once more, with its error, which they read where they
+meet next; so anything that can fail between a meeting and a later collective call is done before the meeting. Gradients
+are summed once for each optimizer step, outside of the policy: there is no wrapper, and no forward pass waits.
 """
 
 from __future__ import annotations
@@ -140,9 +140,9 @@ def meeting() -> Iterator[None]:
 
 
 def _ended(error: Exception) -> RunError:
-    """What a process says that waits in vain."""
+    """The message of a process that waits in vain."""
     ended = RunError(
-        "Another process has ended, or has not come in time (run.process_timeout). Its own message says why. "
+        "Another process has ended, or has not answered in time (run.process_timeout). Its own message says why. "
         f"Here: {_SOURCE.sub('', typed_line(error))}."
     )
     ended.agreed = False  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ def _ended(error: Exception) -> RunError:
 
 
 def wait_for_first() -> None:
-    """Wait until process 0 has ended, for whoever started them all may end it when one ends, and it may still save."""
+    """Wait until process 0 has ended, since the launcher may end it when another one ends, and it may still save."""
     if distributed.is_initialized():
         with suppress(RuntimeError):
             distributed.all_reduce(torch.zeros(1))  # it never comes

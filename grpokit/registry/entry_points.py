@@ -55,7 +55,7 @@ class Plugin:
         package: the distribution that brings it.
         version: of the distribution.
         specs: what its hooks yielded.
-        error: one line, empty when all is well.
+        error: one line, empty if it loaded.
     """
 
     name: str
@@ -153,7 +153,7 @@ def _check_kind(what: str, kind: object) -> None:
     if kind not in KINDS and not (isinstance(kind, str) and all(kind.partition(":"))):
         raise PluginError(
             f"{what} names the kind of output {shown(kind)}{nearest(str(kind), KINDS)}; expected 'image' or 'text', or "
-            "for another kind the name of the plugin that makes it first, such as 'my-plugin:points'"
+            "for another kind a name that begins with its plugin, such as 'my-plugin:points'"
         )
 
 
@@ -162,7 +162,7 @@ def described(error: BaseException) -> str:
     line = typed_line(error)
     if "torchvision::nms does not exist" in line:
         line += (
-            " (this torchvision was built for another torch, usually a CUDA build beside a CPU torch: "
+            " (this torchvision was built for another torch, usually a CUDA build with a CPU torch: "
             "install the build of torchvision that matches your torch)"
         )
     return line
@@ -186,7 +186,7 @@ def observers() -> dict[str, Any]:
 
 
 def notify(hook: str, **arguments: Any) -> list[str]:
-    """Call a run event on every plugin; returns one line per plugin that raised (the run goes on)."""
+    """Call a run event on every plugin; returns one line per plugin that raised (the run continues)."""
     failures = []
     for plugin in plugins():
         if plugin.manager is not None:

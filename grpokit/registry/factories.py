@@ -38,7 +38,7 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None, *, key
         name: a plugin's name for it, or "package.module:function" for one that no plugin brings.
         params: keyword parameters. A class or a policy's or objective's factory is called with them; a plain
             reward, advantage or placement function gets them as keywords in every later call.
-        keys: what else a config may say of the component, which an unknown parameter may have meant.
+        keys: other keys that a config may set for the component, as hints for an unknown parameter.
 
     Raises:
         PluginError: unknown or ambiguous name, missing dependency, wrong parameters.
@@ -105,7 +105,7 @@ def declared(kind: str, name: str) -> tuple[dict[str, inspect.Parameter], bool]:
 
     Args:
         kind: as of `create`.
-        name: likewise.
+        name: as of `create`.
 
     Raises:
         PluginError: unknown or ambiguous name, missing dependency.
@@ -220,7 +220,7 @@ def _check_params(
             expected = _in_words(kinds.get(name, float))
             default = parameters[name].default
             usual = "" if default is inspect.Parameter.empty else f" Its default is {shown(default)}."
-            raise PluginError(f"The {what} takes {expected} as '{name}', got {shown(value)}.{usual}")
+            raise PluginError(f"The {what} expects {expected} for '{name}', got {shown(value)}.{usual}")
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}

@@ -179,7 +179,7 @@ def grpokit_run_start(folder: Any, config: Any) -> None:
 
 @hookspec
 def grpokit_step_end(report: Any) -> None:
-    """A training step is done, as `report` (a `grpokit.StepReport`) tells. Watch; change nothing.
+    """A training step is done; `report` is its `grpokit.StepReport`. Watch; change nothing.
 
     Example:
         ```python

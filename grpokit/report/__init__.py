@@ -1,4 +1,4 @@
-"""A run folder -> a page that opens offline, or that follows the run while it goes on.
+"""A run folder -> a page that opens offline, or that follows the run while it trains.
 
 `scores`, `samples` and `curves` decide what to show of it; `view` puts that into one JSON object, which the program in
 `templates` draws. `page` freezes it into a file, `watch` serves it.

@@ -1,6 +1,6 @@
-"""The curves of a run as numbers, ready to be drawn: what stands on each chart, its points and its range.
+"""The curves of a run as numbers, ready to be drawn: what is on each chart, its points and its range.
 
-Long runs are thinned, with a running mean beside the raw values. The range is chosen here: an axis that holds only the
+Long runs are thinned, with a running mean next to the raw values. The range is chosen here: an axis that holds only the
 last digits would make a change of 3 % look like a cliff.
 """
 

@@ -36,7 +36,7 @@ _WORDS = {
     "logprob_diff/ess": "effective sample size",
     "length/mean": "mean decisions of a sample",
     "length/max": "most decisions of a sample",
-    "completions/clipped_ratio": "texts that were cut at their longest",
+    "completions/clipped_ratio": "texts cut at the length limit",
     "completions/mean_terminated_length": "mean tokens of texts that ended",
     "completions/min_terminated_length": "fewest tokens of a text that ended",
     "completions/max_terminated_length": "most tokens of a text that ended",

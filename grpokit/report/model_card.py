@@ -1,6 +1,6 @@
 """The README.md of an exported model: what it was trained from, on what, with which rewards, and what that changed.
 
-All of it comes from the run's files, so that nobody has to remember it, and a hub reads the facts at the top.
+All of it comes from the run's files, so nobody has to remember it, and a hub reads the facts at the top.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def prompt_table(run: Run) -> dict[str, Any] | None:
 
     Returns:
         `names` of the scores, `steps` of both evaluations, and `rows` of `prompt`, `key` (equal in runs that share the
-        prompt), `before` and `after` (a list of scores each, None where there is none); and how many rows were
+        prompt), `before` and `after` (a list of scores each, None for a missing one); and how many rows were
         `left_out`. None where no scores were kept.
     """
     found = [

@@ -102,8 +102,8 @@ def verdict(run: Run, scores: Sequence[Change]) -> str:
         return f"{name} cannot be compared with the first evaluation."
     gaps = missing(run)
     moved_by = {
-        "better": "rose" if change.change > 0 else "fell, as its negative weight asks",
-        "worse": "fell" if change.change < 0 else "rose, against its negative weight",
+        "better": "rose" if change.change > 0 else "fell, as intended by its negative weight",
+        "worse": "fell" if change.change < 0 else "rose, although its weight is negative",
         "even": "did not change clearly",
         "unknown": "went",
     }

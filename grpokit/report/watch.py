@@ -1,9 +1,9 @@
-"""Serves the page of runs while they go on: `grpokit watch`.
+"""Serves the page of runs while they train: `grpokit watch`.
 
 It only reads the run folders, takes no lock, and does nothing until a browser asks. A browser polls with the ETag of
-its last answer, and the runs are read only where a file has changed since. New steps alone are read seldom, since
-reading them takes time that a training beside it may need. It listens on this computer's own address alone, and a
-request must name that address, so that no page of the web can reach it through a name of its own.
+its last answer, and the runs are read only where a file has changed since. If only steps are new, they are read
+seldom, since a training on the same machine may need that time. It listens on this computer's own address alone, and a
+request must name that address, so no page of the web can reach it under another name.
 """
 
 from __future__ import annotations
@@ -235,8 +235,8 @@ def serving(folders: Sequence[Path], *, port: int = 0) -> Iterator[Server]:
         server = Server(Watched(folders), port)
     except OSError as error:
         raise UsageError(
-            f"Cannot listen on port {port}: {one_line(error)}. If another grpokit watch has it, give another with "
-            "--port, or --port 0 for a free one."
+            f"Cannot listen on port {port}: {one_line(error)}. If another grpokit watch uses it, choose another with "
+            "--port; 0 takes a free one."
         ) from error
     try:
         yield server

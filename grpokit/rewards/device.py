@@ -24,6 +24,6 @@ def find(name: str | None, *, reward: str) -> torch.device:
         torch.zeros(1, device=device).tolist()  # "meta" holds no numbers
     except (RuntimeError, AssertionError) as error:  # the second: a torch without CUDA
         raise UsageError(
-            f"{reward}: the device {name!r} cannot be used here: {one_line(error)}. Leave it out, or say cpu."
+            f"{reward}: the device {name!r} cannot be used here: {one_line(error)}. Leave it out, or set cpu."
         ) from error
     return device

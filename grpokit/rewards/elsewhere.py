@@ -18,14 +18,14 @@ from grpokit.rewards.terms import RewardTerm
 from grpokit.types import Sample
 
 ENDING = threading.Event()
-"""Set once the run was told to end: services that do not answer are then not retried, so that it can save in time."""
+"""Set once the run is to end: services that do not answer are then not retried, so it can save in time."""
 
 Ask: TypeAlias = Callable[[list[int], list[Sample]], Portion]
 """Has the samples of some rows scored. A `GrpokitError` that it raises stops the run, whatever `on_error` says."""
 
 
 class RewardElsewhere(ABC):
-    """A reward that is scored by whatever `connect` connects to; each call has the samples of one group.
+    """A reward that is scored elsewhere, by what `connect` connects to; each call has the samples of one group.
 
     Args:
         use: a plugin's name for the reward, or "package.module:function".
@@ -38,7 +38,7 @@ class RewardElsewhere(ABC):
 
     @abstractmethod
     def connect(self) -> Sequence[Ask]:
-        """Wait until samples can be scored; one function for each that can be asked at a time.
+        """Wait until samples can be scored; returns a function for each request that may be made at a time.
 
         Raises:
             UsageError: they cannot.
@@ -46,7 +46,7 @@ class RewardElsewhere(ABC):
 
     @abstractmethod
     def disconnect(self) -> None:
-        """Let go of all that `connect` has begun, also where it raised; whoever waits for an answer gets none."""
+        """Release all that `connect` has begun, even if it raised; callers that still wait get no answer."""
 
     def start(self) -> None:
         """Wait until samples can be scored.

@@ -1,4 +1,4 @@
-"""Keeps rewards apart: nobody else sees what one of them changes in place.
+"""Keeps rewards apart: no other reward sees what one of them changes in place.
 
 A reward may shrink a picture in place, pop from a prompt's `meta`, or set torch's default dtype. Each call therefore
 gets copies of what the policy drew, and what it changes of torch's global state is restored after the call.
@@ -20,7 +20,7 @@ from grpokit.types import Sample
 
 
 def own_copies(samples: Sequence[Sample]) -> list[Sample]:
-    """Samples that a reward may change: nobody else holds their pictures, arrays, tensors, lists, dicts and sets.
+    """Samples that a reward may change: its own copies of pictures, arrays, tensors, lists, dicts and sets.
 
     What samples share, their copies share, too. Dataclasses are copied field by field. Objects of other classes are
     shared, since copying them may cost anything.

@@ -148,7 +148,7 @@ class Scoring:
         )
 
     def cancel(self) -> None:
-        """Let go of the samples, and cancel what has not begun; nobody waits for the rest."""
+        """Release the samples, and cancel what has not begun; nothing waits for the rest."""
         for pending in self._pending.values():
             pending.cancel()
         self._samples, self._pending = (), {}

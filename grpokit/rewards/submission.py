@@ -40,7 +40,7 @@ class Portion:
 
 
 def to_message(portion: Portion) -> list[Any]:
-    """A portion without its rows, to be sent as JSON: whoever asked unpickles nothing that a reward makes."""
+    """A portion without its rows, to be sent as JSON: the caller unpickles nothing that a reward makes."""
     error = portion.error and [type(reworded(portion.error, "")).__name__, str(portion.error), portion.error.page]
     return [portion.values, portion.failure, error]
 

@@ -1,4 +1,4 @@
-"""Begins a run folder: whether a run may begin or go on there, and the header that says what was started.
+"""Begins a run folder: whether a run may begin or continue there, and the header that says what was started.
 
 The header is `versions.json` (packages and own code that took part), `data.json` (digests of the prompts) and
 `config.yaml` (resolved).
@@ -33,7 +33,7 @@ _UNFINISHED = ".unfinished"  # in the folder of a run that is being begun
 
 
 def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
-    """Whether a run goes on from a checkpoint in a folder; if not, a new one may begin there.
+    """Whether a run continues from a checkpoint in a folder; if not, a new one may begin there.
 
     Raises:
         UsageError: the folder holds a run and neither option is given, holds something else, or is a file.
@@ -51,7 +51,7 @@ def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
         problem = f"holds files that are not a run of grpokit: it has no {missing[0]}. Choose"
     elif not resume and not overwrite:
         problem = (
-            "already holds a run. Add --resume to go on with it, --overwrite to delete it and start again, or choose"
+            "already holds a run. Add --resume to continue it, --overwrite to delete it and start again, or choose"
         )
     if problem:
         raise UsageError(f"{folder} {problem} another folder with run.dir=...", page="guards#checkpoints")
@@ -60,9 +60,9 @@ def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
 
 @contextmanager
 def begun(folder: Path, *, resumed: bool) -> Iterator[None]:
-    """Make the folder of a new run, or empty it. After an error in here nothing is left of that run.
+    """Make the folder of a new run, or empty it. After an error inside, nothing is left of that run.
 
-    Until the end it is marked: a start after a kill takes it as empty.
+    Until the end it is marked: after a kill it counts as empty.
 
     Raises:
         RunError: it cannot be emptied or made.
@@ -143,7 +143,7 @@ def write_header(folder: Path, config: RunConfig, data: Mapping[str, Any]) -> No
 
 
 def write_machine(folder: Path, device: torch.device) -> None:
-    """Write when and on what a run began, for its report; a resume leaves it as it is.
+    """Write when and on what a run began, for its report; a resume does not change it.
 
     Raises:
         RunError: the file cannot be written.

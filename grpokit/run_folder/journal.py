@@ -110,7 +110,7 @@ class Journal:
                 os.replace(self.folder / SAMPLES, self.folder / samples)
             os.replace(self.folder / EVALUATIONS, self.folder / rows)
         self.evaluations = []
-        return f"earlier evaluations cannot be compared with those to come, so they are kept in {rows} and {samples}"
+        return f"earlier evaluations cannot be compared with later ones, so they are kept in {rows} and {samples}"
 
     def is_best(self, name: str, *, weight: float = 1.0) -> bool:
         """Whether the last evaluation has the best mean of a score among all evaluations after step 0.
@@ -129,7 +129,7 @@ class Journal:
         return len(means) - 1 - means.index(max(means)) if means else 0
 
     def _means(self, name: str, weight: float) -> list[float]:
-        """The mean of each evaluation, higher being better; -inf where there is none."""
+        """The mean of each evaluation, higher being better; -inf without one."""
         means = [row.get(name) for row in self.evaluations]
         return [-math.inf if mean is None else -mean if weight < 0 else mean for mean in means]
 

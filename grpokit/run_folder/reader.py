@@ -1,6 +1,6 @@
 """What a run folder holds, as plain records.
 
-A run may still be going, or may have been killed: a torn last line, a missing picture and a missing file are normal
+A run may still be training, or may have been killed: a torn last line, a missing picture and a missing file are normal
 then. Another damaged line is an error that names it.
 """
 
@@ -162,7 +162,7 @@ def _planned(settings: Mapping[str, Any]) -> int:
 
 
 def read_rows(path: Path) -> Rows:
-    """The rows of a file with one JSON object a line; none where there is no file.
+    """The rows of a file with one JSON object a line; none without the file.
 
     A torn last line, as a kill or a running training leaves it, is left out.
 

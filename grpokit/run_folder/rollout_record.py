@@ -59,7 +59,7 @@ class Recorded:
 
 
 def folder_of(run: Path, step: int) -> Path:
-    """Where the record of a step stands."""
+    """The folder of a step's record."""
     return run / ROLLOUTS / step_name(step)
 
 
@@ -208,6 +208,6 @@ def read(run: Path, step: int) -> Recorded:
         )
     except (OSError, SyntaxError, ValueError, KeyError, SafetensorError) as error:  # the second is PIL's
         raise RunError(
-            f"The record {folder} is damaged: {typed_line(error)}. Put it back from a copy, or delete the folder to do "
+            f"The record {folder} is damaged: {typed_line(error)}. Restore it from a copy, or delete the folder to do "
             "without it."
         ) from error

@@ -38,7 +38,7 @@ def check_scores(config: RunConfig, terms: Sequence[RewardTerm], held_out: Seque
                 f"{', '.join(names)}."
             )
     if stop and not config.eval.every:
-        raise ConfigError(f"{config.place('run', 'stop')}it looks at evaluations during the run: set eval.every.")
+        raise ConfigError(f"{config.place('run', 'stop')}it needs evaluations during the run: set eval.every.")
 
 
 def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: PromptSequence | None) -> list[str]:
@@ -78,8 +78,8 @@ def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: Pro
                 continue
             if key[1] and sequence is prompts and len(found) == len(prompts):
                 raise UsageError(
-                    f"The reward '{key[0]}' can score no training prompt, {where}. Change the prompts, or take the "
-                    "reward out (weight: 0 only measures it).",
+                    f"The reward '{key[0]}' can score no training prompt, {where}. Change the prompts, or remove the "
+                    "reward (weight: 0 only measures it).",
                     page="guards#before-the-first-step",
                 )
             warnings.append(f"the reward '{key[0]}' cannot score {some}, {where}")

@@ -147,14 +147,14 @@ def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
 
 @contextmanager
 def _state_kept(reward: str) -> Iterator[None]:
-    """What a reward changes of the process's state while it is imported and built is set back, as after its calls."""
+    """What a reward changes of the process's state while it is imported and built is restored, as after its calls."""
     changes: list[str] = []
     with torch_state_kept(changes):
         yield
     if changes:
         warnings.warn(
             f"The reward '{reward}' changed {' and '.join(changes)} while it was built, which affects the whole "
-            "process. It is set back. Change such state only in a `with` block inside the reward.",
+            "process. It is restored. Change such state only in a `with` block inside the reward.",
             stacklevel=2,
         )
 

@@ -63,7 +63,7 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
     inside = to / ".export"  # what a killed export leaves there
     leftovers = (inside, partial_of(inside))
     if to.exists() and (not to.is_dir() or set(to.iterdir()) - {*leftovers}):
-        state = "holds files already" if to.is_dir() else "is a file"
+        state = "already holds files" if to.is_dir() else "is a file"
         raise UsageError(f"{to} {state}. Choose another folder with --to.")
     policies = build.policies(config)
     exporters: dict[str, Exports] = {}

@@ -59,7 +59,7 @@ class Redrawn:
         if self.equal:
             yield f"{again}: equal to the bit ({', '.join(self.parts)})"
             return
-        yield f"{again}: it differs from that of the run"
+        yield f"{again}: it differs from the run's"
         yield from (f"  {part}: {difference or 'equal to the bit'}" for part, difference in self.parts.items())
         changes = ", ".join(f"{what} {then} -> {now}" for what, (then, now) in self.changes.items())
         yield f"Changed since then: {changes or 'no version, device or number of threads'}."

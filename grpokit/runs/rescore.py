@@ -139,7 +139,7 @@ HEADINGS = ("tau", "other best", "groups", "first third", "last third")
 
 
 def table(result: Rescored, name: str) -> Iterator[tuple[str, ...]]:
-    """Rows of `HEADINGS` behind a name: the new reward, then the recorded ones, the weighted sum last."""
+    """Rows of `HEADINGS` after a name: the new reward, then the recorded ones, the weighted sum last."""
     yield f"{name} (new)", "", "", "", *result.thirds(result.means)
     for column, ranking in sorted(result.rankings.items(), key=lambda pair: pair[0] == "reward"):
         count = len(ranking.taus)
@@ -179,7 +179,7 @@ def _samples(number: int, step: Recorded, prompts: Sequence[Prompt]) -> list[Sam
     for row, output in zip(step.rows, step.outputs, strict=True):
         prompt = whole.get(row["prompt_index"])
         if prompt is None or prompt.text != row["prompt"]:  # a resume with --force may have changed them
-            raise DataError(f"Step {number} was drawn for prompts that the run's data do not hold any more.")
+            raise DataError(f"Step {number} was drawn for prompts that the run's data no longer hold.")
         if isinstance(output, Described):
             raise UsageError(
                 f"The outputs of step {number} cannot be scored again: row {row['row']} is recorded only as "

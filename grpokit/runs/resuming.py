@@ -1,6 +1,6 @@
 """Whether a resumed run is the run that was started, and whether all processes of a run were given the same one.
 
-The config and the prompts have to be the same, since every draw follows from them; `--force` goes on with changed
+The config and the prompts have to be the same, since every draw follows from them; `--force` continues with changed
 ones. Other versions give a warning. The run folder's header holds what the run was started with.
 """
 
@@ -42,7 +42,7 @@ def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests
 
 
 def changed_config(folder: Path, config: RunConfig) -> list[str]:
-    """How a config differs from that of a run, beside where and how often things happen and what stops the run.
+    """How a config differs from that of a run, apart from where and how often things happen and what stops the run.
 
     The number of steps or rounds does not count where no schedule depends on it.
     """
@@ -59,7 +59,7 @@ def changed_prompts(folder: Path, now: Digests, sequences: Mapping[str, PromptSe
     """How the prompts differ from those that a run was started with.
 
     Args:
-        folder: the run's; without `data.json`, as beside a checkpoint that was copied, nothing is known to differ.
+        folder: the run's; without `data.json`, as with a copied checkpoint, nothing is known to differ.
         now: the digests of the prompts.
         sequences: the prompts themselves, by the same names; those that are left out are not compared.
 
@@ -103,7 +103,7 @@ def refuse_changes(folder: Path, changes: Sequence[str]) -> None:
         raise UsageError(
             f"{folder} was started with another config or other prompts:\n"
             + "".join(f"  {line}\n" for line in changes)
-            + "Go back to the old ones, add --force to go on with the new ones, or start a new run in another folder.",
+            + "Restore the old ones, add --force to continue with the new ones, or start a new run in another folder.",
             page="guards#checkpoints",
         )
 
@@ -156,7 +156,7 @@ def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[
             raise UsageError(
                 f"Process {rank} of {team.size} has another config or other prompts than process 0:\n"
                 + "".join(f"  {line}\n" for line in changes)
-                + "Start all processes with the same words on the command line, and give all machines the same files.",
+                + "Start all processes with the same command line, and give all machines the same files.",
                 page="scale",
             )
         if packages:

@@ -81,7 +81,7 @@ class Run:
     Its methods are called in their order: `read`, `build`, `begin`, then `step` until `ended`, and `end`.
 
     Attributes:
-        resumed: whether it goes on from a checkpoint.
+        resumed: whether it continues from a checkpoint.
         trainer: takes the steps.
         journal: what is written down after each step; in process 0.
     """
@@ -115,7 +115,7 @@ class Run:
         stack.push(self._trackers.finish)
 
     def build(self, *, force: bool) -> None:
-        """Build the policy and its trainer, and load the checkpoint of a run that goes on."""
+        """Build the policy and its trainer, and load the checkpoint of a resumed run."""
         self._notes = {"config": resolved(self.config), "versions": versions(self.config)}  # as they are now
         changes = self.team.first(partial(self._changes, force=force)) if self.resumed else {}
         policies = build.policies(self.config)

@@ -1,4 +1,4 @@
-"""What happens when a run fails: it is saved, and the message says what is left and how to go on."""
+"""What happens when a run fails: it is saved, and the message says what is left and how to continue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grpokit.training import checkpoint
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """Code in here that would end the process, such as a policy's, fails the run with words instead."""
+    """Code inside that would end the process, such as a policy's, fails the run with a message instead."""
     try:
         yield
     except SystemExit as end:
@@ -28,7 +28,7 @@ def no_exit() -> Iterator[None]:
 
 @contextmanager
 def saved_on_error(run: Run) -> Iterator[None]:
-    """After an error in here, the run is saved, the report is written, and the message says how to go on."""
+    """After an error inside, the run is saved, the report is written, and the message says how to continue."""
     try:
         yield
     except Exception as error:
@@ -50,7 +50,7 @@ def _left(error: Exception, run: Run) -> str:
     if isinstance(error, UsageError):
         remedy, resume = "correct the input, then", "--resume (and --force, where that changes prompts)"
     trainer, place, last = run.trainer, run.checkpoint, checkpoint.latest(run.checkpoints)
-    go_on = f"{remedy} go on from {last} with {resume}" if last else "start again with --overwrite"
+    go_on = f"{remedy} continue from {last} with {resume}" if last else "start again with --overwrite"
     learning = trainer.current.trainer
     try:
         half = learning.updates.incomplete or run.journal.last_step != trainer.completed  # or a gap in the journal
@@ -70,7 +70,7 @@ def _left(error: Exception, run: Run) -> str:
                 f"{trainer.completed + 1} are saved in {place}"
             )
             again = ", which draws that step again"
-        left = f"{state}: {go_on}" if half else f"{state}; {remedy} go on with {resume}{again}"
+        left = f"{state}: {go_on}" if half else f"{state}; {remedy} continue with {resume}{again}"
     except Exception as second:  # a policy may fail in its `state_dict`, too
         why = "" if str(second) == str(error) else f" ({_words(second)})"
         left = f"The state after step {trainer.completed} could not be saved{why}; {go_on}"

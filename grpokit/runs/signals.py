@@ -1,4 +1,4 @@
-"""What Ctrl-C, SIGTERM and SIGHUP (a closed terminal) do while a run goes on; only the main thread hears them."""
+"""What Ctrl-C, SIGTERM and SIGHUP (a closed terminal) do during a run; only the main thread gets them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stopping() -> Iterator[threading.Event]:
 
 @contextmanager
 def without_ends() -> Iterator[None]:
-    """Inside, both do nothing: torchrun sends SIGTERM as soon as another process is lost, and this one has to save."""
+    """Inside, both are ignored: torchrun sends SIGTERM as soon as another process is lost, and this one has to save."""
     with handled(signal.SIG_IGN, *ENDS):
         yield
 

@@ -39,7 +39,7 @@ class Swept:
         folder: of the sweep.
         settings: what the finished runs reached.
         failed: folder's name -> the error, of the runs that failed.
-        interrupted: it was stopped by Ctrl-C, and the same command goes on.
+        interrupted: it was stopped by Ctrl-C, and the same command continues it.
     """
 
     folder: Path
@@ -66,7 +66,7 @@ def sweep(
         watching: gives the callbacks for the progress of a run.
 
     Raises:
-        UsageError: a config is wrong, or not that of a run that is finished. Nothing was trained then.
+        UsageError: a config is wrong, or differs from that of a finished run; nothing was trained.
     """
     configs: dict[str, RunConfig] = {}
     for point in points:  # all of them, so that the last run's mistake does not wait for the others
@@ -112,7 +112,7 @@ def _finished(place: Path, config: RunConfig) -> bool:
     lines = [*resuming.changed_config(place, config), *changes.values()]
     if lines:
         raise UsageError(
-            f"The finished run {place} cannot be compared with those to come: {'; '.join(lines)}. Choose another "
+            f"The finished run {place} cannot be compared with new ones: {'; '.join(lines)}. Choose another "
             "folder with --dir."
         )
     return True
@@ -135,13 +135,13 @@ def table(settings: Settings) -> str:
     scores = sorted({score for reached in settings.values() for score in reached}, key=lambda s: (s != "reward", s))
     if not scores:
         return "No finished run has a score on held-out prompts, so there is nothing to compare.\n"
-    rows = [["setting", *scores, f"{scores[0]}, to the first", "runs"]]
+    rows = [["setting", *scores, f"{scores[0]} minus the first", "runs"]]
     first = next(iter(settings.values())).get(scores[0], {})
     for setting, reached in settings.items():
         main = reached.get(scores[0], {})
         gaps = [score - first[seed] for seed, score in main.items() if seed in first and main is not first]
         cells = [estimate(list(reached.get(score, {}).values())) for score in scores]
-        rows.append([setting or "as it is", *cells, estimate(gaps, sign="+"), str(len(main))])
+        rows.append([setting or "unchanged", *cells, estimate(gaps, sign="+"), str(len(main))])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * width for width in widths])
     return "".join(f"| {' | '.join(map(str.ljust, row, widths))} |\n" for row in rows)

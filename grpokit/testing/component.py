@@ -72,7 +72,7 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
     policy = registry.create("policy", name, params)
     if isinstance(policy, Mapping):
         raise UsageError(
-            f"'{name}' gives several policies ({', '.join(policy)}), and a check is of one. Check each by its own "
+            f"'{name}' gives several policies ({', '.join(policy)}), but a check needs one. Check each by its own "
             "name, or by `package.module:function`."
         )
     check_prompts(policy, prompts)

@@ -78,7 +78,7 @@ class Eta:
         """A step has ended.
 
         Args:
-            phase: its phase; empty for the only one.
+            phase: its phase; empty if there is only one.
             left: phase -> remaining steps.
         """
         now = time.monotonic()
@@ -114,7 +114,7 @@ class _Described(Protocol):
 
 
 class IntervalLines:
-    """Prints how a training loop goes on: its batches, every warning, and a line per `INTERVAL`.
+    """Prints the progress of a training loop: its batches, every warning, and a line per `INTERVAL`.
 
     Args:
         trainer: whose steps they are.

@@ -34,7 +34,7 @@ class Shown:
 
     Attributes:
         prompt: its text.
-        output: a picture, or the text of an output that is none.
+        output: a picture, or the text of any other output.
         scores: name -> score, the total first; None where a reward could not score it.
     """
 
@@ -44,9 +44,9 @@ class Shown:
 
 
 class Tracker:
-    """One of accelerate's trackers, which may fail at any time: a warning says so once, and training goes on.
+    """One of accelerate's trackers, which may fail at any time: a warning says so once, and training continues.
 
-    After three failures in a row it gets nothing more, since a server that does not answer would slow every step.
+    After three failures in a row nothing more is sent to it, since a server that does not answer would slow every step.
 
     Args:
         started: accelerate's tracker, at work already.
@@ -93,8 +93,8 @@ class Tracker:
             if not self._warned:
                 self._warned = True
                 self._warn(
-                    f"the tracker '{self.name}' failed ({typed_line(error)}); training goes on, and the tracker may "
-                    f"lack entries. After {_MOST_FAILURES} failures in a row it gets no more"
+                    f"the tracker '{self.name}' failed ({typed_line(error)}); training continues, and the tracker may "
+                    f"lack entries. After {_MOST_FAILURES} failures in a row nothing more is sent to it"
                 )
         else:
             self._failures = 0
@@ -144,7 +144,7 @@ class TensorBoard(Tracker):
 class WandB(Tracker):
     """A table of prompts, outputs and scores, the pictures with captions, and a step axis that survives a resume.
 
-    W&B cannot take an entry back. So after a resume it is spared what it has already.
+    W&B cannot take an entry back. So after a resume, entries that it has are not sent again.
 
     Attributes:
         has_step: the last step that it has.
@@ -273,7 +273,7 @@ def start(
             for other in trackers:
                 other.finish(failed=True)
             raise UsageError(
-                f"The tracker '{name}' cannot be started: {typed_line(error)}. Mend that, or leave it out of trackers."
+                f"The tracker '{name}' cannot be started: {typed_line(error)}. Fix that, or leave it out of trackers."
             ) from error
         trackers.append(kinds.get(name, Tracker)(started, warn or _warn))
     return trackers

@@ -1,4 +1,4 @@
-"""Checkpoints: a folder with the state of everything that a run goes on from, complete or not there.
+"""Checkpoints: a folder with everything that a run needs to continue, either complete or absent.
 
 All randomness follows from the seed and the step's number, so this is enough for an exact resume. Tensors are stored as
 safetensors, the rest as JSON; nothing is pickled. `notes` hold the config and the versions, so a checkpoint can be used
@@ -145,7 +145,7 @@ def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
 
 
 def _names(kind: str, parts: Mapping[str, Any]) -> list[str]:
-    """The names of policies or of phases; [""] for an only one."""
+    """The names of policies or of phases; [""] for a single one."""
     paths = (f"{part}/".split("/") for part in parts)
     return list(dict.fromkeys(path[1] for path in paths if path[0] == kind)) or [""]
 
@@ -237,7 +237,7 @@ def _remedy(folder: Path) -> str:
     others = [place for place in steps(folder.parent) if place != folder]
     if others:  # whether that is damaged is seen when it is read
         return f"Delete {folder} to continue from {others[-1]}."
-    return "There is no other checkpoint beside it: start a new run with --overwrite."
+    return "There is no other checkpoint: start a new run with --overwrite."
 
 
 def steps(folder: Path) -> list[Path]:
@@ -252,7 +252,7 @@ def latest(folder: Path) -> Path | None:
 
 
 def mark_best(place: Path) -> None:
-    """Let `best` beside a checkpoint be a link to it, or a copy where there are no links; `prune` then keeps it."""
+    """Make `best`, next to a checkpoint, a link to it, or a copy without link support; `prune` then keeps it."""
     best, link = place.with_name(BEST), place.with_name(f".{BEST}.partial")
     with writing(best):
         delete(link)
@@ -293,7 +293,7 @@ def _discard(folder: Path) -> None:
 
 
 def _flush(folder: Path) -> None:
-    """Write every file through to disk, before the rename makes the checkpoint visible."""
+    """Flush every file to disk, before the rename makes the checkpoint visible."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:

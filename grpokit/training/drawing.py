@@ -4,7 +4,7 @@ Rewards that score elsewhere begin right after the rollout, and are waited for w
 Dynamic sampling asks at once. Else the passes of the policy come first, and what the rewards take hides behind them.
 
 A policy that lets an engine draw can begin the groups of the next step before this one learns. They are not kept in
-checkpoints: a run that goes on draws them again.
+checkpoints: a resumed run draws them again.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Loop(ABC):
     @property
     @abstractmethod
     def steps_left(self) -> dict[str, int]:
-        """The remaining steps of each phase; the name of an only one is empty."""
+        """The remaining steps of each phase; the name of a single one is empty."""
 
     @abstractmethod
     def describe(self) -> str:

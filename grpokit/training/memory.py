@@ -60,7 +60,7 @@ class Halving:
 class Sizes:
     """How much work is done at a time: what the settings say until memory runs out, then what fits.
 
-    The last bits of a run depend on these, so they belong into checkpoints.
+    The last bits of a run depend on these, so checkpoints keep them.
     """
 
     def __init__(self, settings: TrainerSettings) -> None:
@@ -113,7 +113,7 @@ class Sizes:
         return {name: [size, getattr(self, name)] for name, size in self._wanted.items() if getattr(self, name) != size}
 
     def load_state_dict(self, state: State) -> None:
-        """Load a result of `state_dict`, except for a size that is now wanted to be another."""
+        """Load a result of `state_dict`, except for a size whose setting has changed."""
         for name, size in self._wanted.items():
             wanted, fits = state.get(name, (size, size))
             setattr(self, name, fits if wanted == size else size)

@@ -227,7 +227,7 @@ class Gradient:
         return losses, Tally.merged(tallies)
 
     def _attempt(self, batch: Batch, objective: Objective, limit: Limit, notes: Notes) -> tuple[Tensor, Tally]:
-        """Nothing in here waits for the device."""
+        """Nothing inside waits for the device."""
         self.optimizer.zero_grad()  # a failed attempt or step may have left gradients
         total, tally = torch.zeros((), dtype=torch.float64, device=batch.weights.device), Tally()
         tally.decided = int(batch.rollout.host_mask.numpy().sum())

@@ -1,4 +1,4 @@
-"""How everything that a run goes on from is kept: one protocol, torch's.
+"""How everything that a run needs to continue is kept: one protocol, torch's.
 
 A checkpoint is a mapping from names to such parts: policies, optimizers, guards, forced sizes, the position. A failed
 step leaves the small ones as they were before.

@@ -95,7 +95,7 @@ class Updates:
         if self.done or self.incomplete:
             made = f"{self.done} of its {self.settings.updates_per_step} updates"
             half = ", in the middle of the next" if self.incomplete else ""
-            warnings.append(f"Step {step} was broken off after {made}{half}; these stay, and it is drawn again.")
+            warnings.append(f"Step {step} was interrupted after {made}{half}; they are kept, and it is drawn again.")
         self.done, self.incomplete = 0, False
         return warnings
 

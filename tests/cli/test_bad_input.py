@@ -140,8 +140,8 @@ CONFIG_FILE = {
     "a Python object": written(GOOD + "x: !!python/name:os.system\n", "line 6: not YAML", "python/name"),
     "a date by a tag": written(GOOD + "seed: !!timestamp 2026-99-99\n", "line 6: not YAML", "timestamp"),
     "a config ten thousand levels deep": written(GOOD + "x: " + "[" * 10_000, "not YAML", "nested too deeply"),
-    "a list as a key": written(GOOD + "? [a]\n: 1\n", "line 6: not YAML: expected a text as key"),
-    "a number as a key": written(GOOD + "1: 2\n", "c.yaml, line 6: 1: expected a text as key, got 1"),
+    "a list as a key": written(GOOD + "? [a]\n: 1\n", "line 6: not YAML: expected a text key"),
+    "a number as a key": written(GOOD + "1: 2\n", "c.yaml, line 6: 1: expected a text as the key, got 1"),
     "a name longer than any file's": Bad(["train", "x" * 300], ["There is no preset called 'xxx"]),
 }
 
@@ -216,7 +216,7 @@ VALUES = {
     ),
     "trackers that are no list": change("trackers.use=wandb", "trackers.use: expected a list, got 'wandb'"),
     "a run folder that is a number": change("run.dir=5", "run.dir: expected a text, got 5 (put it in quotes)"),
-    "the current folder as the run's": change("run.dir=.", "dir must name a folder of the run's own, got '.'"),
+    "the current folder as the run's": change("run.dir=.", "dir must name a folder for this run alone, got '.'"),
     "more threads than machines have": change("run.threads=1e5", "run.threads: expected at most 1,024, got 100000"),
     "a skip limit above 1": change("rewards.0.skip_limit=2", "rewards.0.skip_limit: expected at most 1, got 2"),
 }
@@ -247,7 +247,7 @@ DATA_FILES = {
     "an empty name of a prompts file": change("data.prompts=''", "data.prompts: expected a text that is not empty"),
     "a name with a NUL byte": change('data.prompts="a\\0b"', "cannot be read as UTF-8 text: embedded null byte"),
     "a name with half a surrogate": change(
-        'data.prompts="\\uD800"', "data.prompts: expected a text without half a surrogate pair"
+        'data.prompts="\\uD800"', "data.prompts: expected a text without an unpaired surrogate"
     ),
     "a name of a prompts file too long": change("data.prompts=" + "x" * 300, "cannot be read", "File name too long"),
     "an empty prompts file": prompts("", "p.txt holds no prompt"),
@@ -276,7 +276,7 @@ DATA_FILES = {
     "a prompt that is a number": jsonl('{"prompt": 5}', "p.jsonl, line 2 has the prompt 5; expected a text"),
     "a prompt of spaces": jsonl('{"prompt": "  "}', "p.jsonl, line 2: the prompt is '  '; expected a text"),
     "a prompt twice in a line": jsonl('{"prompt": "1", "prompt": "2"}', "line 2: cannot be read: the key 'prompt' ap"),
-    "half a surrogate in a prompt": jsonl(r'{"prompt": "\ud83d"}', "line 2: the prompt", "half a surrogate pair"),
+    "half a surrogate in a prompt": jsonl(r'{"prompt": "\ud83d"}', "line 2: the prompt", "an unpaired surrogate"),
     "a line of brackets": jsonl("[" * 100_000, "p.jsonl, line 2: cannot be read: maximum recursion depth exceeded"),
     "an empty JSONL file": change("data={prompts: e.jsonl}", "e.jsonl holds no prompt", files={"e.jsonl": "\n"}),
     "a picture that is not there": jsonl(
@@ -337,7 +337,7 @@ DATA_FILES = {
     "a dataset that is not there": change(
         "data={dataset: no/where}",
         "data.dataset: Dataset 'no/where', split 'train'",
-        "Fetch it where there is a network",
+        "Fetch it on a machine with a network",
     ),
     "a subset of what is no dataset": change("data={prompts: p.jsonl, subset: main}", "'subset' goes with 'dataset'"),
     "a dataset of an empty folder": change("data={dataset: d}", "Dataset 'd', split 'train' cannot", files={"d/x": ""}),
@@ -436,11 +436,11 @@ FUNCTIONS = {
         "from asyncio import CancelledError\n\nraise CancelledError('gone')",
         "cannot be imported from 'bad_ab': CancelledError: gone",
     ),
-    "an error whose text cannot be made": code(
+    "an error whose message cannot be shown": code(
         "data={use: 'bad_ac:f'}",
         "class Wordless(Exception):\n    def __str__(self):\n        raise GeneratorExit\n\n\n"
         "def f(split):\n    raise Wordless",
-        "fails with split='train': Wordless, whose text cannot be made (bad_ac.py, line 7, in f)",
+        "fails with split='train': Wordless, whose message cannot be shown (bad_ac.py, line 7, in f)",
     ),
     "a module that is missing inside a module": code(
         "rewards=[{use: 'bad_t:f'}]",
@@ -471,19 +471,20 @@ COMPONENTS = {
         "policy.vocb=3", "no parameter 'vocb' (did you mean 'vocab'?). It accepts: vocab=6, length=7"
     ),
     "a policy's parameter of the wrong type": change(
-        "policy={use: toy-lm, temperature: abc}", "toy-lm' takes a number as 'temperature', got 'abc'. Its default is "
+        "policy={use: toy-lm, temperature: abc}",
+        "toy-lm' expects a number for 'temperature', got 'abc'. Its default is ",
     ),
     "a policy's parameter out of range": change("policy={use: toy-lm, temperature: 0}", "temperature must be above 0"),
     "a policy's parameter that is not a number": change(
-        "policy={use: toy-lm, temperature: .nan}", "takes a number as 'temperature', got nan"
+        "policy={use: toy-lm, temperature: .nan}", "expects a number for 'temperature', got nan"
     ),
-    "a policy's parameter that is null": change("policy.vocab=null", "takes a whole number as 'vocab', got nothing"),
-    "a policy's parameter that is true": change("policy.vocab=true", "takes a whole number as 'vocab', got true"),
+    "a policy's parameter that is null": change("policy.vocab=null", "expects a whole number for 'vocab', got nothing"),
+    "a policy's parameter that is true": change("policy.vocab=true", "expects a whole number for 'vocab', got true"),
     "a policy that fails with its parameters": change(
         "policy.vocab=-1", "policy: The policy 'tiny_policies:TinyTokens' cannot be built with vocab=-1: RuntimeError"
     ),
     "a reward's parameter misspelt": change("rewards.0.maximun=3", "no parameter 'maximun' (did you mean 'maximum'?)"),
-    "a reward's parameter of the wrong type": change("rewards.0.scale=x", "takes a number as 'scale', got 'x'"),
+    "a reward's parameter of the wrong type": change("rewards.0.scale=x", "expects a number for 'scale', got 'x'"),
     "a reward's parameter that is missing": change("rewards=[{use: format}]", "needs the parameter 'pattern'"),
     "a pattern that is none": change(
         "rewards=[{use: format, pattern: '('}]", "rewards.0: format: the pattern '(' is not a regular expression: mis"
@@ -495,7 +496,7 @@ COMPONENTS = {
     ),
     "a range that holds no text": change("rewards.0.minimum=9", "no text has at least 9 and at most 3 characters"),
     "an advantage's scale that is none": change(
-        "trainer.advantage={use: group, scale: grop}", "takes 'group' or 'batch' or 'none' as 'scale', got 'grop'"
+        "trainer.advantage={use: group, scale: grop}", "expects 'group' or 'batch' or 'none' for 'scale', got 'grop'"
     ),
     "an advantage's clip below 0": change(
         "trainer.advantage={use: group, clip: -1}", "trainer.advantage: Advantage clip must be above 0, or None"
@@ -525,7 +526,7 @@ FOLDERS = {
     ),
     "a run folder in use": Bad(
         ["train", "c.yaml"],
-        ["out already holds a run. Add --resume to go on with it, --overwrite to delete it"],
+        ["out already holds a run. Add --resume to continue it, --overwrite to delete it"],
         {"out/config.yaml": GOOD, "out/versions.json": "{}"},
     ),
     "resume and overwrite": Bad(
@@ -544,7 +545,7 @@ FOLDERS = {
         ["sample", "c.yaml", "--out", "prompts.txt/s"], ["prompts.txt/s cannot be written: "], code=1
     ),
     "samples in a folder in use": Bad(
-        ["sample", "c.yaml", "--out", "d"], ["d holds files already. Choose another folder with --out"], {"d/x": ""}
+        ["sample", "c.yaml", "--out", "d"], ["d already holds files. Choose another folder with --out"], {"d/x": ""}
     ),
     "a report of nothing": Bad(["report", "nowhere"], ["nowhere is not a run folder"]),
     **{
@@ -593,7 +594,10 @@ OPTIONS = {
 FAILED_RUNS = {
     "a reward's own kind of error in the run": Bad(
         ["train", "c.yaml", "rewards=[{use: 'bad_x:f'}]"],
-        ["Reward 'f': scale.txt, line 7: no number\n", "; correct the input, then go on with --resume (and --force, "],
+        [
+            "Reward 'f': scale.txt, line 7: no number\n",
+            "; correct the input, then continue with --resume (and --force, ",
+        ],
         {"bad_x.py": f"{OWN}def f(samples):\n    raise Own('scale.txt', 7)"},
         leaves=True,
     ),
@@ -608,14 +612,14 @@ FAILED_RUNS = {
     ),
     "a reward that raises in the run": Bad(
         ["train", "c.yaml", "rewards=[{use: 'bad_u:f'}]"],
-        ["Reward 'f' raised ValueError: no key", "(bad_u.py, line 2, in f)", "go on with --resume"],
+        ["Reward 'f' raised ValueError: no key", "(bad_u.py, line 2, in f)", "continue with --resume"],
         {"bad_u.py": "def f(samples):\n    raise ValueError('no key')"},
         code=1,
         leaves=True,
     ),
     "a reward that is infinite in the run": Bad(
         ["train", "c.yaml", "rewards=[{use: 'bad_v:f'}]"],
-        ["Reward 'f': it gave inf for row 0", "expected a finite number", "go on with --resume"],
+        ["Reward 'f': it gave inf for row 0", "expected a finite number", "continue with --resume"],
         {"bad_v.py": "def f(samples):\n    return [float('inf')] * len(samples)"},
         code=1,
         leaves=True,

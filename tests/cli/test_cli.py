@@ -298,7 +298,7 @@ def test_a_damaged_checkpoint(call: Call, tmp_path: Path) -> None:
     done = call("train", "c.yaml", "--resume", "trainer.steps=2")
     assert done.code == 2
     assert "checkpoints/step_000001 is damaged: " in done.err
-    assert "There is no other checkpoint beside it: start a new run with --overwrite." in done.err
+    assert "There is no other checkpoint: start a new run with --overwrite." in done.err
 
 
 def test_save_every(call: Call, tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(call: Call, tmp_path: Path) -> None:
     done = call("train", "c.yaml", override)
     assert (done.code, done.err) == (130, "")
     *_, said, command = done.out.splitlines()
-    assert said == "Stopped after step 3; the state is saved. Go on with:"
+    assert said == "Stopped after step 3; the state is saved. Continue with:"
     assert (tmp_path / "out/checkpoints/step_000003/state.json").is_file()
     words = shlex.split(command)
     assert words == ["grpokit", "train", "c.yaml", override, "--resume"]
@@ -397,7 +397,7 @@ def test_other_signals_save_too(call: Call, tmp_path: Path, number: signal.Signa
     before = signal.getsignal(number)
     done = call("train", "c.yaml")
     assert done.code == 130
-    assert done.out.splitlines()[-2] == "Stopped after step 3; the state is saved. Go on with:"
+    assert done.out.splitlines()[-2] == "Stopped after step 3; the state is saved. Continue with:"
     assert (tmp_path / "out/checkpoints/step_000003/state.json").is_file()
     assert signal.getsignal(number) is before
 
@@ -426,7 +426,7 @@ def test_a_reward_that_raises(call: Call, tmp_path: Path) -> None:
     assert first.startswith("error: Reward 'score' raised OSError: the server is gone (rewards_of_")
     assert first.endswith(". Correct it, or set `on_error: skip` in its config to count its rows as unscored.")
     saved = "The state after step 3 is saved in out/checkpoints/step_000003; "
-    assert second == saved + "correct the cause, then go on with --resume."
+    assert second == saved + "correct the cause, then continue with --resume."
     assert "Traceback" not in done.out
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2, 3]
     (tmp_path / "mended").touch()
@@ -468,7 +468,7 @@ def test_a_step_whose_record_cannot_be_kept_is_made_again(
         patch.setattr(rollout_record, "write", lambda *given: full() if next(calls) == 3 else whole(*given))
         done = call("train", "c.yaml")
     assert done.code == 1
-    assert "go on from out/checkpoints/step_000002 with --resume" in done.err
+    assert "continue from out/checkpoints/step_000002 with --resume" in done.err
     assert call("train", "c.yaml", "--resume").code == 0
     for kind in ("rollouts", "groups", "checkpoints"):
         kept, expected = (
@@ -556,7 +556,8 @@ def test_a_policy_that_raises_loses_no_step(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ValueError, match="a fault in step 4") as caught:
         run.train(presets.read_config("c.yaml")[0], name="c")
     assert caught.value.__notes__ == [
-        "The state after step 3 is saved in out/checkpoints/step_000003; correct the cause, then go on with --resume."
+        "The state after step 3 is saved in out/checkpoints/step_000003; correct the cause, "
+        "then continue with --resume."
     ]
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2, 3]
     assert json.loads((tmp_path / "out/end.json").read_text())["message"] == "ValueError: a fault in step 4"
@@ -604,7 +605,7 @@ def test_a_picture_that_breaks_later_loses_no_step(call: Call, tmp_path: Path) -
     assert done.code == 2
     assert f"error: pictures.jsonl, line {third}: {third}.png cannot be read as a picture: image file is tr" in done.err
     assert (
-        "The state after step 2 is saved in out/checkpoints/step_000002; correct the input, then go on with --resume "
+        "The state after step 2 is saved in out/checkpoints/step_000002; correct the input, then continue with"
         in done.err
     )
 
@@ -727,7 +728,7 @@ def test_sample(call: Call, finished: Path, tmp_path: Path, monkeypatch: pytest.
     assert all(re.fullmatch("[0-5]+", row["output"]) for row in drawn)
     again = call("sample", "out", "--out", out, "--prompt", "3")
     assert again.code == 2
-    assert f"{out} holds files already. Choose another folder with --out, or add --overwrite." in again.err
+    assert f"{out} already holds files. Choose another folder with --out, or add --overwrite." in again.err
     assert call("sample", "out", "--out", out, "--prompt", "3", "--overwrite").code == 0
     assert rows(out / "samples.jsonl") == drawn[:1]  # the same draw again
 
@@ -746,7 +747,7 @@ def test_sample_from_the_start_and_from_the_end(
     assert [rows(tmp_path / "two" / name / "samples.jsonl") for name in ("before", "after")] == [start, end]
     alone = call("sample", "c.yaml", "--out", tmp_path / "none", *options)
     assert alone.code == 2
-    assert "--before needs a run folder, and c.yaml is not one" in alone.err
+    assert "--before needs a run folder" in alone.err
     assert call("sample", "out", "-n", 7, "--out", tmp_path / "many", "--prompt", "1").out.endswith("\n  and 2 more\n")
     assert sum(r["output"].count("3") for r in end) > sum(r["output"].count("3") for r in start)
     done = call("sample", "c.yaml", "--out", tmp_path / "all", "--limit", 3)
@@ -882,7 +883,7 @@ def test_report_of_a_run_without_evaluations_or_steps(call: Call, tmp_path: Path
     [
         (
             "--lr",
-            "There is no option --lr (did you mean 'trainer.learning_rate'?). A setting of the run is a word KEY=",
+            "There is no option --lr (did you mean 'trainer.learning_rate'?). Write a setting of the run as KEY=",
         ),
         ("--trainer.steps=5", "There is no option --trainer.steps (did you mean 'trainer.steps'?)."),
         ("--num-generations=5", "There is no option --num-generations (did you mean 'trainer.group_size'?)."),

@@ -124,7 +124,7 @@ MISTAKES = {
     "a Python object": (GOOD + "run: !!python/object:os.system {}\n", 4, ["not YAML", "python/object"]),
     "a tag that says otherwise": (GOOD + "seed: !!int many\n", 4, ["not YAML", "'many'"]),
     "a number too long": (GOOD + "seed: " + "9" * 5000 + "\n", 4, ["not YAML", "4300 digits"]),
-    "a template's braces": (GOOD + "run: {dir: {{ out }}}\n", 4, ["not YAML", "expected a text as key"]),
+    "a template's braces": (GOOD + "run: {dir: {{ out }}}\n", 4, ["not YAML", "expected a text key"]),
     "two sources of prompts": (
         POLICY + "data: {prompts: a.txt, dataset: b}\n" + REWARDS,
         2,
@@ -151,7 +151,7 @@ MISTAKES = {
         4,
         ["eval: 'targets' goes with 'prompts'"],
     ),
-    "a held-out split of no dataset": (GOOD + "eval: {split: test}\n", 1, ["eval.split goes with data.dataset"]),
+    "a held-out split of no dataset": (GOOD + "eval: {split: test}\n", 1, ["eval.split needs data.dataset"]),
 }
 
 
@@ -326,7 +326,7 @@ def test_an_override_is_named_as_the_place_of_its_mistake() -> None:
     [
         ("polic.use=x", "override 'polic.use=x': unknown key 'polic'"),
         ("data.dataset=x", "c.yaml, line 2, with override 'data.dataset=x': data: give exactly one of prompts,"),
-        ("rewards.0.every=2", "c.yaml, line 3, with override 'rewards.0.every=2': rewards.0: every: 2 goes with"),
+        ("rewards.0.every=2", "c.yaml, line 3, with override 'rewards.0.every=2': rewards.0: every: 2 needs"),
     ],
 )
 def test_a_clash_with_an_override_names_the_override(override: str, message: str) -> None:
@@ -345,7 +345,7 @@ def test_an_override_without_a_part_in_a_clash_is_not_named() -> None:
     message = refused(GOOD, "data.max_pixels=9", "data.dataset=x")
     assert message.startswith("c.yaml, line 2, with override 'data.dataset=x': data: give exactly one of")
     assert refused(GOOD, "rewards.0.name=x", "rewards.0.every=2").startswith(
-        "c.yaml, line 3, with override 'rewards.0.every=2': rewards.0: every: 2 goes with"
+        "c.yaml, line 3, with override 'rewards.0.every=2': rewards.0: every: 2 needs"
     )
 
 

@@ -505,7 +505,7 @@ def test_a_run_is_refused_with_the_place_of_its_samples(call: Call, three: Path)
         (three / "pictures/samples" / step).mkdir(parents=True)
         (three / f"pictures/samples/{step}/samples.jsonl").write_text('{"prompt": "p", "output": "abc"}\n')
     done = call("pictures", "--reward", "length")
-    assert done.err == "error: pictures is a run; its samples are in pictures/samples/step_000070 (the last).\n"
+    assert done.err == "error: pictures is a run; its latest samples are in pictures/samples/step_000070.\n"
     done = call("pictures/samples", "--reward", "length")
     assert done.err == (
         "error: pictures/samples contains no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl. There is one in "
@@ -659,7 +659,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "prompts of one picture": (
         ["pictures/1.png", *WITH, "--prompts", "prompts.txt"],
-        "--prompts goes with a folder of pictures, but pictures/1.png is a file. Give its prompt by --prompt.",
+        "--prompts goes with a folder of pictures, but pictures/1.png is a file. Give its prompt with --prompt.",
     ),
     "prompt of records": (
         ["r.jsonl", "--reward", "length", "--prompt", "a"],

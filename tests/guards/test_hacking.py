@@ -305,7 +305,7 @@ def test_what_a_reward_accepts_is_held_against_the_policy(call: Call, tmp_path: 
 @pytest.mark.parametrize(
     ("reward", "words"),
     [
-        ({"every": 2}, "every: 2 goes with weight: 0 (a monitor)"),
+        ({"every": 2}, "every: 2 needs weight: 0 (a monitor)"),
         ({"reward_timeout": 3}, "reward_timeout needs a process that can be ended: set workers to 1 or more"),
         (
             {"wieght": 0.5},
@@ -354,7 +354,7 @@ def test_a_worker_that_fails_in_a_run(call: Call, tmp_path: Path, order: str) ->
     assert stopped.code == 1
     assert "Reward 'unlucky' " in stopped.err
     assert "(prompt '3')" in stopped.err
-    assert "go on with --resume" in stopped.err or "start again with --overwrite" in stopped.err
+    assert "continue with --resume" in stopped.err or "start again with --overwrite" in stopped.err
     reward["on_error"] = "skip"
     config(tmp_path, rewards=[reward, {"use": "length", "maximum": 3}], trainer__steps=3, eval={})
     skipped = call("train", "c.yaml", "--overwrite")

@@ -41,7 +41,7 @@ FAILED = "Reward 'fails_later' raised ValueError: the model of the reward is gon
             "RunError: In phase 'b', its step 1: An average is gone.",
         ),
         ("a pass", "RunError: Another process has ended", "RunError: Out of memory while training: CUDA"),
-        ("dies", "RunError: Another process has ended, or has not come in time", "ended without a word"),
+        ("dies", "RunError: Another process has ended, or has not answered in time", "ended without a word"),
     ],
 )
 def test_all_end_with_the_message_of_the_one_that_failed(how: str, here: str, there: str, tmp_path: Path) -> None:
@@ -73,14 +73,14 @@ def test_a_run_that_fails_says_why_and_what_is_left(
     for rank, answer in enumerate(answers):
         assert message in answer, answer
         assert (f"In process {first} of 2: " in answer) == (rank != first)
-    assert ("is saved in" in answers[0]) == ("go on with --resume" in answers[0]) == bool(saved)
+    assert ("is saved in" in answers[0]) == ("continue with --resume" in answers[0]) == bool(saved)
     assert newest(tmp_path / "run/checkpoints") == saved
 
 
 def test_a_process_that_hangs_is_waited_for_no_longer_than_the_timeout(tmp_path: Path) -> None:
     processes = Processes(2, fail, "hangs_later", tmp_path / "run")
     assert processes.ends[0].poll(40)
-    assert "has not come in time (run.process_timeout)" in processes.ends[0].recv()
+    assert "has not answered in time (run.process_timeout)" in processes.ends[0].recv()
     assert processes.processes[1].is_alive()
     processes.processes[1].kill()  # as torchrun does
     assert newest(tmp_path / "run/checkpoints") == 1

@@ -33,5 +33,5 @@ def test_it_is_current_before_anything_is_built(
 
 def test_processes_that_share_a_gpu_are_refused() -> None:
     joining._refuse_shared_gpus(["GPU-1 of a", "GPU-2 of a", "GPU-1 of b"])
-    with pytest.raises(UsageError, match=r"The processes 0 and 2 of 3 have the same GPU, GPU-1 of a, and each needs"):
+    with pytest.raises(UsageError, match=r"The processes 0 and 2 of 3 have the same GPU, GPU-1 of a, but each needs"):
         joining._refuse_shared_gpus(["GPU-1 of a", "GPU-2 of a", "GPU-1 of a"])

@@ -62,7 +62,7 @@ def test_a_process_without_the_first_one_says_so(call: Call, monkeypatch: pytest
         monkeypatch.setenv(name, value)
     done = call("train", "toy-lm", "run.process_timeout=1")
     assert done.code == 1
-    assert "error: Another process has ended, or has not come in time (run.process_timeout)." in done.err
+    assert "error: Another process has ended, or has not answered in time (run.process_timeout)." in done.err
 
 
 def errors(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -85,7 +85,7 @@ def test_a_process_that_is_killed_lets_the_others_save(tmp_path: Path) -> None:
     failed = torchrun(tmp_path, "train", "toy-lm", *short)
     assert failed.returncode == 1
     (error,) = errors(failed)
-    assert error.startswith("error: Another process has ended, or has not come in time (run.process_timeout).")
+    assert error.startswith("error: Another process has ended, or has not answered in time (run.process_timeout).")
     assert "The state after step 1 is saved in run/checkpoints/step_000001; correct the cause" in failed.stderr
     assert newest(tmp_path / "run/checkpoints") == 1
     assert (tmp_path / "run/report.html").is_file()
@@ -95,7 +95,7 @@ def test_a_signal_to_one_process_stops_all_after_the_step(tmp_path: Path) -> Non
     short = (*SMALL, "trainer.steps=9", "data.limit=8", "run.dir=run", "rewards=[{use: 'in_processes:told_to_stop'}]")
     stopped = torchrun(tmp_path, "train", "toy-lm", *short)
     assert stopped.returncode == 1  # torchrun's own
-    assert stopped.stdout.count("Stopped after step 2; the state is saved. Go on with:") == 1
+    assert stopped.stdout.count("Stopped after step 2; the state is saved. Continue with:") == 1
     assert "\n  torchrun --nproc-per-node 2 -m grpokit train toy-lm" in stopped.stdout
     assert newest(tmp_path / "run/checkpoints") == 2
 
@@ -103,7 +103,7 @@ def test_a_signal_to_one_process_stops_all_after_the_step(tmp_path: Path) -> Non
 def test_a_process_without_others(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     error = call("train", "toy-lm").err
-    assert error.startswith("error: WORLD_SIZE=2 says that there are other processes, but they cannot be found: ")
+    assert error.startswith("error: WORLD_SIZE=2 announces other processes, but they cannot be found: ")
     assert "environment variable RANK expected, but not set. Start the run with torchrun" in error
 
 

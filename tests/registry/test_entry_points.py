@@ -637,16 +637,16 @@ class Typed:
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"rate": "abc"}, "takes a number as 'rate', got 'abc'. Its default is 0.5."),
-        ({"rate": True}, "takes a number as 'rate', got true."),
-        ({"rate": None}, "takes a number as 'rate', got nothing (null)."),
-        ({"rate": math.nan}, "takes a number as 'rate', got nan."),
-        ({"other": math.nan}, "takes a number as 'other', got nan."),
-        ({"count": 2.5}, "takes a whole number or null as 'count', got 2.5."),
-        ({"count": [1]}, "takes a whole number or null as 'count', got a list of 1."),
-        ({"mode": "c"}, "takes 'a' or 'b' as 'mode', got 'c'."),
-        ({"name": 5}, "takes a text as 'name', got 5."),
-        ({"on": "no"}, "takes true or false as 'on', got 'no'."),
+        ({"rate": "abc"}, "expects a number for 'rate', got 'abc'. Its default is 0.5."),
+        ({"rate": True}, "expects a number for 'rate', got true."),
+        ({"rate": None}, "expects a number for 'rate', got nothing (null)."),
+        ({"rate": math.nan}, "expects a number for 'rate', got nan."),
+        ({"other": math.nan}, "expects a number for 'other', got nan."),
+        ({"count": 2.5}, "expects a whole number or null for 'count', got 2.5."),
+        ({"count": [1]}, "expects a whole number or null for 'count', got a list of 1."),
+        ({"mode": "c"}, "expects 'a' or 'b' for 'mode', got 'c'."),
+        ({"name": 5}, "expects a text for 'name', got 5."),
+        ({"on": "no"}, "expects true or false for 'on', got 'no'."),
     ],
 )
 def test_values_are_held_against_a_factorys_annotations(params: dict[str, object], words: str) -> None:

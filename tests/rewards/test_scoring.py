@@ -669,7 +669,7 @@ def test_repetition_penalty(options: dict[str, Any], text: str, expected: float)
     ("reward", "options", "words"),
     [
         ("soft-overlong", {"maximum": 10, "cache": 11}, "cache must lie between 0 and the maximum 10, got 11"),
-        ("soft-overlong", {"maximum": 10, "cache": 5, "unit": "words"}, "'characters' or 'tokens'.* as 'unit'"),
+        ("soft-overlong", {"maximum": 10, "cache": 5, "unit": "words"}, "'characters' or 'tokens' for 'unit'"),
         ("soft-overlong", {"maximum": 10}, "cache"),
         ("repetition-penalty", {"ngram_size": 0}, "ngram_size must be at least 1, got 0"),
         ("repetition-penalty", {"max_penalty": 1.0}, r"max_penalty must be 0 or less, got 1\.0"),
@@ -678,10 +678,10 @@ def test_repetition_penalty(options: dict[str, Any], text: str, expected: float)
         ("numeric-answer", {"pattern": "a{99999999999}"}, "not a regular expression: the repetition number is too"),
         ("numeric-answer", {"pattern": r"\d+"}, "the pattern '.*' has no group, so it does not say where"),
         ("numeric-answer", {"tolerance": -1}, "tolerance must be 0 or more, got -1"),
-        ("numeric-answer", {"tolerance": "abc"}, "takes a number as 'tolerance', got 'abc'"),
+        ("numeric-answer", {"tolerance": "abc"}, "expects a number for 'tolerance', got 'abc'"),
         ("length", {"minimum": 3, "maximum": 2}, "no text has at least 3 and at most 2 characters"),
-        ("length", {"maximum": True}, "takes a whole number or null as 'maximum', got true"),
-        ("contains", {"ignore_case": 1}, "takes true or false as 'ignore_case', got 1"),
+        ("length", {"maximum": True}, "expects a whole number or null for 'maximum', got true"),
+        ("contains", {"ignore_case": 1}, "expects true or false for 'ignore_case', got 1"),
     ],
 )
 def test_wrong_parameters_are_found_when_a_reward_is_built(reward: str, options: dict[str, Any], words: str) -> None:

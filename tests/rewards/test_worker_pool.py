@@ -87,7 +87,7 @@ def test_answers_may_be_arrays_and_samples_may_hold_pictures(pooled: Make) -> No
         ("hang", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')"),
         ("stop", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')"),
         ("raise", "raised ValueError: I do not like this one (pool_rewards.py, line "),
-        ("wordless", "raised WordlessError, whose text cannot be made (pool_rewards.py, line "),
+        ("wordless", "raised WordlessError, whose message cannot be shown (pool_rewards.py, line "),
         ("cancelled", "raised CancelledError (pool_rewards.py, line "),
         ("generator-exit", "raised GeneratorExit (pool_rewards.py, line "),
         ("orphan", "lost its worker process, which ended with exit code 3, on row 2 (prompt 'prompt 1')"),

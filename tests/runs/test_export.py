@@ -117,7 +117,7 @@ def test_what_an_export_raises_is_one_message(run: Path, call: Call, monkeypatch
     [
         (["nowhere", "--to", "out"], "nowhere"),
         (["toy-lm", "--to", "out"], "toy-lm is not a run folder"),
-        (["run", "--to", "full"], "full holds files already. Choose another folder with --to."),
+        (["run", "--to", "full"], "full already holds files. Choose another folder with --to."),
         (["run", "--to", "full/file"], "full/file is a file. Choose another folder with --to."),
         (["run", "--to", "out", "--merge"], "There is no adapter to merge."),
         (["run", "--to", "out", "policy.use=switched:Switched"], "'switched:Switched' cannot be exported: it has no"),

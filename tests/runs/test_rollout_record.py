@@ -321,7 +321,7 @@ def test_what_differs_is_named_with_its_rows(copy: Path) -> None:
     }
     assert found.changes == {"threads": (64, 1), "torch": ("1.0", torch.__version__)}
     lines = list(found.lines())
-    assert lines[0].endswith("it differs from that of the run")
+    assert lines[0].endswith("it differs from the run's")
     assert "  metrics: equal to the bit" in lines
     assert "torch 1.0 -> " in lines[-1]
 

@@ -69,7 +69,7 @@ def test_a_sweep_that_was_stopped_goes_on_to_the_bit(
         patch.setattr(Journal, "step", stop_in_the_second_run)
         done = call(*words, "s")
     assert done.code == 130
-    assert "Go on with:\n  grpokit sweep c.yaml trainer.steps=4 seed=1,2 --dir s\n" in done.out
+    assert "Continue with:\n  grpokit sweep c.yaml trainer.steps=4 seed=1,2 --dir s\n" in done.out
     assert "(seed-2/report.html): stopped" in (tmp_path / "s/sweep.md").read_text()
     done = call(*words, "s")
     assert (done.code, done.out.count("is finished\n"), "resuming after step 2" in done.out) == (0, 1, True)

@@ -224,7 +224,9 @@ def test_a_failing_tracker_is_warned_of_once_and_stops_nothing(
     assert (result.steps, made[0].steps, made[0].calls) == (6, steps, calls)
     assert made[0].config["policy.use"] == "switched:Switched"
     (line,) = [line for line in lines if "tracker" in line]
-    assert line.startswith("warning: the tracker 'mlflow' failed (ConnectionError: no route to host); training goes on")
+    assert line.startswith(
+        "warning: the tracker 'mlflow' failed (ConnectionError: no route to host); training continues"
+    )
     (row,) = [row for row in rows("out/warnings.jsonl") if "tracker" in row["message"]]
     assert row["message"] in line
 
@@ -246,6 +248,6 @@ def test_a_tracker_that_cannot_start_leaves_no_run(monkeypatch: pytest.MonkeyPat
     kind.requires_logging_directory = False
     monkeypatch.setitem(trackers.LOGGER_TYPE_TO_CLASS, "mlflow", kind)
     monkeypatch.setattr(trackers, "get_available_trackers", lambda: [SimpleNamespace(value="mlflow")])
-    with pytest.raises(UsageError, match=r"'mlflow' cannot be started: PermissionError: log in first\. Mend that"):
+    with pytest.raises(UsageError, match=r"'mlflow' cannot be started: PermissionError: log in first\. Fix that"):
         train("out", trackers__use=["mlflow"])
     assert not Path("out").exists()

@@ -300,7 +300,7 @@ def test_the_ladder_of_a_function_finds_what_it_accepts() -> None:
         (
             ("broken_rewards:brightness",),
             0,
-            ["reads the output alone, so no picture is the right one and nothing is graded; mean scores:"],
+            ["reads only the output, so there is no right picture and nothing is graded; mean scores:"],
         ),
     ],
 )

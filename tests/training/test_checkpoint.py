@@ -172,7 +172,8 @@ def test_a_guard_that_stops_keeps_the_last_good_state(drawn: None) -> None:
     first, second = str(caught.value).splitlines()
     assert first.startswith("The loss is nan in step 4, update 1; this update was not made")
     assert second == (
-        "The state after step 3 is saved in out/checkpoints/step_000003; correct the cause, then go on with --resume."
+        "The state after step 3 is saved in out/checkpoints/step_000003; correct the cause, "
+        "then continue with --resume."
     )
     assert json.loads(Path("out/end.json").read_text()) == {"state": "failed", "planned": STEPS, "message": first}
     assert "The loss is nan in step 4" in Path("out/report.html").read_text()
@@ -196,7 +197,7 @@ def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch
         train("out", trainer__updates_per_rollout=2)
     assert str(caught.value).endswith(
         "\nThe weights after 1 of 2 updates of step 3 are saved in out/checkpoints/step_000002; correct the cause, "
-        "then go on with --resume, which draws that step again."
+        "then continue with --resume, which draws that step again."
     )
     monkeypatch.setattr(Updates, "make", update)
     Switch.off()
@@ -218,7 +219,7 @@ def test_a_step_that_the_journal_lacks_is_not_saved(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Journal, "step", full)
     with pytest.raises(
-        RunError, match=r"device\.\nThis state was not saved: .* go on from out/checkpoints/step_000002 with"
+        RunError, match=r"device\.\nThis state was not saved: .* continue from out/checkpoints/step_000002 with"
     ):
         train("out", run__save_every=2)
     monkeypatch.setattr(Journal, "step", write)

@@ -437,7 +437,7 @@ def test_a_step_whose_report_fails_does_not_count(monkeypatch: pytest.MonkeyPatc
         trainer.step()
     assert (trainer.completed, trainer.updates.done) == (0, 2)
     monkeypatch.undo()
-    assert "broken off after 2 of its 2 updates" in trainer.step().warnings[0]
+    assert "interrupted after 2 of its 2 updates" in trainer.step().warnings[0]
 
 
 def test_a_step_that_is_taken_again_counts_once() -> None:
@@ -812,7 +812,7 @@ def test_a_step_that_was_interrupted_between_two_updates_says_so_when_it_is_take
     trainer = make(Interrupted(), updates_per_rollout=2)
     with pytest.raises(KeyboardInterrupt):
         trainer.step()
-    words = "Step 1 was broken off after 1 of its 2 updates; these stay, and it is drawn again."
+    words = "Step 1 was interrupted after 1 of its 2 updates; they are kept, and it is drawn again."
     assert [words in trainer.step().warnings for _ in range(2)] == [True, False]
 
 

@@ -115,7 +115,7 @@ async function follow() {
       say("");
     }
   } catch {
-    say("grpokit watch does not answer. The page shows what it got last, and tries again.");
+    say("grpokit watch does not answer. The page shows the last data it got, and keeps trying.");
   }
   setTimeout(follow, POLL);
 }

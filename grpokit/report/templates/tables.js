@@ -43,7 +43,7 @@ function moved() {
   if (!runs.length) return null;
   return section("moved", "What moves the rewards",
     note("Shares of each reward's variance inside held-out prompts, by an analysis of variance over a grid of random draws. "
-      + "“Both” is what the two causes move only together, and chance."),
+      + "“Both” is their joint effect, together with chance."),
     runs.map(run => [several() ? el("h3", {}, run.name) : null, table("What moves the rewards", run.moved.head, run.moved.body)]));
 }
 

@@ -27,7 +27,7 @@ def shapes(case: Case) -> None:
     old, mask = rollout.old.logprobs, rollout.mask
     expect(mask.dtype == torch.bool, "a mask of booleans", f"{mask.dtype}", "a mask of floats or integers")
     expect(mask.any(), "at least one decision in a rollout", "rows that are all masked out",
-           "an inverted mask, or settings with which no sample can be trained on")  # fmt: skip
+           "an inverted mask, or settings that leave nothing to train on")  # fmt: skip
     longest = int(mask.sum(-1).max())
     expect(longest <= rollout.max_decisions, f"at most max_decisions={rollout.max_decisions} in a row", f"{longest}",
            "max_decisions that counts the prompt, or another setting's length")  # fmt: skip

@@ -24,7 +24,7 @@ UNSCORED = "numbers failed"
 def as_callable(reward: Reward | Submits) -> Reward:
     """The reward itself, or a function that submits samples and waits for their scores.
 
-    Unlike in a run, an exception comes out as it was raised, and the reward gets no copies: a check looks at both.
+    Unlike in a run, an exception is passed on and the reward gets no copies: a check looks at both.
     """
     if not isinstance(reward, Submits) or callable(reward):
         return reward

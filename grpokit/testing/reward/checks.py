@@ -1,7 +1,7 @@
 """The checks that every reward passes.
 
 Only `numbers` looks at the form of the scores, so that one mistake fails one check. Each call gets a list of its own.
-The modules beside this one and the ladders add checks.
+The modules next to this one and the ladders add checks.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def list_unchanged(call: FirstCall) -> None:
     before, after = list(map(id, call.samples)), list(map(id, call.answer.batch))
     rows = [before.index(x) if x in before else "another sample" for x in after]
     expect(before == after, f"that scoring leaves the list of {len(before)} samples as it is", f"the rows {rows}",
-           "samples.sort(), reverse(), pop() or append(); use sorted(samples) or a list of your own")  # fmt: skip
+           "samples.sort(), reverse(), pop() or append(); use sorted(samples) or your own list")  # fmt: skip
 
 
 def _kinds(samples: Sequence[Sample]) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 Shares are of the honest scale: 1 is the score of the right output, 0 the lowest score among the honest outputs (the
 distorted or misspelt ones). Grades run from A to E; the tables below say which number gets which. A reward that
-compares with nothing has no right output: its mean scores are shown, and nothing is graded.
+compares with nothing has no right output: its mean scores are shown without grades.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class LadderReport:
 
     @property
     def worst(self) -> Attack | None:
-        """The attack with the worst grade; among equal ones that which gets furthest without what was asked for."""
+        """The attack with the worst grade; among equals, the one that gets furthest but shows nothing right."""
         attacks = [attack for section in self.sections for attack in section.attacks]
         return max(attacks, key=lambda x: (x.grade, not x.shows, x.reaches), default=None)
 

@@ -25,9 +25,9 @@ _PICTURES = (
     ("ladder-shift", "scores drop as a shift gets larger"),
 )
 _WORDS = (
-    ("ladder-letters", "the first wrong letter costs, and no further one gains"),
+    ("ladder-letters", "the first wrong letter lowers the score, and no further one raises it"),
     ("ladder-blank", "blank and scribbled outputs score lowest"),
-    ("ladder-extra-text", "text beside the right one costs"),
+    ("ladder-extra-text", "text next to the right one lowers the score"),
 )
 _NO_PICTURE = "compares with no picture"
 

@@ -1,7 +1,7 @@
 """The ladder of pictures: photographs made worse step by step, and attacks on them.
 
 Only a reward that compares with a target or source picture can fail its checks. One that reads the prompt's text is
-graded. Of one that reads the output alone no picture is the right one: its mean scores are listed.
+graded. A reward that reads only the output has no right picture: its mean scores are listed.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _listed(rows: Sequence[dict[str, float]], attacks: Sequence[str]) -> Section
         return Section(name=NAME, note=f"gives every picture the score {values[0]:.4g}, so nothing is graded")
     names = [ITSELF, *(f"{d.name} {d.levels[-1]:g}" for d in DISTORTIONS), *attacks]
     scores = {name.replace(ITSELF, "the photographs"): mean([row[name] for row in rows]) for name in names}
-    note = "reads the output alone, so no picture is the right one and nothing is graded"
+    note = "reads only the output, so there is no right picture and nothing is graded"
     return Section(name=NAME, scores=scores, note=note)
 
 

@@ -97,7 +97,7 @@ def _examples(reward: Reward, examples: Sequence[tuple[Sample, Sample]], note: s
     if not reads:
         means = {name: mean([row[name] for row in rows]) for name in attacks[0]}
         sides = {"the better sides": mean(right), "the worse sides": mean(lowest)}
-        note += "; compares with nothing, so no text is the right one and nothing is graded"
+        note += "; compares with nothing, so there is no right text and nothing is graded"
         return Section(name="texts", scores=sides | means, note=note)
     if not any(high > low + SAME for high, low in zip(right, lowest, strict=True)):
         note += "; no better side of its examples scores more than the worse one, so there is no honest scale"
@@ -114,7 +114,7 @@ def _attacks(
 
 
 def _spellings(word: Word, make: Callable[[str], Any]) -> dict[str, Any]:
-    """The right word, its misspellings, and the word with others beside it."""
+    """The right word, its misspellings, and the word among others."""
     misspelt = {f"{text!r}": make(text) for text in word.misspelt()}
     extra = {f"extra {text!r}": make(text) for text in (f"{word.right} sale", f"open {word.right} sale now")}
     return {"right": make(word.right), **misspelt, **extra}

@@ -368,7 +368,7 @@ def build(name, params, tiny):
 
 @pytest.mark.parametrize("name", ["aesthetic", "clip-score"])
 def test_a_device_that_is_not_there_is_refused(params, tiny, name):
-    with pytest.raises(UsageError, match=rf"^{name}: the device 'abacus' cannot be used here: .*Leave it out, or say"):
+    with pytest.raises(UsageError, match=rf"^{name}: the device 'abacus' cannot be used here: .*Leave it out, or set"):
         build(name, {**params, "device": "abacus"}, tiny)
 
 
@@ -376,7 +376,7 @@ def test_the_registry_builds_them(params, tiny, aesthetic, clip_score):
     rows = [sample(picture(1), "a cat")]
     assert grpokit.create("reward", "aesthetic", {**params, "head_path": tiny.head})(rows) == aesthetic(rows)
     assert grpokit.create("reward", "clip-score", params)(rows) == clip_score(rows)
-    with pytest.raises(PluginError, match="takes 'float32' or 'bfloat16' or 'float16' as 'dtype', got 'half'"):
+    with pytest.raises(PluginError, match="expects 'float32' or 'bfloat16' or 'float16' for 'dtype', got 'half'"):
         grpokit.create("reward", "clip-score", {"dtype": "half"})
     with pytest.raises(PluginError, match=r"has no parameter 'head_pth'.*\(did you mean 'head_path'\?\)"):
         grpokit.create("reward", "aesthetic", {"head_pth": "x"})

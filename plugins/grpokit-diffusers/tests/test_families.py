@@ -69,7 +69,7 @@ def test_too_many_pictures_are_refused(model: str) -> None:
     if model == "tiny-flux-kontext":
         policy.check(one)
     else:
-        with pytest.raises(UsageError, match=r"'a cat' has 1 source picture, and .*Pipeline reads texts"):
+        with pytest.raises(UsageError, match=r"'a cat' has 1 source picture, and .*Pipeline reads only text"):
             policy.check(one)
     with pytest.raises(UsageError, match=r"brings 2|has 2 source pictures"):
         policy.check([Prompt(text="a cat", images=(picture, picture))])

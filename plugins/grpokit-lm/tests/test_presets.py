@@ -126,7 +126,7 @@ def test_the_large_preset_without_network_or_datasets(
     done = call("train", "qwen-gsm8k", here)
     assert (done.code, done.out) == (2, "")
     assert "Dataset 'openai/gsm8k', split 'train' cannot be read: it is not in the cache, and " in done.err
-    assert "Fetch it where there is a network, or give a folder with its files." in done.err
+    assert "Fetch it on a machine with a network, or give a folder with its files." in done.err
     monkeypatch.setitem(sys.modules, "datasets", None)
     done = call("train", "qwen-gsm8k", here)
     assert (done.code, done.out) == (2, "")

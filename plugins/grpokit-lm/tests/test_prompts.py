@@ -173,7 +173,7 @@ def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
             {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
             "needs a text as content, .* a list of 1",
         ),
-        ({}, {"messages": [{"role": "user", "content": "\ud800"}]}, "has half a surrogate pair"),
+        ({}, {"messages": [{"role": "user", "content": "\ud800"}]}, "has an unpaired surrogate"),
         (
             {},
             {"messages": [{"role": "user", "content": "a<eos><assistant>b"}]},

@@ -96,7 +96,7 @@ def test_a_gguf_file_of_a_repository(cached: Path) -> None:
     loaded = load_model("org/tiny/tiny.gguf")
     assert torch.equal(loaded.model.lm_head.weight, tiny_model("llama", seed=1).lm_head.weight)
     assert load_model(loaded.name, **loaded.options).name == "org/tiny/tiny.gguf"
-    with pytest.raises(UsageError, match=r"'org/absent/a.gguf' is not a folder .* by `hf download org/absent` and"):
+    with pytest.raises(UsageError, match=r"'org/absent/a.gguf' is not a folder here .* by `hf download org/absent`"):
         load_model("org/absent/a.gguf", local_files_only=True)
 
 

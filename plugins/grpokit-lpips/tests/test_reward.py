@@ -370,7 +370,7 @@ def test_another_trunks_file_is_refused(tmp_path, checkpoints):
         ({"net": "resnet"}, "net must be one of alex, vgg, squeeze, got 'resnet'"),
         ({"dtype": "float16"}, "dtype must be one of float32, bfloat16, float64, got 'float16'"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"device": "abacus"}, "the device 'abacus' cannot be used here: .*Leave it out, or say cpu"),
+        ({"device": "abacus"}, "the device 'abacus' cannot be used here: .*Leave it out, or set cpu"),
     ],
 )
 def test_wrong_parameters_are_refused(params, said):
@@ -381,7 +381,7 @@ def test_wrong_parameters_are_refused(params, said):
 def test_the_registry_builds_it(checkpoints):
     params = {"net": "squeeze", "weights_path": checkpoints["squeeze"], "device": "cpu"}
     assert grpokit.create("reward", "lpips", params)([sample(picture(1), picture(1))]) == [1.0]
-    with pytest.raises(PluginError, match="takes 'alex' or 'vgg' or 'squeeze' as 'net', got 'resnet'"):
+    with pytest.raises(PluginError, match="expects 'alex' or 'vgg' or 'squeeze' for 'net', got 'resnet'"):
         grpokit.create("reward", "lpips", {"net": "resnet"})
 
 

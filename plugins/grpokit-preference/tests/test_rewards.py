@@ -231,8 +231,8 @@ def test_scores_that_are_not_finite_stop_the_run(tiny, tmp_path):
     [
         ({"dtype": "int8"}, r": dtype must be one of float32, bfloat16, float16, got 'int8'\.$"),
         ({"batch_size": 0}, r": batch_size must be at least 1, got 0\.$"),
-        ({"device": "gpu"}, r": the device 'gpu' cannot be used here: .* Leave it out, or say cpu\.$"),
-        ({"device": "meta"}, r": the device 'meta' cannot be used here: .* Leave it out, or say cpu\.$"),
+        ({"device": "gpu"}, r": the device 'gpu' cannot be used here: .* Leave it out, or set cpu\.$"),
+        ({"device": "meta"}, r": the device 'meta' cannot be used here: .* Leave it out, or set cpu\.$"),
     ],
 )
 def test_parameters_are_checked_before_weights_are_looked_for(name, changed, said):

@@ -288,7 +288,7 @@ class GlmImageAR(Policy):
         return tensors_of(self.model)
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
-        """Take over what `state_dict` gave."""
+        """Load what `state_dict` returned."""
         self._casts.clear()
         self.writer.changes += 1
         self._reference.load_state_dict(state)

@@ -432,7 +432,7 @@ class CausalLMPolicy(Policy):
         return {**tensors_of(self.model), **self._reference.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
-        """Take over what `state_dict` gave."""
+        """Load what `state_dict` returned."""
         self.path.casts.clear()
         if self._engine is not None:
             self._engine.forget()

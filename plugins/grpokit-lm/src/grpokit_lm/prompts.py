@@ -419,5 +419,5 @@ def _writable(text: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         what = shown(text, most=60)
-        raise UsageError(f"The prompt {what} has half a surrogate pair, which no tokenizer reads.") from error
+        raise UsageError(f"The prompt {what} has an unpaired surrogate, which no tokenizer reads.") from error
     return text

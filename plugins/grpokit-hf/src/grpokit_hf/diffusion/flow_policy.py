@@ -256,7 +256,7 @@ class FlowPolicy(Policy):
         return {**tensors_of(self.model), **self._reference.state_dict(), **average}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
-        """Take over what `state_dict` gave."""
+        """Load what `state_dict` returned."""
         self._reference.load_state_dict(state)
         if self._average is not None:
             self._average.load_state_dict(state)

@@ -13,7 +13,7 @@ from grpokit.errors import UsageError, shown
 def most_tokens(text: str) -> float:
     """No fewer tokens than a tokenizer makes of a text: one for each byte, also where it takes letters apart.
 
-    Infinite for a text without a letter or digit, which may leave no token, and for one with half a surrogate pair.
+    Infinite for a text without a letter or digit, which may leave no token, and for one with an unpaired surrogate.
 
     >>> most_tokens("caf\u00e9"), most_tokens("\u20ac 5"), most_tokens("\u200b")
     (6, 5, inf)

@@ -208,7 +208,7 @@ class Offline:
                     drawn.set_exception(
                         RunError(
                             f"A process of vLLM ended while it drew, with exit code {codes[0]}. What it printed above "
-                            "may say more. A run that had begun goes on with --resume."
+                            "may say more. Continue a run that had begun with --resume."
                         )
                     )
 
@@ -232,8 +232,8 @@ class Offline:
             return work()
         except Exception as error:  # of any kind, as when it starts
             raise RunError(
-                f"vLLM failed while it {what}: {one_line(error)}. What it printed above may say more. A run that had "
-                "begun goes on with --resume."
+                f"vLLM failed while it {what}: {one_line(error)}. What it printed above may say more. Continue a run "
+                "that had begun with --resume."
             ) from error
 
 

@@ -211,7 +211,7 @@ class Server:
                 time.sleep(min(10.0, 0.2 * 4**tries))
         raise RunError(
             f"The {self.name} gave no answer in {counted(self.settings.retries + 1, 'attempt')}; the last time: "
-            f"{reason}. Check that it runs. A run that had begun goes on with --resume."
+            f"{reason}. Check that it runs. Continue a run that had begun with --resume."
         )
 
 
