@@ -10,14 +10,18 @@ export NO_MKDOCS_2_WARNING = 1
 # Whatever the caller's says: every process would compile what it imports of torch and transformers again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test several weights tutorials env lint types docs dist clean
+.PHONY: demo test long several weights tutorials env lint types docs dist clean
 
 demo: $(SMALL)
 	$(BIN)/grpokit train toy-glyph --overwrite
 
 # In the order of the files: few files, among them the longest, would otherwise come last and keep one core waiting.
 test: $(FULL)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -p no:nbmake
+
+# Whole runs, wheels, a browser's every button, kills, words that are learned: CI runs them after `test`.
+long: $(FULL)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "long and not slow"
 
 # Several processes, of which `test` has only a few cases: they take minutes, and all cores at once.
 several: $(FULL)

@@ -137,6 +137,7 @@ def lines_of(page: str, heading: str) -> list[str]:
     return [line.partition(" #")[0].rstrip() for line in body[1].splitlines() if line.startswith("grpokit ")]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_draft")
 def test_readme_can_be_typed_from_top_to_bottom(typed: Typed, tmp_path: Path) -> None:
     """The same lines with few and small steps: each finds what those above it left."""

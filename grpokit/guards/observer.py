@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from grpokit.errors import UsageError, shown
 from grpokit.files import PLAIN_NAME, is_plain_name
-from grpokit.training.step import Step
+
+if TYPE_CHECKING:  # a plugin's light module may define an observer, and torch takes seconds to import
+    from grpokit.training.step import Step
 
 
 class Observer:

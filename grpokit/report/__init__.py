@@ -17,12 +17,7 @@ from grpokit.run_folder.reader import read
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "alarm",
-    "compare",
-    "figure",
-    "write",
-]
+__all__ = ["alarm", "compare", "figure", "write"]
 
 
 def figure(run: Path) -> Figure:

@@ -49,6 +49,7 @@ def test_a_display_of_ascii_shows_what_it_can() -> None:
 SLOW = "import time\n\n\ndef score(samples):\n    time.sleep(0.2)\n    return [float(len(s.output)) for s in samples]\n"
 
 
+@pytest.mark.long
 def test_a_run_is_saved_when_its_terminal_closes(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     settings = ("rewards=[{use: 'slow:score'}]", "trainer.steps=8", "eval={}")

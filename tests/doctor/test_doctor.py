@@ -40,6 +40,7 @@ def test_a_healthy_environment(call: Call) -> None:
     assert "ends with the same weights" in self_test["what"]
 
 
+@pytest.mark.long
 def test_a_cuda_torchvision_beside_a_cpu_torch(
     call: Call, first_on_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,6 +54,7 @@ def test_a_cuda_torchvision_beside_a_cpu_torch(
     assert done.out.splitlines()[-1].startswith("1 problem, ")
 
 
+@pytest.mark.long
 def test_a_library_that_kills_its_process(first_on_path: Path) -> None:
     (first_on_path / "torchvision.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     findings = list(environment.training())

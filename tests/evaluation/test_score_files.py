@@ -344,6 +344,7 @@ print("PEAK", many - few, all_at_once - few)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory from Linux")
 def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path: Path) -> None:
     """100 and 1,000 pictures of 48 KiB peak alike; 1,000 of them opened at once would not."""
@@ -730,6 +731,7 @@ def test_overwrite_replaces_the_scores(call: Call, three: Path) -> None:
     assert [row["file"] for row in lines((three / "s.jsonl").read_text())] == ["pictures/1.png"]
 
 
+@pytest.mark.long
 def test_the_bar_goes_to_the_terminal_that_watches(three: Path) -> None:
     pexpect = pytest.importorskip("pexpect")
     words = ["score", "pictures", "--reward", "mse", "--target", "targets/1.png", "--json"]

@@ -346,6 +346,7 @@ def test_no_command_leaves_worker_processes_behind(call: Call, tmp_path: Path) -
         assert multiprocessing.active_children() == [], words
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["kill", "hang", "raise"])
 def test_a_worker_that_fails_in_a_run(call: Call, tmp_path: Path, order: str) -> None:
     reward = {"use": "pool_rewards:unlucky", "order": order, "workers": 2, "reward_timeout": 2}

@@ -780,7 +780,7 @@ def test_fifteen_lines_make_a_reward_that_a_config_can_name(tmp_path: Path) -> N
 HEAVY = ("torch", "accelerate", "numpy", "matplotlib", "transformers", "datasets", "onnxruntime", "skimage")
 
 
-@pytest.mark.parametrize("words", ["-c 'import grpokit'", "-m grpokit --help", "-m grpokit plugins"])
+@pytest.mark.parametrize("words", ["-c 'import grpokit; grpokit.Observer'", "-m grpokit --help", "-m grpokit plugins"])
 def test_light_commands_import_nothing_heavy(words: str) -> None:
     done = subprocess.run([sys.executable, "-X", "importtime", *shlex.split(words)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

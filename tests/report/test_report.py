@@ -265,6 +265,7 @@ def test_a_title_is_text_too(tmp_path: Path) -> None:
     assert "<title>&lt;script&gt;alert(1)&lt; · grpokit</title>" in page
 
 
+@pytest.mark.long
 def test_a_long_run_gives_a_small_page_quickly(tmp_path: Path) -> None:
     """With more evaluations than a page shows, and no two pictures alike, so that none is kept once for several."""
     folder = make_run(tmp_path / "run", steps=1000, every=50)

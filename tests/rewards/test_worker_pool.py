@@ -269,6 +269,7 @@ def test_ctrl_c_does_not_reach_a_process_that_starts(pooled: Make) -> None:
     assert begun.is_set()
 
 
+@pytest.mark.long
 def test_a_program_that_hangs_is_ended_with_its_reward(pooled: Make, tmp_path: Path) -> None:
     place = tmp_path / "pid"
     with pytest.raises(RewardError, match=r"gave no answer within 3 s \(reward_timeout\)"):
@@ -353,6 +354,7 @@ def script(folder: Path, body: str) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_script_ends_quietly_though_its_rewards_hang(tmp_path: Path) -> None:
     """And a worker's torch has one thread, though the script imported torch before."""
     body = """
@@ -389,6 +391,7 @@ def test_what_nobody_began_is_called_off_when_it_is_closed(pooled: Make) -> None
     assert {*threading.enumerate()} <= before
 
 
+@pytest.mark.long
 def test_nothing_stays_behind_when_the_parent_is_killed(tmp_path: Path) -> None:
     body = """
     print(*{portion.values[0] for portion in ask(*["pid"] * 20)}, flush=True)
@@ -415,6 +418,7 @@ def test_nothing_stays_behind_when_the_parent_is_killed(tmp_path: Path) -> None:
             assert parent.stderr.read() == ""
 
 
+@pytest.mark.long
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(

@@ -19,6 +19,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_killed_run_ends_equal(whole: Path) -> None:
     kill_and_resume(whole, 0, times=1)
 

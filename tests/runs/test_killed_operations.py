@@ -108,6 +108,7 @@ def assert_each_is_accepted(states: list[Tree], monkeypatch: pytest.MonkeyPatch)
 ALL = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])  # of the operations
 
 
+@pytest.mark.long
 @ALL
 def test_a_kill_at_any_operation_of_a_run(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with snapshots() as states:
@@ -116,6 +117,7 @@ def test_a_kill_at_any_operation_of_a_run(every: int, monkeypatch: pytest.Monkey
     assert_each_is_accepted(states[::every], monkeypatch)
 
 
+@pytest.mark.long
 @ALL
 def test_a_kill_at_any_operation_of_an_overwrite_or_a_resume(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "write", lambda run: run)

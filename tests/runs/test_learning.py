@@ -24,6 +24,7 @@ def train(preset: str, folder: Path, *overrides: str) -> run.Result:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.long
 def test_toy_glyph_rises_in_a_few_steps(tmp_path: Path) -> None:
     small = ("trainer.steps=10", "trainer.group_size=8", "eval.every=0", "rewards.1.every=100")
     done = train("toy-glyph", tmp_path / "r", "rewards.1.weight=0", *small)

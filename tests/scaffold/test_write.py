@@ -117,6 +117,7 @@ def _lend_dependencies(home: Path) -> None:
     (inner / "lent.pth").write_text(f"{lent}\n")
 
 
+@pytest.mark.long
 def test_everything_of_ours_comes_from_the_wheels(clean: Clean) -> None:
     names = ("grpokit", "grpokit_toy", "grpokit_shine.reward", "grpokit_word_play", "grpokit_next_letter.policy")
     code = f"import importlib, json; print(json.dumps([importlib.import_module(n).__file__ for n in {names}]))"
@@ -156,6 +157,7 @@ def test_a_check_passes(clean: Clean) -> None:
     assert "failed" not in said
 
 
+@pytest.mark.long
 def test_their_own_tests_are_green(clean: Clean) -> None:
     folders = [f"grpokit-{name}/tests" for _, _, name in WRITTEN]
     options = ("-p", "no:cacheprovider", "--import-mode=importlib", "-v")

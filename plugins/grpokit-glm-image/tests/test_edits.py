@@ -161,6 +161,7 @@ run: {dir: run, record: true, save_every: 1, threads: 1}
 """
 
 
+@pytest.mark.long
 def test_a_run_from_a_folder_of_pictures(call: Call) -> None:
     """Train, resume, draw again, sample, evaluate and report, by the command line."""
     here = Path()

@@ -74,6 +74,7 @@ def test_the_released_model_has_its_weights() -> None:
     assert all(p.device.type == "meta" for p in ar.parameters())
 
 
+@pytest.mark.long
 def test_memory_of_the_released_model() -> None:
     edits, text, small = needs(edits=True, **SMALL), needs(), needs(**SMALL)
     assert gib(edits, "weights") + gib(edits, "decoder") == pytest.approx(32.9, abs=0.02)

@@ -360,6 +360,7 @@ def test_a_reward_that_fails_there_fails_as_it_would_here() -> None:
         reward.close()
 
 
+@pytest.mark.long
 def test_a_service_that_is_gone_is_replaced_by_another_or_fails_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 samples, while one of two services is ended and started again, twice."""
     texts = [Prompt(text=f"prompt {group}") for group in range(200)]
@@ -385,6 +386,7 @@ def test_a_service_that_is_gone_is_replaced_by_another_or_fails_in_words(monkeyp
     reward.close()
 
 
+@pytest.mark.long
 def test_a_service_that_starts_anew_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

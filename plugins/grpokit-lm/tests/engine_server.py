@@ -174,7 +174,7 @@ def served(**wanted: Any) -> Iterator[Served]:
             self.wfile.write(text)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     own.url = f"http://127.0.0.1:{server.server_port}"
     try:

@@ -210,6 +210,7 @@ def test_what_an_engine_cannot_do(server: Served, tmp_path: Path) -> None:
         policy_of(server, engine={"url": "http://127.0.0.1:9", "retries": 1})
 
 
+@pytest.mark.long
 def test_weights_make_up_for_an_engine_that_draws_from_another_distribution(server: Served) -> None:
     """How often the likeliest first token is drawn: weighted as a correction does, as often as the policy would."""
     server.sharpness = 1.6

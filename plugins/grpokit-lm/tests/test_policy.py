@@ -313,7 +313,13 @@ def gradients(policy: CausalLMPolicy, *, count: int = 2, **options: Any) -> list
     return seen
 
 
-@pytest.mark.parametrize("objective", [spec.name for _, spec in installed("objective")])
+OBJECTIVES = [
+    pytest.param(spec.name, marks=() if spec.name in ("grpo", "gspo") else pytest.mark.long)
+    for _, spec in installed("objective")
+]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_has_the_gradient_of_the_plain_path(objective: str) -> None:
     """Of tokens and of sequences, clipped or not: an adapter held to its moving average, on the decisions of high
     entropy; then off-policy."""

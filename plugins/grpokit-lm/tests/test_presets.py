@@ -39,6 +39,7 @@ def test_prompts_and_held_out_prompts_share_none(preset: str) -> None:
     assert not {p.text for p in prompts} & {p.text for p in held_out}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize(
     ("preset", "right", "rise"),

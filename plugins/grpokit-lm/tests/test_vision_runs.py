@@ -51,6 +51,7 @@ def train(config: Path, folder: str, *overrides: str, **options: bool) -> run.Re
     return run.train(parsed, **options)
 
 
+@pytest.mark.long
 def test_a_run_on_pictures(config: Path) -> None:
     """The reward rises, a resumed run and a redrawn step are equal to the bit, and the export loads."""
     folder = config.parent

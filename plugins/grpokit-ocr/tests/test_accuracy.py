@@ -30,6 +30,7 @@ def test_98_of_100_words_are_read(benchmark, monkeypatch, noise):
     assert share >= 0.98
 
 
+@pytest.mark.long
 def test_pages_on_photographs_are_read(benchmark, monkeypatch):
     monkeypatch.setattr(benchmark, "PASSES", 1)
     share, *_ = benchmark.right(build("rapidocr", layout="page", threads=2), benchmark.pages(photographs=True))
@@ -55,6 +56,7 @@ def test_easyocr_reads_with_its_real_weights(benchmark, monkeypatch, tmp_path, l
     assert share >= least
 
 
+@pytest.mark.long
 def test_reading_takes_little_more_than_its_model_needs(benchmark):
     """Whatever the machine: cutting, scaling, batching and decoding together may cost as much as the model itself."""
     images = [image for image, _ in benchmark.words()[:72]]

@@ -6,7 +6,9 @@ from grpokit import registry
 from grpokit.testing import example_samples, outcomes, reward_checks
 
 
-@pytest.mark.parametrize("name", ["pickscore", "hpsv2", "imagereward"])
+@pytest.mark.parametrize(
+    "name", ["pickscore", *(pytest.param(x, marks=pytest.mark.long) for x in ("hpsv2", "imagereward"))]
+)
 def test_conformance(tiny, name):
     params = tiny.params[name]
     results = list(

@@ -340,6 +340,7 @@ def test_the_preset_reads_and_builds() -> None:
     assert [term.name for term in build_rewards.rewards(config)] == ["ring"]
 
 
+@pytest.mark.long
 def test_it_learns_the_ring(tmp_path: Path) -> None:
     """The run of the preset, cut short."""
     config, _ = presets.read_config("toy-flow", ["trainer.steps=70"])

@@ -26,6 +26,7 @@ def test_only_the_transformer_is_another() -> None:
     assert different == [Path("transformer/diffusion_pytorch_model.safetensors")]
 
 
+@pytest.mark.long
 def test_a_few_steps_make_words_sharper() -> None:
     """By more than three standard errors of the difference, over words that are not trained on."""
     pytest.importorskip("grpokit_ssim")

@@ -54,6 +54,7 @@ def test_a_picture_shows_its_tokens_and_not_the_prompts_word(policy):
     assert read(painted(policy, [*words[1:], words[0]])) > 0.9
 
 
+@pytest.mark.long
 def test_the_autoregressive_half_spells_badly(policy):
     """Bad enough to learn, and good enough to begin: the most likely tokens spell better than drawn ones."""
     pytest.importorskip("grpokit_ocr")
