@@ -7,73 +7,70 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from grpokit.errors import RunError
 
+_error = partial(RunError, page="guards#while-it-runs")
+
 
 def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None) -> None:
     """Stop unless the advantages of all rows are finite: [B], or [B, T] of any T where that is not known yet."""
     shapes = ((rows,), (rows, advantages.shape[-1] if decisions is None and advantages.ndim == 2 else decisions))
     if tuple(advantages.shape) not in shapes or not bool(advantages.isfinite().all()):
-        raise RunError(
+        raise _error(
             f"The advantage function gave {tuple(advantages.shape)} values, "
             f"{int((~advantages.isfinite()).sum())} of them not finite; expected finite numbers, one per row "
             f"{shapes[0]} or one per decision {shapes[1]}.",
-            page="guards#while-it-runs",
         )
 
 
 def check_age(drawn: int | None, version: int, max_age: int) -> None:
     """Stop at a rollout whose weights are more than `max_age` optimizer steps behind."""
     if drawn is not None and not 0 <= version - drawn <= max_age:
-        raise RunError(
+        raise _error(
             f"The rollout was drawn with the weights of version {drawn}, and the policy has version {version} "
             f"(optimizer steps): the limit is trainer.max_age={max_age}. Usual causes: an engine that did not take "
             "over the weights in updated(), or a Rollout.version that counts something else.",
-            page="guards#while-it-runs",
         )
 
 
 def check_gradient(parameters: Sequence[torch.nn.Parameter]) -> None:
     """Stop if no parameter got a gradient."""
     if all(p.grad is None for p in parameters):
-        raise RunError(
+        raise _error(
             "No trainable parameter got a gradient. Usual causes: logprobs() uses other modules than the policy's "
             "modules(), or logprobs() runs under no_grad.",
-            page="guards#while-it-runs",
         )
 
 
 def check_norm(norm: float, *, step: int, update: int) -> None:
     """Stop before an update with a gradient that is not finite, although the loss is."""
     if not math.isfinite(norm):
-        raise RunError(
+        raise _error(
             f"The gradient's norm is {norm} in step {step}, update {update}, though the loss is finite; this update "
             "was not made. Usual causes: an infinite derivative in the policy or the objective (the root or the "
             "logarithm of 0), or an overflow in low precision.",
-            page="guards#while-it-runs",
         )
 
 
 def check_change(changed: bool, *, norm: float, rate: float) -> None:
     """Stop if an update with a gradient of this norm, at this learning rate, changed no weight."""
     if not changed:
-        raise RunError(
+        raise _error(
             f"No weight changed in the first update, though the gradient's norm is {norm:.3g} and the learning "
             f"rate {rate:.3g}. Usual causes: the rate is too small for the weights' precision, or the optimizer "
             "holds other parameters than the policy.",
-            page="guards#while-it-runs",
         )
 
 
 def check_skipped(count: int, *, scale: float) -> None:
     """Stop if the loss scaler, whose scale has fallen to `scale`, has skipped too many updates in a row."""
     if count >= 20:
-        raise RunError(
+        raise _error(
             f"The loss scaler skipped {count} updates in a row, and its scale fell to {scale:.3g}: the gradient is not "
             "finite at any scale. Use mixed_precision: bf16, or a lower learning rate.",
-            page="guards#while-it-runs",
         )
