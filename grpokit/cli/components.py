@@ -113,9 +113,9 @@ def _list_plugins() -> None:
         table.add_row(*map(Text, cells), Text(_MARKS[state], style="red").append(summary, ""))
     out = console()
     out.print(table)
-    for clash in registry.clashes():
-        choices = " or ".join(f"'{name}' (of {package})" for name, package in clash.choices.items())
-        out.print(f"The {clash.kind} name '{clash.name}' is ambiguous: write {choices}.", markup=False, soft_wrap=True)
+    for (kind, name), choices in registry.clashes().items():
+        words = " or ".join(f"'{choice}' (of {package})" for choice, package in choices.items())
+        out.print(f"The {kind} name '{name}' is ambiguous: write {words}.", markup=False, soft_wrap=True)
     for plugin in registry.plugins():
         if plugin.error:
             out.print(f"{plugin.name}: {plugin.error}", markup=False, soft_wrap=True)
@@ -130,7 +130,7 @@ def _plugin_rows() -> Iterator[tuple[str, str, str, str, str, str]]:
     """Kind, name, package, version, state and summary of each component that a plugin brings."""
     from grpokit import registry
 
-    ambiguous = {(clash.kind, clash.name) for clash in registry.clashes()}
+    ambiguous = registry.clashes()
     for kind in _KINDS:
         for plugin, spec in registry.installed(kind):
             state = "ambiguous" if (kind, spec.name) in ambiguous else "ok"

@@ -72,9 +72,9 @@ def plugins() -> Iterator[Finding]:
         what = f"{what} is broken: {plugin.error}"
         advice = f"What it brings cannot be used. Update it, or run: pip uninstall {plugin.package}"
         yield Finding(area="plugins", state="problem", what=what, advice=advice)
-    for clash in registry.clashes():
-        what = f"the {clash.kind} name '{clash.name}' is ambiguous"
-        advice = f"In a config write {' or '.join(map(repr, clash.choices))}."
+    for (kind, name), choices in registry.clashes().items():
+        what = f"the {kind} name '{name}' is ambiguous"
+        advice = f"In a config write {' or '.join(map(repr, choices))}."
         yield Finding(area="plugins", state="note", what=what, advice=advice)
 
 

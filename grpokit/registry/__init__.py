@@ -17,11 +17,11 @@ from grpokit.registry.factories import explained as explained
 from grpokit.registry.factories import parameters as parameters
 from grpokit.registry.factories import refuse_columns as refuse_columns
 from grpokit.registry.factories import resolve as resolve
-from grpokit.registry.name_lookup import broken_plugins as broken_plugins
 from grpokit.registry.name_lookup import clashes as clashes
 from grpokit.registry.name_lookup import find as find
 from grpokit.registry.name_lookup import installed as installed
 from grpokit.registry.name_lookup import meant_by_preset as meant_by_preset
 from grpokit.registry.name_lookup import named as named
 from grpokit.registry.name_lookup import spec_of as spec_of
+from grpokit.registry.name_lookup import unknown as unknown
 from grpokit.registry.shipped import remedy as remedy

@@ -14,36 +14,17 @@ import inspect
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pluggy
 
 from grpokit.errors import GrpokitError, PluginError, nearest, shown, typed_line
 from grpokit.registry import hookspecs
-from grpokit.registry.specs import (
-    API,
-    KINDS,
-    AdvantageSpec,
-    CommandSpec,
-    ObjectiveSpec,
-    PlacementSpec,
-    PolicySpec,
-    PresetSpec,
-    RewardSpec,
-    Spec,
-)
+from grpokit.registry.specs import API, KINDS, Spec
 
-_SPEC_HOOKS: dict[str, type[Spec]] = {
-    "grpokit_policies": PolicySpec,
-    "grpokit_rewards": RewardSpec,
-    "grpokit_presets": PresetSpec,
-    "grpokit_advantages": AdvantageSpec,
-    "grpokit_objectives": ObjectiveSpec,
-    "grpokit_placements": PlacementSpec,
-    "grpokit_commands": CommandSpec,
-}
-
-_HOOKS = [name for name in vars(hookspecs) if name.startswith("grpokit_")]
+_HOOKS = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("grpokit_")}
+_RETURNS = {name: get_type_hints(hook)["return"] for name, hook in _HOOKS.items()}
+_SPEC_HOOKS = {name: get_args(kind)[0] for name, kind in _RETURNS.items() if get_origin(kind) is Iterable}
 
 
 @dataclass(kw_only=True)
@@ -89,34 +70,28 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
         manager.add_hookspecs(hookspecs)
         manager.register(module, entry.name)
         manager.check_pending()
-        specs = [spec for hook, kind in _SPEC_HOOKS.items() for spec in _collect(manager, hook, kind)]
-        for i, spec in enumerate(specs):
-            if any((spec.kind, spec.name) == (other.kind, other.name) for other in specs[:i]):
-                raise PluginError(f"it yields two records of the {spec.kind} '{spec.name}'; expected one")
+        plugin.specs = [spec for hook, kind in _SPEC_HOOKS.items() for spec in _collect(manager, hook, kind)]
+        plugin.manager = manager
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the one place that isolates: what a plugin does wrong stays its own
         plugin.error = str(error) if isinstance(error, GrpokitError) else described(error)
-        return plugin
-    plugin.specs, plugin.manager = specs, manager
     return plugin
 
 
 def _check_hook_names(module: object) -> None:
     for name, value in vars(module).items():
-        is_hook = hasattr(value, f"{hookspecs.PROJECT}_impl")
-        is_own = inspect.isfunction(value) and value.__module__ == getattr(module, "__name__", None)
-        if name not in _HOOKS and (is_hook or (is_own and name.startswith("grpokit_"))):
+        if not name.startswith("grpokit_") or not inspect.isfunction(value):
+            continue
+        if name not in _HOOKS:
             raise PluginError(f"unknown hook '{name}'{nearest(name, _HOOKS)}")
-        if name in _HOOKS and callable(value) and not is_hook:
+        if not hasattr(value, f"{hookspecs.PROJECT}_impl"):
             raise PluginError(f"'{name}' lacks the decorator @hookimpl (from grpokit import hookimpl)")
 
 
 def _collect(manager: pluggy.PluginManager, hook: str, kind: type[Spec]) -> Iterator[Spec]:
     for result in getattr(manager.hook, hook)():
-        if result is not None and not isinstance(result, Iterable):
-            raise PluginError(f"{hook} returned {shown(result)}; expected it to yield {kind.__name__} records")
-        for spec in result or ():
+        for spec in result:
             if not isinstance(spec, kind):
                 raise PluginError(f"{hook} yielded {spec!r}; expected {kind.__name__} records")
             _check_spec(spec)
@@ -136,25 +111,15 @@ def _check_spec(spec: Spec) -> None:
     if not isinstance(spec.factory, str) or not all(spec.factory.partition(":")):
         form = "package:path/inside.yaml" if spec.kind == "preset" else "package.module:Name"
         raise PluginError(f"{what}: the factory must be a text of the form {form}, got {shown(spec.factory)}")
-    for asset in spec.assets:
-        if bool(asset.repository and asset.files) == bool(asset.paths):
-            raise PluginError(f"{what}: the asset '{asset.name}' must have either a repository with files, or paths")
-    if isinstance(spec, RewardSpec):
-        if not isinstance(spec.accepts, (set, frozenset)) or not spec.accepts:
-            raise PluginError(f"{what}: accepts must be a set of kinds, such as {{'image'}}, got {shown(spec.accepts)}")
-        for output in sorted(spec.accepts, key=str):
-            _check_kind(f"{what}: accepts", output)
-    if isinstance(spec, PolicySpec):
-        _check_kind(f"{what}: makes", spec.makes)
-
-
-def _check_kind(what: str, kind: object) -> None:
-    """Refuse a kind of output that no other plugin can mean: a misspelt one would match nothing, silently."""
-    if kind not in KINDS and not (isinstance(kind, str) and all(kind.partition(":"))):
-        raise PluginError(
-            f"{what} names the kind of output {shown(kind)}{nearest(str(kind), KINDS)}; expected 'image' or 'text', or "
-            "for another kind a name that begins with its plugin, such as 'my-plugin:points'"
-        )
+    outputs = getattr(spec, "accepts", {getattr(spec, "makes", "image")})
+    if not isinstance(outputs, (set, frozenset)) or not outputs:
+        raise PluginError(f"{what}: accepts must be a set of kinds, such as {{'image'}}, got {shown(outputs)}")
+    for output in outputs:  # a misspelt kind would match nothing, silently
+        if output not in KINDS and not all(str(output).partition(":")):
+            raise PluginError(
+                f"{what} names the kind of output {shown(output)}{nearest(str(output), KINDS)}; expected 'image' or "
+                "'text', or for another kind a name that begins with its plugin, such as 'my-plugin:points'"
+            )
 
 
 def described(error: BaseException) -> str:

@@ -23,11 +23,8 @@ from grpokit.registry.importing import import_name, missing
 from grpokit.registry.name_lookup import find, is_path
 from grpokit.registry.synonyms import hint
 
-_DATA = {
-    "reward": 1,
-    "advantage": 3,
-    "placement": 3,
-}  # arguments of a plain function that later calls fill in, by position
+_DATA = {"reward": 1, "advantage": 3, "placement": 3}
+"""How many arguments of a plain function later calls fill in, by position."""
 
 
 def create(kind: str, name: str, params: Mapping[str, Any] | None = None, *, keys: Collection[str] = ()) -> Any:
@@ -96,8 +93,8 @@ def parameters(kind: str, name: str, params: Mapping[str, Any]) -> dict[str, Any
     """
     target, what, _ = _factory(kind, name)
     _check_params(target, what, params, data=0)
-    declared = inspect.signature(target).parameters.values()
-    return {p.name: p.default for p in declared if p.default is not p.empty} | dict(params)
+    takes, _ = _declared(target, data=0)
+    return {p.name: p.default for p in takes.values() if p.default is not p.empty} | dict(params)
 
 
 def declared(kind: str, name: str) -> tuple[dict[str, inspect.Parameter], bool]:
@@ -111,20 +108,20 @@ def declared(kind: str, name: str) -> tuple[dict[str, inspect.Parameter], bool]:
         PluginError: unknown or ambiguous name, missing dependency.
     """
     target, _, _ = _factory(kind, name)
-    try:
-        found, open_ended = _declared(target, data=0 if inspect.isclass(target) else _DATA.get(kind, 0))
-    except ValueError:  # compiled code may have no signature
-        return {}, True
-    kinds = _hints(target)
-    return {n: p.replace(annotation=kinds.get(n, Any)) for n, p in found.items()}, open_ended
+    return _declared(target, data=0 if inspect.isclass(target) else _DATA.get(kind, 0))
 
 
 def _declared(target: Callable[..., Any], *, data: int) -> tuple[dict[str, inspect.Parameter], bool]:
     """A factory's parameters without the first `data`, which are not for the config; whether it takes others too."""
-    given = inspect.signature(target).parameters.values()
-    named = [p for p in given if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    first = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:data]
-    return {p.name: p for p in named if p.name not in first}, any(p.kind is p.VAR_KEYWORD for p in given)
+    try:
+        signature = inspect.signature(target).parameters.values()
+    except ValueError:  # compiled code may have none
+        return {}, True
+    hints = _hints(target)
+    named = [p for p in signature if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    first = [p.name for p in signature if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:data]
+    takes = {p.name: p.replace(annotation=hints.get(p.name, Any)) for p in named if p.name not in first}
+    return takes, any(p.kind is p.VAR_KEYWORD for p in signature)
 
 
 def _factory(kind: str, name: str) -> tuple[Callable[..., Any], str, str]:
@@ -200,10 +197,7 @@ def _check_params(
     target: Callable[..., Any], what: str, params: Mapping[str, Any], *, data: int, keys: Collection[str] = ()
 ) -> None:
     """Refuse parameters that the factory does not take, before calling it; the first `data` are not for the config."""
-    try:
-        parameters, open_ended = _declared(target, data=data)
-    except ValueError:  # compiled code may have none
-        return
+    parameters, open_ended = _declared(target, data=data)
     choices = ", ".join(n if p.default is p.empty else f"{n}={p.default!r}" for n, p in parameters.items()) or "none"
     unknown = [name for name in params if name not in parameters]
     if unknown and not open_ended:
@@ -211,16 +205,14 @@ def _check_params(
         raise PluginError(
             f"The {what} has no parameter '{unknown[0]}'{hint(unknown[0], parameters)}. It accepts: {choices}.{more}"
         )
-    absent = [n for n, p in parameters.items() if p.default is p.empty and n not in params]
-    if absent:
-        raise PluginError(f"The {what} needs the parameter '{absent[0]}'. It accepts: {choices}.")
-    kinds = _hints(target)
-    for name, value in params.items():
-        if name in parameters and not _fits(value, kinds.get(name, Any)):
-            expected = _in_words(kinds.get(name, float))
-            default = parameters[name].default
-            usual = "" if default is inspect.Parameter.empty else f" Its default is {shown(default)}."
-            raise PluginError(f"The {what} expects {expected} for '{name}', got {shown(value)}.{usual}")
+    for name, parameter in parameters.items():
+        needed = parameter.default is parameter.empty
+        if needed and name not in params:
+            raise PluginError(f"The {what} needs the parameter '{name}'. It accepts: {choices}.")
+        if name in params and not _fits(params[name], parameter.annotation):
+            expected, value = _in_words(parameter.annotation), shown(params[name])
+            usual = "" if needed else f" Its default is {shown(parameter.default)}."
+            raise PluginError(f"The {what} expects {expected} for '{name}', got {value}.{usual}")
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}

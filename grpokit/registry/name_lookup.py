@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
 from grpokit.errors import PluginError, nearest
 from grpokit.registry import entry_points, shipped
 from grpokit.registry.entry_points import Plugin
@@ -12,21 +9,6 @@ from grpokit.registry.specs import Spec
 
 Owned = tuple[Plugin, Spec]
 """A spec with the plugin that brings it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clash:
-    """One name that several plugins give to components of one kind.
-
-    Attributes:
-        kind: of the components.
-        name: what the plugins call them.
-        choices: name that means one component alone -> the distribution that brings it.
-    """
-
-    kind: str
-    name: str
-    choices: dict[str, str]
 
 
 def installed(kind: str) -> list[Owned]:
@@ -37,39 +19,35 @@ def installed(kind: str) -> list[Owned]:
 def find(kind: str, name: str) -> Owned:
     """The spec called `name`, or `plugin:name` where several plugins use the short name.
 
-    Where plugins of one name have it, `distribution:name` says which.
-
     Raises:
-        PluginError: no spec has the name (the message gives the nearest one and the broken plugins), or several have.
+        PluginError: no spec has the name, or several have.
     """
     matches = named(kind, name)
     if len(matches) == 1:
         return matches[0]
     if matches:
-        choices = " or ".join(f"'{_full_name(owned, matches)}'" for owned in matches)
+        choices = " or ".join(f"'{_full_name(owned)}'" for owned in matches)
         raise PluginError(f"The {kind} name '{name}' is ambiguous: write {choices}.")
-    names = sorted({spec.name for _, spec in installed(kind)})
-    remedy = shipped.remedy(kind, name)
+    raise unknown(name, kind)
+
+
+def unknown(name: str, *kinds: str) -> PluginError:
+    """That no spec of some kinds has the name; the message gives the nearest one and the broken plugins."""
+    names = sorted({spec.name for kind in kinds for _, spec in installed(kind)})
+    remedy = next(filter(None, (shipped.remedy(kind, name) for kind in kinds)), "")
     guess = "" if remedy else nearest(name, names)
-    raise PluginError(
-        f"There is no {kind} called '{name}'{guess}. Known: {', '.join(names) or 'none'}.{remedy}{broken_plugins()}",
+    broken = [f"\n  {p.name} ({p.package}): {p.error}" for p in entry_points.plugins() if p.error]
+    return PluginError(
+        f"There is no {' or '.join(kinds)} called '{name}'{guess}. Known: {', '.join(names) or 'none'}.{remedy}"
+        f"{' These plugins are broken and may have brought it:' if broken else ''}{''.join(broken)}",
         page="doctor#plugins",
     )
-
-
-def broken_plugins() -> str:
-    """The broken plugins, for a message about an unknown name; empty without any."""
-    broken = [f"\n  {p.name} ({p.package}): {p.error}" for p in entry_points.plugins() if p.error]
-    return f" These plugins are broken and may have brought it:{''.join(broken)}" if broken else ""
 
 
 def is_path(name: str) -> bool:
     """Whether a name is "package.module:function", which no plugin announces, and not "plugin:name"."""
     prefix = name.rpartition(":")[0]
-    return bool(prefix) and not any(
-        prefix == plugin.name or any(name == f"{plugin.package}:{spec.name}" for spec in plugin.specs)
-        for plugin in entry_points.plugins()
-    )
+    return bool(prefix) and all(prefix != plugin.name for plugin in entry_points.plugins())
 
 
 def spec_of(kind: str, name: str) -> Spec | None:
@@ -91,29 +69,22 @@ def meant_by_preset(kind: str, name: str, package: str) -> str:
     for preferred in (package, shipped.owner(kind, name)):
         own = [owned for owned in matches if owned[0].package == preferred]
         if len(own) == 1 < len(matches):
-            return _full_name(own[0], matches)
+            return _full_name(own[0])
     return name
 
 
-def clashes() -> Iterator[Clash]:
-    """The names that are ambiguous in this environment."""
-    for kind, name in dict.fromkeys((spec.kind, spec.name) for p in entry_points.plugins() for spec in p.specs):
-        matches = named(kind, name)
-        if len(matches) > 1:
-            choices = {_full_name(owned, matches): owned[0].package for owned in matches}
-            yield Clash(kind=kind, name=name, choices=choices)
+def clashes() -> dict[tuple[str, str], dict[str, str]]:
+    """The names that are ambiguous here: (kind, name) -> name that means one component -> its distribution."""
+    every = dict.fromkeys((spec.kind, spec.name) for plugin in entry_points.plugins() for spec in plugin.specs)
+    choices = {key: {_full_name(owned): owned[0].package for owned in named(*key)} for key in every}
+    return {key: names for key, names in choices.items() if len(names) > 1}
 
 
 def named(kind: str, name: str) -> list[Owned]:
     """The specs of a kind that `name` may mean: none, one, or several where it is ambiguous."""
-    owned = installed(kind)
-    return [(p, s) for p, s in owned if name in (s.name, f"{p.name}:{s.name}")] or [
-        (p, s) for p, s in owned if name == f"{p.package}:{s.name}"
-    ]
+    return [owned for owned in installed(kind) if name in (owned[1].name, _full_name(owned))]
 
 
-def _full_name(owned: Owned, matches: Sequence[Owned]) -> str:
-    """The name that means this one of the matches alone."""
+def _full_name(owned: Owned) -> str:
     plugin, spec = owned
-    alone = sum(plugin.name == other.name for other, _ in matches) == 1
-    return f"{plugin.name if alone else plugin.package}:{spec.name}"
+    return f"{plugin.name}:{spec.name}"

@@ -15,7 +15,7 @@ from grpokit import registry
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig
 from grpokit.data import check_prompts
-from grpokit.errors import GrpokitError, UsageError, nearest
+from grpokit.errors import GrpokitError, UsageError
 from grpokit.evaluation.held_out import draw
 from grpokit.policy import Policy
 from grpokit.registry.specs import PolicySpec, PresetSpec, RewardSpec, Spec
@@ -42,12 +42,7 @@ def kind_of(name: str, kind: str | None) -> str:
     if kinds:
         return kinds[0]
     if ":" not in name:
-        remedy = registry.remedy("policy", name) or registry.remedy("reward", name)
-        known = sorted(spec.name for k in _KINDS for _, spec in registry.installed(k))
-        raise UsageError(
-            f"There is no policy or reward called '{name}'{'' if remedy else nearest(name, known)}. "
-            f"`grpokit plugins` lists all.{remedy}{registry.broken_plugins()}"
-        )
+        raise registry.unknown(name, *_KINDS)
     target = registry.resolve(name)
     policy = isinstance(target, type) and (Policy in target.__mro__ or not missing_methods(target))
     return "policy" if policy else "reward"
