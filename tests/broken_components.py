@@ -74,6 +74,15 @@ class BeforeTemperature(After):
         return replace(rollout, old=Decisions(logprobs=rollout.old.logprobs * 1.1))
 
 
+class DrawsWithOldWeights(Tokens):
+    """Its sampler has a copy of the weights, which an update leaves behind."""
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        self.frozen = self.frozen or frozen_copy(self.net)
+        with swapped(self, "net", self.frozen):
+            return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+
+
 class PerGroupByPlace(After):
     """per_group in the order of the prompts, not of the ids."""
 
@@ -333,6 +342,7 @@ POLICIES: list[tuple[Callable[[], Any], set[str]]] = [
     (PromptsInterleaved, {"shapes"}),
     (BeforeTemperature, {"ratio-is-one"}),
     (PerGroupByPlace, {"ratio-is-one"}),
+    (DrawsWithOldWeights, {"ratio-is-one"}),
     (OutputsShifted, {"scored-is-sampled"}),
     (OutputsOfThePrompt, {"scored-is-sampled"}),
     (OutputsRedrawn, {"scored-is-sampled"}),
@@ -352,6 +362,7 @@ POLICIES: list[tuple[Callable[[], Any], set[str]]] = [
     (SummedDensity, {"gaussian"}),
     (UnusedParameter, {"gradient"}),
     (LogprobsDetached, {"gradient"}),
+    (WrongSign, {"gradient"}),
     (ReferenceIsLive, {"reference"}),
     (ReferenceNotRestored, {"reference"}),
     (ReferenceCopiedAnew, {"reference"}),

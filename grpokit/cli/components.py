@@ -152,7 +152,6 @@ def check(
     kind: Annotated[str | None, typer.Option("--kind", help="policy or reward, if NAME could be either.")] = None,
     prompt: Prompts = None,
     prompts: PromptsFile = None,
-    slow: Annotated[bool, typer.Option("--slow", help="Also check that a policy learns a toy reward.")] = False,
 ) -> None:
     """Check a policy or a reward against its contract.
 
@@ -171,7 +170,7 @@ def check(
     ):
         if component.kind_of(name, kind) == "policy":
             first = own_prompts if prompts is None or own_prompts is None else own_prompts[:4]
-            checks = component.of_policy(name, params, first, slow=slow)
+            checks = component.of_policy(name, params, first)
         else:
             if own_prompts:
                 raise UsageError(

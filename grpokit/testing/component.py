@@ -48,10 +48,10 @@ def kind_of(name: str, kind: str | None) -> str:
     return "policy" if policy else "reward"
 
 
-def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | None, *, slow: bool) -> Iterable[Check]:
+def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | None) -> Iterable[Check]:
     """The checks of a policy.
 
-    Without prompts, the first three of a preset that uses it are drawn for. `slow` adds that it learns a toy reward.
+    Without prompts, the first three of a preset that uses it are drawn for.
 
     Raises:
         UsageError: no prompts and no preset, or prompts that the policy cannot read.
@@ -78,7 +78,6 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
         makes=spec.makes if isinstance(spec, PolicySpec) else "",
         params=params,
         module=module,
-        learn=slow,
     )
 
 

@@ -130,12 +130,6 @@ def test_a_method_that_only_the_protocol_has_is_missing() -> None:
     )
 
 
-def test_only_learning_shows_a_gradient_of_the_wrong_sign() -> None:
-    options = {"learn": True, "learn_steps": 10}
-    assert not failed(c for c in policy_checks(broken.Tokens, PROMPTS, **options) if c.slow)
-    assert set(failed(policy_checks(broken.WrongSign, PROMPTS, **options))) == {"learns"}
-
-
 @pytest.mark.parametrize(("make", "caught"), broken.REWARDS)
 def test_only_the_right_check_catches_a_broken_reward(make: Callable[[], Any], caught: set[str]) -> None:
     found = failed(reward_checks(make(), samples(), spec=SPEC))
@@ -145,13 +139,13 @@ def test_only_the_right_check_catches_a_broken_reward(make: Callable[[], Any], c
 
 def test_every_check_has_a_component_that_it_alone_catches() -> None:
     alone = {next(iter(caught)) for _, caught in [*broken.POLICIES, *broken.REWARDS] if len(caught) == 1}
-    names = {c.name for c in policy_checks(broken.Tokens, PROMPTS, learn=True)}
+    names = {c.name for c in policy_checks(broken.Tokens, PROMPTS)}
     alone |= {name for name, *_ in (*broken_rewards.PICTURES, *broken_rewards.TEXTS, *broken_rewards.AT_THE_EDGE)}
     alone |= {"examples", "missing-dependency"}  # their own tests below
     full = replace(SPEC, accepts={"text", "image"}, install="pip install x", examples=EXAMPLES)
     names |= {c.name for c in reward_checks(broken.good, samples(), spec=full)}
-    # A missing method, and a draw that is always the same, fail another check too. The tests above have `learns`.
-    assert names - alone == {"protocol", "seeded", "learns"}
+    # A missing method, and a draw that is always the same, fail another check too.
+    assert names - alone == {"protocol", "seeded"}
 
 
 @pytest.mark.parametrize("value", [{1, 2}, (1, 2), float("nan"), object()])
@@ -280,7 +274,7 @@ def test_outputs_of_another_kind_than_the_spec_says(makes: str, failing: bool) -
 
 
 def test_the_command_takes_the_kind_of_output_from_the_spec() -> None:
-    assert "outputs" in {check.name for check in component.of_policy("toy-lm", {}, None, slow=False)}
+    assert "outputs" in {check.name for check in component.of_policy("toy-lm", {}, None)}
 
 
 def test_draws_that_cannot_be_compared_with_an_entropy() -> None:

@@ -24,9 +24,6 @@ def policy_checks(
     tolerance: float = 1e-4,
     decode: Callable[[Rollout], Sequence[Any]] | None = None,
     decisions: Callable[[Rollout], Tensor] | None = None,
-    learn: bool = False,
-    learn_steps: int = 40,
-    learning_rate: float | None = None,
     makes: str = "",
     params: Mapping[str, Any] | None = None,
     module: str | None = None,
@@ -40,9 +37,6 @@ def policy_checks(
         tolerance: the largest difference of log-probs that counts as equal; 1e-4 suits fp32.
         decode: rollout -> the outputs [B], decoded again from the trace alone; with it `scored-is-sampled` is exact.
         decisions: rollout -> the drawn values [B, T, ...] of Gaussian decisions; with it `gaussian` is exact.
-        learn: add the slow check `learns`.
-        learn_steps: its updates.
-        learning_rate: its learning rate; None finds the one whose first update moves log-probs by a tenth.
         makes: the kind of output that its spec declares; with "image" or "text", outputs are checked for it.
         params: the parameters that a config gives to the factory.
         module: the plugin's module behind the entry point, which must import nothing heavy.
@@ -63,8 +57,6 @@ def policy_checks(
     for test in _CHECKS:
         if test is not rollout_checks.outputs or makes in KINDS:
             yield check_of(test, case)
-    if learn:
-        yield check_of(weight_checks.learns, case, learn_steps, learning_rate, slow=True)
     yield from common_checks(params or {}, module)
 
 

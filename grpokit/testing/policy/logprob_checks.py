@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from grpokit.flow import gaussian_logprobs
+from grpokit.policy import optional
 from grpokit.testing.check import NotChecked, expect
-from grpokit.testing.policy.case import Case, all_logprobs, detached_slices, expect_close
+from grpokit.testing.policy.case import Case, all_logprobs, detached_slices, expect_close, perturb
 from grpokit.training.contract import scorer
 from grpokit.types import Ask, Trace
 
@@ -22,16 +23,19 @@ MOST_DEVIATIONS = 5.0
 
 
 def ratio_is_one(case: Case) -> None:
-    """`logprobs` right after `rollout` gives the rollout's log-probs, for group ids in any order."""
+    """`logprobs` right after `rollout` gives the rollout's log-probs, for group ids in any order and new weights."""
     policy, seeds = case.factory(), case.seeds()
     reversed_ids = replace(seeds, group_ids=seeds.group_ids.flip(0))
-    for order, own_seeds in (("ascending", seeds), ("descending", reversed_ids)):
+    for when, own_seeds in (("ascending group ids", seeds), ("descending ones after an update", reversed_ids)):
         rollout = case.rollout(policy, seeds=own_seeds)
         for steps, new in detached_slices(policy, rollout):
             expect_close(case, new.logprobs, rollout.old.logprobs[:, steps], rollout.mask[:, steps],
-                         f"the rollout's log-probs again right after it, in {steps}, with {order} group ids",
-                         "log-probs before temperature, truncation or guidance, dropout, or another row's prompt "
-                         "(trace.per_group is in ascending order of group ids)")  # fmt: skip
+                         f"the rollout's log-probs again right after it, in {steps}, with {when}",
+                         "log-probs before temperature, truncation or guidance, dropout, draws with the weights before "
+                         "the update, or another row's prompt (trace.per_group is in ascending order of group "
+                         "ids)")  # fmt: skip
+        perturb(policy)
+        optional(policy, "updated")(1)
 
 
 def rows_independent(case: Case) -> None:

@@ -1,4 +1,4 @@
-"""Checks of the weights: methods and modules, gradients, the reference policy, files, and learning."""
+"""Checks of the weights: methods and modules, gradients, the reference policy, and files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from grpokit.testing.policy.case import Case, all_logprobs, expect_close, parame
 from grpokit.training.contract import METHODS, missing_methods
 from grpokit.types import Rollout
 
+RISE = 1e-3
+"""How much the gradient's steps change the mean log-prob: far above rounding in fp32, and small enough to be linear."""
+
 
 def protocol(case: Case) -> None:
     """All methods are there, and `modules()` gives modules."""
@@ -29,19 +32,18 @@ def protocol(case: Case) -> None:
 
 
 def gradient(case: Case) -> None:
-    """Every trainable parameter gets a gradient from the log-probs."""
+    """Every trainable parameter gets a gradient from the log-probs, which change along it as it predicts."""
     policy = case.factory()
     rollout = case.shared(policy)
     trainable = parameters(policy)
     expect(trainable, "a trainable parameter", "none in modules()", "everything frozen, or modules() names another net")
     for p in trainable.values():
         p.grad = None
+    weights = torch.linspace(0.5, 1.5, rollout.rows)[:, None] * rollout.mask.cpu() / rollout.mask.sum().cpu()
     for steps, new in scored_slices(policy, rollout):
         expect(new.logprobs.requires_grad, "log-probs with a graph", "none",
                "torch.no_grad(), detach() or inference mode in logprobs()")  # fmt: skip
-        mask = rollout.mask[:, steps]
-        factors = torch.linspace(0.5, 1.5, rollout.rows).to(new.logprobs)[:, None]
-        torch.where(mask, new.logprobs * factors, 0.0).sum().backward()
+        _weighted(new.logprobs, weights[:, steps]).backward()
     gradients = {name: p.grad for name, p in trainable.items() if p.grad is not None}
     missing = [name for name in trainable if name not in gradients]
     expect(not missing, "a gradient for every trainable parameter", f"none for {', '.join(missing[:5])}",
@@ -52,6 +54,20 @@ def gradient(case: Case) -> None:
            "a NaN under the mask; replace masked inputs with torch.where before the arithmetic")  # fmt: skip
     expect(any(bool(grad.any()) for grad in gradients.values()), "a gradient other than 0", "only zeros",
            "log-probs that do not depend on the weights")  # fmt: skip
+    alpha = RISE / sum(float(grad.double().square().sum()) for grad in gradients.values())
+    means = []
+    for factor in (alpha, -2 * alpha):  # one step up, then to the same distance below the start
+        with torch.no_grad():
+            for name, grad in gradients.items():
+                trainable[name].add_(grad, alpha=factor)
+        means.append(float(_weighted(all_logprobs(policy, rollout), weights)))
+    rise = (means[0] - means[1]) / 2
+    expect(0.5 * RISE <= rise <= 1.5 * RISE, f"log-probs that rise by {RISE:g} where their gradient predicts that",
+           f"a change of {rise:+.2g}", "a gradient of the wrong sign, of other rows or of another scale")  # fmt: skip
+
+
+def _weighted(logprobs: Tensor, weights: Tensor) -> Tensor:
+    return torch.where(weights > 0, logprobs.cpu().double() * weights, 0.0).sum()
 
 
 def reference(case: Case) -> None:
@@ -100,55 +116,3 @@ def save_load(case: Case) -> None:
         expect_close(case, all_logprobs(loaded, rollout), saved, rollout.mask,
                      f"the saved log-probs after {which} has loaded the state",
                      "a module or a buffer that state_dict leaves out, or loading with strict=False")  # fmt: skip
-
-
-def learns(case: Case, steps: int, learning_rate: float | None) -> None:
-    """Plain policy gradient raises a toy reward: the mean of the decisions in the trace."""
-    policy = case.factory()
-    rate = _fitting_rate(case) if learning_rate is None else learning_rate
-    before, spread = _toy_scores(case, policy)
-    _update(case, policy, steps, rate)
-    after, _ = _toy_scores(case, policy)
-    expect(after > before + 0.3 * spread, f"a toy reward above {before:.3g} by 0.3 of its spread {spread:.3g}",
-           f"{after:.3g} after {steps} updates with the rate {rate:.2g}",
-           "a gradient of the wrong sign or of other rows, or too low a learning_rate, or too few "
-           "learn_steps")  # fmt: skip
-
-
-def _fitting_rate(case: Case) -> float:
-    """A learning rate whose first update changes log-probs by a tenth on average."""
-    for rate in (1e-4 * 10 ** (i / 2) for i in range(8)):
-        policy = case.factory()
-        rollout = case.shared(policy)
-        old = all_logprobs(policy, rollout)
-        _update(case, policy, 1, rate)
-        if float((all_logprobs(policy, rollout) - old).abs()[rollout.mask].mean()) >= 0.1:
-            break
-    return rate
-
-
-def _update(case: Case, policy: Policy, steps: int, rate: float) -> None:
-    optimizer = torch.optim.Adam(parameters(policy).values(), lr=rate)
-    for step in range(steps):
-        rollout = case.rollout(policy, seeds=case.seeds(step=step + 1, group_size=16))
-        scores = _toy_reward(rollout).reshape(len(case.prompts), -1)
-        advantages = ((scores - scores.mean(1, keepdim=True)) / (scores.std() + 1e-6)).flatten()
-        optimizer.zero_grad()
-        for part, new in scored_slices(policy, rollout):
-            mask = rollout.mask[:, part]
-            loss = torch.where(mask, -new.logprobs * advantages.to(new.logprobs)[:, None], 0.0).sum()
-            (loss / rollout.mask.sum()).backward()
-        optimizer.step()
-
-
-def _toy_scores(case: Case, policy: Policy) -> tuple[float, float]:
-    scores = _toy_reward(case.rollout(policy, seeds=case.seeds(group_size=64)))
-    return float(scores.mean()), float(scores.std())
-
-
-def _toy_reward(rollout: Rollout) -> Tensor:
-    decided = next(x.double() for x in rollout.trace.per_row.values() if x.ndim > 1)
-    values = decided.flatten(2).mean(-1) if decided.ndim > 2 else decided
-    if values.shape != rollout.mask.shape:
-        return values[:, -1]
-    return torch.where(rollout.mask, values, 0.0).sum(-1) / rollout.mask.sum(-1).clamp(min=1)
