@@ -183,7 +183,7 @@ def relative_brightness(samples: Rows) -> list[float]:
 AT_THE_EDGE: list[tuple[str, Callable[[Rows], list[float]], str]] = [
     ("degenerate-texts", first_letter, "for an empty text; got IndexError"),
     ("degenerate-images", needs_eight_pixels, "for a picture of 1 x 1 pixels; got IndexError"),
-    ("degenerate-images", only_colour, "for a picture of mode 'LA' (grayscale with transparency); got IndexError"),
+    ("degenerate-images", only_colour, "for a picture of mode 'LA'; got IndexError"),
     ("degenerate-images", relative_contrast, "a finite number or NaN for an all black picture; got [inf]"),
     (
         "degenerate-images",

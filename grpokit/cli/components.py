@@ -18,9 +18,11 @@ from grpokit.config.overrides import parse_parameters
 from grpokit.errors import PluginError, UsageError, counted, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.status import Status
 
-    from grpokit.testing import Check, Ladder, Outcome
+    from grpokit.testing import Check, LadderReport, Outcome
 
 
 @app.command()
@@ -231,14 +233,14 @@ def _warning_lines(records: Iterable[warnings.WarningMessage]) -> Iterator[str]:
     yield from dict.fromkeys(f"warning: {w.category.__name__}: {' '.join(str(w.message).split())}" for w in current)
 
 
-def _report(ladder: Ladder, results: Sequence[Outcome]) -> str:
+def _report(ladder: Callable[[], LadderReport], results: Sequence[Outcome]) -> str:
     """The report of the ladders. If a reward raises on one, the check of that ladder shows the error."""
     from grpokit.testing.check import attempt
     from grpokit.testing.reward.calls import UNSCORED
 
     if any(outcome.message == UNSCORED for outcome in results):
         return f"ladder: not measured, since {UNSCORED}"
-    report = attempt(lambda: ladder.report)
+    report = attempt(ladder)
     if isinstance(report, BaseException):
         return f"ladder: not measured, since the reward raised {type(report).__name__}"
     return f"ladder\n{report}"

@@ -1,13 +1,11 @@
 """What a check is, how it fails, and the checks that policies and rewards share.
 
 A check is a name and a function without arguments. The function raises `CheckError` where the contract is broken, and
-`NotChecked` where the check does not apply. Any other error of a component becomes a `CheckError` too. Torch is
-imported only when a check runs.
+`NotChecked` where the check does not apply. Any other error of a component becomes a `CheckError` too.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -20,9 +18,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from grpokit.errors import GrpokitError, one_line, typed_line
+import numpy as np
+import torch
+
+from grpokit.errors import GrpokitError, typed_line
+
+if TYPE_CHECKING:
+    import pytest
 
 HEAVY = (
     *("torch", "tensorflow", "transformers", "diffusers", "onnxruntime"),
@@ -58,15 +62,13 @@ def attempt(call: Callable[..., Any], *arguments: Any) -> Any:
         return error
 
 
-def error_text(error: BaseException, *, place: bool = False) -> str:
-    """An error on one line: grpokit's own by its message, any other by its type and message, and perhaps its place.
+def error_text(error: BaseException) -> str:
+    """An error on one line, with its place where it is not grpokit's own.
 
-    >>> error_text(StopIteration()), error_text(ZeroDivisionError("oh")), error_text(GrpokitError("No file."))
-    ('StopIteration', 'ZeroDivisionError: oh', 'No file')
+    >>> error_text(GrpokitError("No file."))
+    'GrpokitError: No file'
     """
     if isinstance(error, GrpokitError):
-        return one_line(error)
-    if not place:
         return typed_line(error)
     at = traceback.extract_tb(error.__traceback__)[-1]
     return f"{typed_line(error)} ({Path(at.filename).name}, line {at.lineno}, in {at.name})"
@@ -80,14 +82,12 @@ class Check:
         name: lower case with hyphens.
         summary: what must hold, in one line.
         test: raises `CheckError` where it does not; `check()` runs it.
-        slow: it takes more than a few seconds.
         expected_failure: why the component cannot pass it, if its spec says so.
     """
 
     name: str
     summary: str
     test: Callable[[], None]
-    slow: bool = False
     expected_failure: str = ""
 
     def __call__(self) -> None:
@@ -100,7 +100,8 @@ class Check:
             NotChecked: the check does not apply to the component, or something that it needs is missing.
             ExpectedFailure: the component breaks the contract, and its spec expects that.
         """
-        with restored_random_states(), warnings.catch_warnings():
+        states = random_states()
+        with warnings.catch_warnings():
             warnings.simplefilter("default")
             try:
                 self.test()
@@ -110,22 +111,22 @@ class Check:
                 if self.expected_failure:
                     raise ExpectedFailure(self.expected_failure) from failed
                 raise
-            except GrpokitError as error:
-                raise CheckError(f"Expected that {self.summary}; got {typed_line(error)}.") from error
             except (Exception, SystemExit) as error:  # a component may raise anything
-                actual, cause = error_text(error, place=True), "Usual cause: a bug; run this check in a debugger."
-                raise CheckError(f"Expected that {self.summary}; got {actual}. {cause}") from error
+                cause = "" if isinstance(error, GrpokitError) else " Usual cause: a bug; run this check in a debugger."
+                raise CheckError(f"Expected that {self.summary}; got {error_text(error)}.{cause}") from error
+            finally:
+                torch.set_rng_state(torch.tensor(states["torch"], dtype=torch.uint8))
+                np.random.set_state(states["numpy"])
+                random.setstate(states["random"])
 
 
-def check_of(test: Callable[..., None], *arguments: Any, slow: bool = False, expected_failure: str = "") -> Check:
+def check_of(test: Callable[..., None], *arguments: Any) -> Check:
     """The check that a function is: its name has hyphens, and its docstring's first line says what must hold."""
     sentence = (test.__doc__ or "").partition("\n")[0].rstrip(".")
     return Check(
         name=test.__name__.strip("_").replace("_", "-"),
         summary=sentence[:1].lower() + sentence[1:],
         test=partial(test, *arguments),
-        slow=slow,
-        expected_failure=expected_failure,
     )
 
 
@@ -168,38 +169,26 @@ def outcomes(checks: Iterable[Check]) -> Iterator[Outcome]:
         yield Outcome(name=check.name, state=state, message=message)
 
 
+def parametrize_with_checks(checks: Iterable[Check]) -> pytest.MarkDecorator:
+    """Run a pytest test once per check; it takes the argument `check` and calls it.
+
+        @parametrize_with_checks(policy_checks(MyPolicy, ["a red cube", "a blue ball"]))
+        def test_my_policy(check):
+            check()
+
+    Args:
+        checks: from `policy_checks` or `reward_checks`.
+    """
+    import pytest  # only tests need it
+
+    return pytest.mark.parametrize("check", [pytest.param(check, id=check.name) for check in checks])
+
+
 def random_states() -> dict[str, Any]:
     """The global random states, in a form that can be compared."""
-    import numpy as np
-    import torch
-
-    numpy_state = [np.asarray(part).tolist() for part in np.random.get_state()]
-    return {"torch": torch.random.get_rng_state().tolist(), "numpy": numpy_state, "random": random.getstate()}
-
-
-def seed_random_states(seed: int) -> None:
-    """Set the global random states."""
-    import numpy as np
-    import torch
-
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
-
-
-@contextlib.contextmanager
-def restored_random_states() -> Iterator[None]:
-    """Restore the global random states at the end."""
-    import numpy as np
-    import torch
-
-    numpy_state, python_state = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            np.random.set_state(numpy_state)
-            random.setstate(python_state)
+    name, keys, *rest = np.random.get_state()
+    numpy_state = (name, np.asarray(keys).tolist(), *rest)
+    return {"torch": torch.get_rng_state().tolist(), "numpy": numpy_state, "random": random.getstate()}
 
 
 def expect_untouched(before: Mapping[str, Any], what: str) -> None:

@@ -1,13 +1,14 @@
 """Checks of a component by its name, for `grpokit check`: the component is built as a run builds it.
 
-Where a preset uses the component, the checks use the preset's parameters and prompts. A policy that no preset uses
-needs prompts. A reward that no preset uses scores the examples of its spec, or built-in samples.
+Where a preset uses a policy, the checks use the preset's parameters and prompts. A policy that no preset uses needs
+prompts. A reward scores the examples of its spec, or built-in samples.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,12 +17,11 @@ from grpokit.config import presets
 from grpokit.config.schema import RunConfig
 from grpokit.data import check_prompts
 from grpokit.errors import GrpokitError, UsageError
-from grpokit.evaluation.held_out import draw
 from grpokit.policy import Policy
 from grpokit.registry.specs import PolicySpec, PresetSpec, RewardSpec, Spec
 from grpokit.rewards.submission import Submits
 from grpokit.runs import build
-from grpokit.testing import Check, Ladder, policy_checks, reward_checks
+from grpokit.testing import Check, LadderReport, ladder, policy_checks, reward_checks
 from grpokit.training.contract import missing_methods
 from grpokit.types import Prompt
 
@@ -57,7 +57,7 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
         UsageError: no prompts and no preset, or prompts that the policy cannot read.
     """
     if prompts is None:
-        config = _preset_with("policy", name)
+        config = _preset_of(name)
         if config is None:
             raise UsageError(
                 f"No preset uses the policy '{name}', so give prompts that it can read: --prompt or --prompts."
@@ -82,31 +82,26 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
 
 
 @contextmanager
-def of_reward(name: str, params: dict[str, Any]) -> Iterator[tuple[Iterable[Check], Ladder]]:
-    """The checks of a reward, on samples of a preset that uses it, the examples of its spec, or built-in ones.
+def of_reward(name: str, params: dict[str, Any]) -> Iterator[tuple[Iterable[Check], Callable[[], LadderReport]]]:
+    """The checks of a reward, on the examples of its spec or on built-in samples.
 
     Yields:
-        The checks, and the ladders that some of them read, for their report. A reward that scores elsewhere is closed
-        at the end.
+        The checks, and the report of the ladders that some of them read, measured once. A reward that scores elsewhere
+        is closed at the end.
     """
-    spec, module = _announced("reward", name)
-    config = _preset_with("reward", name)
-    samples = None
-    if config is not None:
-        params = next(term.params for term in config.rewards if term.use in _titles(name)) | params
-        prompts = build.prompts(config)[0][:3]
-        samples = draw(build.policy(config), prompts, seed=0, samples_per_prompt=3, stream="sample")
+    announced, module = _announced("reward", name)
+    spec = announced if isinstance(announced, RewardSpec) else None
     reward = registry.create("reward", name, params)
+    report = functools.cache(lambda: ladder(reward, spec=spec))
     try:
-        ladder = Ladder(reward, spec=spec if isinstance(spec, RewardSpec) else None)
-        yield reward_checks(reward, samples, spec=ladder.spec, params=params, module=module, ladder=ladder), ladder
+        yield reward_checks(reward, spec=spec, params=params, module=module, ladder=report), report
     finally:
         if isinstance(reward, Submits):
             reward.close()
 
 
-def _preset_with(kind: str, name: str) -> RunConfig | None:
-    """The config of the first preset that uses a component, or None."""
+def _preset_of(policy: str) -> RunConfig | None:
+    """The config of the first preset that uses a policy, or None."""
     for plugin, spec in registry.installed("preset"):
         if isinstance(spec, PresetSpec) and spec.fetches:
             continue
@@ -114,15 +109,9 @@ def _preset_with(kind: str, name: str) -> RunConfig | None:
             config, _ = presets.read_config(f"{plugin.name}:{spec.name}")
         except GrpokitError:  # the check is not about this preset
             continue
-        terms = [config.policy] if kind == "policy" else config.rewards
-        if any(term.use in _titles(name) for term in terms):
+        if config.policy.use in (policy, policy.rpartition(":")[2]):  # with or without its plugin
             return config
     return None
-
-
-def _titles(name: str) -> tuple[str, str]:
-    """How a config may name a component: with or without its plugin."""
-    return name, name.rpartition(":")[2]
 
 
 def _announced(kind: str, name: str) -> tuple[Spec | None, str | None]:

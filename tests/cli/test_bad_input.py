@@ -396,7 +396,7 @@ FUNCTIONS = {
     "a module with a syntax error": code("rewards=[{use: 'bad_l:f'}]", "def f(:", "cannot be imported", "SyntaxError"),
     "a module that exits": code("rewards=[{use: 'bad_m:f'}]", "raise SystemExit('bye')", "SystemExit: bye"),
     "a reward that is a number": code(
-        "rewards=[{use: 'bad_n:x'}]", "x = 3", "'x' in 'bad_n' is an int, not a function"
+        "rewards=[{use: 'bad_n:x'}]", "x = 3", "'x' in 'bad_n', which is an int, not a function"
     ),
     "a reward's class that raises": code(
         "rewards=[{use: 'bad_o:R'}]",

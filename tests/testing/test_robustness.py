@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import sys
 import unittest
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,56 +18,61 @@ from PIL import ImageChops
 import broken_rewards as broken
 from command_line import Call
 from grpokit import Prompt, RewardError, RewardSpec, Sample
-from grpokit.testing import Ladder, LadderReport, ladder, ladder_checks, outcomes
+from grpokit.testing import Check, LadderReport, ladder, outcomes
 from grpokit.testing.robustness import ladder_outputs
 from grpokit.testing.robustness.grades import GRADED_ONLY, Attack, Drop, Section
+from grpokit.testing.robustness.ladder import ladder_checks
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PICTURES, TEXTS = frozenset({"image"}), frozenset({"text"})
 
 
-def ladder_of(reward: Any, accepts: frozenset[str], bounds: tuple[float | None, float | None] = (None, None)) -> Ladder:
-    return Ladder(reward, spec=RewardSpec(name="x", factory="x:x", accepts=accepts, range=bounds))
+def report_of(reward: Any, accepts: frozenset[str]) -> LadderReport:
+    return ladder(reward, spec=RewardSpec(name="x", factory="x:x", accepts=accepts))
 
 
-def states(own: Ladder) -> dict[str, str]:
-    return {o.name: o.state for o in outcomes(ladder_checks(own))}
+def checks_of(reward: Any, accepts: frozenset[str]) -> Iterator[Check]:
+    return ladder_checks(functools.cache(lambda: report_of(reward, accepts)), accepts)
 
 
-def failed(own: Ladder) -> dict[str, str]:
-    return {o.name: o.message for o in outcomes(ladder_checks(own)) if o.failed}
+def states(reward: Any, accepts: frozenset[str]) -> dict[str, str]:
+    return {o.name: o.state for o in outcomes(checks_of(reward, accepts))}
+
+
+def failed(reward: Any, accepts: frozenset[str]) -> dict[str, str]:
+    return {o.name: o.message for o in outcomes(checks_of(reward, accepts)) if o.failed}
 
 
 @pytest.mark.parametrize(("name", "reward"), broken.PICTURES, ids=[name for name, _ in broken.PICTURES])
 def test_only_the_right_check_of_pictures_catches_a_broken_reward(name: str, reward: Any) -> None:
-    found = failed(ladder_of(reward, PICTURES))
+    found = failed(reward, PICTURES)
     assert set(found) == {name}, found
     assert re.match(r"Expected .*; got .*\. Usual cause: .*\.$", found[name], re.DOTALL)
 
 
 @pytest.mark.parametrize(("name", "reward"), broken.TEXTS, ids=[name for name, _ in broken.TEXTS])
 def test_only_the_right_check_of_texts_catches_a_broken_reward(name: str, reward: Any) -> None:
-    found = failed(ladder_of(reward, TEXTS))
+    found = failed(reward, TEXTS)
     assert set(found) == {name}, found
 
 
 def test_every_check_has_a_reward_that_it_alone_catches() -> None:
     alone = {name for name, _ in (*broken.PICTURES, *broken.TEXTS)}
-    assert {check.name for check in ladder_checks(ladder_of(broken.mse, PICTURES | TEXTS))} == alone
+    assert {check.name for check in checks_of(broken.mse, PICTURES | TEXTS)} == alone
 
 
 def test_a_good_reward_of_each_kind() -> None:
     compares = dict.fromkeys(["ladder-identical", "ladder-blur", "ladder-noise", "ladder-jpeg", "ladder-shift"], "ok")
     words = ["ladder-letters", "ladder-blank", "ladder-extra-text"]
     for reward in (broken.mse, broken.to_source):
-        assert states(ladder_of(reward, PICTURES)) == compares | dict.fromkeys(words, "not checked")
-    assert states(ladder_of(broken.likeness, TEXTS)) == dict.fromkeys(words, "ok")
-    assert states(ladder_of(broken.brightness, PICTURES)) == dict.fromkeys([*compares, *words], "not checked")
+        assert states(reward, PICTURES) == compares | dict.fromkeys(words, "not checked")
+    assert states(broken.likeness, TEXTS) == dict.fromkeys(words, "ok")
+    assert states(broken.brightness, PICTURES) == dict.fromkeys([*compares, *words], "not checked")
 
 
 def test_what_a_reward_reads_is_found_by_swapping_it() -> None:
     def reads(reward: Any) -> Any:
-        return ladder_of(reward, PICTURES).report.sections[0].reads
+        return report_of(reward, PICTURES).sections[0].reads
 
     def caption_length(samples: Any) -> list[float]:
         return [len(s.prompt.text) * x for s, x in zip(samples, broken.brightness(samples), strict=True)]
@@ -82,7 +89,7 @@ def test_what_a_reward_reads_is_found_by_swapping_it() -> None:
 
 def test_a_reward_that_compares_with_nothing_is_measured_and_not_graded() -> None:
     """No picture is the right one for brightness, so there is no scale; what it scores is shown."""
-    report = ladder_of(broken.brightness, PICTURES).report
+    report = report_of(broken.brightness, PICTURES)
     pictures, words = report.sections
     assert words.note == "does not read the quoted text from pictures"
     assert not pictures.drops
@@ -124,7 +131,7 @@ def test_a_reward_that_distortions_do_not_lower_has_no_scale() -> None:
     def caption_length(samples: Any) -> list[float]:
         return [len(s.prompt.text) * x for s, x in zip(samples, broken.brightness(samples), strict=True)]
 
-    report = ladder_of(caption_length, PICTURES).report
+    report = report_of(caption_length, PICTURES)
     assert report.sections[0].reads == ("prompt text",)
     assert report.grade == ""
     assert report.overall.startswith("not graded: distortions do not lower its scores, so there is no honest scale")
@@ -146,7 +153,7 @@ def test_a_text_reward_that_needs_no_target_is_not_graded() -> None:
 
 def test_shares_of_the_honest_scale_by_hand() -> None:
     """Places with the target's letter: 0 is none of six, as in the last misspelt word."""
-    report = ladder_of(broken.likeness, TEXTS).report
+    report = report_of(broken.likeness, TEXTS)
     reached = {attack.name: attack.reaches for attack in report.sections[0].attacks}
     assert reached == pytest.approx(
         {
@@ -213,7 +220,7 @@ def test_the_report_line_by_line() -> None:
 def test_without_scikit_image_the_photographs_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "skimage", None)
     for reward in (broken.mse, broken.ocr()):
-        found = {o.name: o for o in outcomes(ladder_checks(ladder_of(reward, PICTURES)))}
+        found = {o.name: o for o in outcomes(checks_of(reward, PICTURES))}
         assert found["ladder-blur"].state == "not checked"
         assert found["ladder-blur"].message == "not measured: pip install 'grpokit[check]'"
     assert found["ladder-letters"].ok  # drawn words need nothing
@@ -222,7 +229,7 @@ def test_without_scikit_image_the_photographs_are_not_measured(monkeypatch: pyte
 
 def test_a_check_that_does_not_apply_is_a_skipped_test() -> None:
     """pytest skips a test that raises unittest's SkipTest."""
-    check = next(iter(ladder_checks(Ladder(lambda samples: [0.0] * len(samples), accepts={"text"}))))
+    check = next(checks_of(lambda samples: [0.0] * len(samples), TEXTS))
     with pytest.raises(unittest.SkipTest, match="does not compare with the target"):
         check()
 
@@ -239,10 +246,10 @@ def test_a_reward_that_refuses_or_breaks() -> None:
             raise ZeroDivisionError("oh")
         return broken.likeness(samples)
 
-    for reward, said in ((refuses, "Expected a sound"), (breaks, "ZeroDivisionError: oh")):
-        messages = {(o.state, o.message) for o in outcomes(ladder_checks(ladder_of(reward, TEXTS)))}
+    for reward, said in ((refuses, "RewardError: Expected a sound"), (breaks, "ZeroDivisionError: oh")):
+        messages = {(o.state, o.message) for o in outcomes(checks_of(reward, TEXTS))}
         assert messages == {("not checked", f"does not score the built-in texts ({said})")}
-    found = failed(ladder_of(breaks_on_attacks, TEXTS))
+    found = failed(breaks_on_attacks, TEXTS)
     assert set(found) == {"ladder-letters", "ladder-blank", "ladder-extra-text"}
     assert "got ZeroDivisionError: oh" in found["ladder-blank"]
 
@@ -266,8 +273,8 @@ def test_a_reward_of_whole_groups() -> None:
         groups = [[x for x, o in zip(scores, samples, strict=True) if o.group == s.group] for s in samples]
         return [x - sum(g) / len(g) for x, g in zip(scores, groups, strict=True)]
 
-    assert not failed(ladder_of(ranked, PICTURES))
-    assert states(ladder_of(ranked, PICTURES))["ladder-blur"] == "ok"
+    assert not failed(ranked, PICTURES)
+    assert states(ranked, PICTURES)["ladder-blur"] == "ok"
 
 
 def test_the_distorted_pictures_and_misspelt_words() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from accelerate.utils import set_seed
 
 from grpokit.errors import RunError, a_type
-from grpokit.testing.check import expect, expect_untouched, random_states, seed_random_states
+from grpokit.testing.check import expect, expect_untouched, random_states
 from grpokit.testing.policy.case import (
     Case,
     all_logprobs,
@@ -61,11 +62,11 @@ def _places(case: Case, rollout: Rollout, seeds: Seeds) -> None:
 def seeded(case: Case) -> None:
     """The same seeds give the same rollout, other seeds another one."""
     policy, seeds = case.factory(), case.seeds()
-    seed_random_states(0)
+    set_seed(0)
     first = case.rollout(policy, seeds=seeds)
-    seed_random_states(0)
+    set_seed(0)
     _expect_same(first, case.rollout(policy, seeds=seeds), "a rollout with the same seeds")
-    seed_random_states(0)
+    set_seed(0)
     other = case.rollout(policy, seeds=case.seeds(step=1))
     same = all(same_decisions(first, i, other, i, 0.0) for i in range(first.rows))
     expect(not same, "other decisions with other seeds", "the same ones in every row",
@@ -84,12 +85,12 @@ def _expect_same(a: Rollout, b: Rollout, what: str) -> None:
 def global_rng(case: Case) -> None:
     """`rollout` and `logprobs` neither read nor change the global random states."""
     policy = case.factory()
-    seed_random_states(1)
+    set_seed(1)
     before = random_states()
     first = case.rollout(policy)
     all_logprobs(policy, first)
     expect_untouched(before, "rollout or logprobs")
-    seed_random_states(2)
+    set_seed(2)
     second = case.rollout(policy)
     differing = [i for i in range(first.rows) if not same_decisions(first, i, second, i, 0.0)]
     expect(not differing, "the same rollout under another global seed", f"other decisions in rows {differing}",

@@ -7,13 +7,18 @@ check `numbers` and no other: without one number per sample the other checks hav
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
 
 from grpokit.rewards.failures import collected
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward, RewardTerm
+from grpokit.rewards.validation import checked
 from grpokit.testing.check import NotChecked, attempt
 from grpokit.types import Sample
 
@@ -54,7 +59,7 @@ class FirstCall:
     def __init__(self, reward: Reward, samples: Sequence[Sample]) -> None:
         self.reward, self.samples = reward, samples
 
-    @functools.cached_property
+    @cached_property
     def answer(self) -> Answer:
         """The result of the call."""
         before = [content(sample) for sample in self.samples]
@@ -62,13 +67,10 @@ class FirstCall:
         values = attempt(self.reward, batch)
         return Answer(values, before, [content(sample) for sample in self.samples], batch)
 
-    @functools.cached_property
+    @cached_property
     def scored(self) -> bool:
-        """Whether there was one number per sample, infinity and NaN among them."""
-        try:
-            return len([float(x) for x in self.answer.values]) == len(self.samples)
-        except (TypeError, ValueError, OverflowError, RuntimeError):  # no sequence, or not of numbers
-            return False
+        """Whether there was one finite number or NaN per sample."""
+        return isinstance(attempt(checked, self.answer.values, range(len(self.samples)), self.samples), list)
 
     def needed_by(self, test: Callable[[], None]) -> Callable[[], None]:
         """The test, or `NotChecked` where there are no scores."""
@@ -89,10 +91,6 @@ def content(sample: Sample) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    import numpy as np
-    import torch
-    from PIL import Image
-
     # the repr of a tensor or an array leaves out digits and the middle
     if isinstance(value, torch.Tensor) and value.layout == torch.strided:
         return str(value.dtype), list(value.shape), value.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()

@@ -6,10 +6,14 @@ The modules next to this one and the ladders add checks.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
+
+from PIL import Image
 
 from grpokit.errors import GrpokitError, RewardError, UsageError, one_line, typed_line
 from grpokit.registry.specs import RewardSpec
@@ -30,7 +34,8 @@ from grpokit.testing.reward.calls import FirstCall, as_callable
 from grpokit.testing.reward.dependencies import dependency_checks
 from grpokit.testing.reward.examples import accepted, brief, example_samples, examples, samples_for
 from grpokit.testing.reward.unusual_outputs import degenerate_images, degenerate_texts
-from grpokit.testing.robustness.ladder import Ladder, ladder_checks
+from grpokit.testing.robustness.grades import LadderReport
+from grpokit.testing.robustness.ladder import climbed, ladder_checks
 from grpokit.types import Sample
 
 
@@ -42,7 +47,7 @@ def reward_checks(
     params: Mapping[str, Any] | None = None,
     module: str | None = None,
     per_sample: bool | None = None,
-    ladder: bool | Ladder = True,
+    ladder: bool | Callable[[], LadderReport] = True,
 ) -> Iterator[Check]:
     """Yield the checks of a reward.
 
@@ -54,8 +59,8 @@ def reward_checks(
         params: the parameters that it was built with.
         module: the plugin's module behind the entry point, which must import nothing heavy.
         per_sample: whether a sample's score is its own; if not, whole groups are compared. By default as in the spec.
-        ladder: add the checks of the ladders (`grpokit.testing.ladder`); a `Ladder` of this reward shares its report
-            with them.
+        ladder: add the checks of the ladders (`grpokit.testing.ladder`); a function that returns the report of this
+            reward shares it with them.
 
     Raises:
         UsageError: too few samples or groups, or examples in the spec that cannot be read.
@@ -70,15 +75,17 @@ def reward_checks(
         per_sample = spec is None or spec.per_sample
     call = FirstCall(reward, samples)
     expected = spec.expected_failures if spec is not None else {}
+
+    def of_scores(check: Check) -> Check:
+        return replace(check, test=call.needed_by(check.test), expected_failure=expected.get(check.name, ""))
+
     yield check_of(numbers, call)
-    for check in _score_checks(call, spec, params, accepts, per_sample=per_sample):
-        yield replace(check, test=call.needed_by(check.test), expected_failure=expected.get(check.name, ""))
+    yield from map(of_scores, _score_checks(call, spec, params, accepts, per_sample=per_sample))
     if spec is not None:
         yield from dependency_checks(spec, params)
     if ladder:
-        measured = ladder if isinstance(ladder, Ladder) else Ladder(reward, spec=spec, accepts=accepts)
-        for check in ladder_checks(measured):
-            yield replace(check, test=call.needed_by(check.test))
+        report = functools.cache(partial(climbed, reward, accepts, spec) if ladder is True else ladder)
+        yield from map(of_scores, ladder_checks(report, accepts))
     yield from common_checks(params, module)
 
 
@@ -106,7 +113,7 @@ def numbers(call: FirstCall) -> None:
         expect(False, expected, typed_line(values),
                "samples of a kind that this reward does not score, or without something that it reads")  # fmt: skip
     if isinstance(values, BaseException):
-        expect(False, expected, f"{error_text(values, place=True)} {_culprit(call)}",
+        expect(False, expected, f"{error_text(values)} {_culprit(call)}",
                "an output that the reward does not expect, or a bug; a run would stop in the same way")  # fmt: skip
     try:
         column = checked(values, range(len(call.samples)), call.samples)
@@ -146,8 +153,6 @@ def list_unchanged(call: FirstCall) -> None:
 
 
 def _kinds(samples: Sequence[Sample]) -> frozenset[str]:
-    from PIL import Image
-
     kinds = {str: "text", Image.Image: "image"}
     return frozenset(kind for s in samples for base, kind in kinds.items() if isinstance(s.output, base))
 
@@ -164,7 +169,7 @@ def range_(call: FirstCall, bounds: tuple[float | None, float | None]) -> None:
     """Scores lie in the range that the spec declares."""
     low, high = (limit if x is None else x for x, limit in zip(bounds, (-math.inf, math.inf), strict=True))
     for row, value in enumerate(_scores(call, call.samples)):
-        inside = low <= value <= high or not math.isfinite(value)  # the check `numbers` is about these
+        inside = low <= value <= high or math.isnan(value)
         expect(inside, f"scores within {bounds}, as the spec declares", f"{value} in row {row}",
                "rounding at the edge (clamp it), or a range in the spec that is another reward's")  # fmt: skip
 

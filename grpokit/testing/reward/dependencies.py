@@ -49,18 +49,15 @@ else:
 
 def dependency_checks(spec: RewardSpec, params: Mapping[str, Any]) -> Iterator[Check]:
     """Yield the checks of a reward's dependencies; those of grpokit's own distribution are not looked at."""
-    plugins = (p for p, s in registry.installed("reward") if (s.name, s.factory) == (spec.name, spec.factory))
-    plugin = next(plugins, None)
-    if spec.install:
-        yield check_of(missing_dependency, plugin, spec, params)
-    if plugin is not None and plugin.package != "grpokit":
-        yield check_of(declared_dependencies, plugin.package, spec)
+    for plugin, other in registry.installed("reward"):
+        if (other.name, other.factory) == (spec.name, spec.factory) and plugin.package != "grpokit":
+            if spec.install:
+                yield check_of(missing_dependency, plugin, spec, params)
+            yield check_of(declared_dependencies, plugin.package, spec)
 
 
-def missing_dependency(plugin: registry.Plugin | None, spec: RewardSpec, params: Mapping[str, Any]) -> None:
+def missing_dependency(plugin: registry.Plugin, spec: RewardSpec, params: Mapping[str, Any]) -> None:
     """Without its packages it says how to install them."""
-    if plugin is None:
-        raise NotChecked(f"no installed plugin announces the reward '{spec.name}'")
     blocked = third_party(plugin.package)
     if not blocked:
         raise NotChecked(f"{plugin.package} declares no package beyond those of grpokit")
@@ -99,12 +96,9 @@ def declared_dependencies(package: str, spec: RewardSpec) -> None:
 def _sources(top: str) -> list[Path]:
     """The source files of a top-level module, found without importing it."""
     spec = importlib.util.find_spec(top)
-    if spec is None:
-        return []
-    folders = spec.submodule_search_locations
-    if not folders:
-        return [Path(spec.origin)] if spec.origin else []
-    return sorted(file for folder in folders for file in Path(folder).rglob("*.py"))
+    if spec is None or spec.submodule_search_locations is None:
+        return [Path(spec.origin)] if spec and spec.origin else []
+    return sorted(file for folder in spec.submodule_search_locations for file in Path(folder).rglob("*.py"))
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -1,13 +1,13 @@
 """The ladder: do scores drop when an output gets worse, and how easily is the reward fooled?
 
-`ladder` returns the report. `ladder_checks` gives the same measurement as named checks, which share one run of it.
+`ladder` returns the report. `ladder_checks` are named checks of a report.
 `photograph_ladder` and `word_ladder` measure. `ladder_outputs` makes the outputs; `grades` holds numbers and grades.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.submission import Submits
@@ -16,6 +16,8 @@ from grpokit.testing.check import Check, NotChecked, expect
 from grpokit.testing.reward.calls import as_callable
 from grpokit.testing.reward.examples import accepted, spec_examples
 from grpokit.testing.robustness.grades import LadderReport, Section
+from grpokit.testing.robustness.photograph_ladder import photographs
+from grpokit.testing.robustness.word_ladder import drawn_words, texts
 
 _PICTURES = (
     ("ladder-identical", "a picture compared with itself scores best"),
@@ -49,62 +51,35 @@ def ladder(reward: Reward | Submits, *, spec: RewardSpec | None = None) -> Ladde
     >>> print(ladder(ExactMatch()).overall)
     very hard to fool (A): the best attack, 'blank', reaches 0.00 of the honest scale
     """
-    return Ladder(reward, spec=spec).report
+    reward = as_callable(reward)
+    return climbed(reward, accepted(reward) if spec is None else spec.accepts, spec)
 
 
-class Ladder:
-    """The ladders of one reward, measured on first use of the report.
-
-    Args:
-        reward: the reward, with its parameters bound.
-        spec: what its plugin announces: range, examples, and what it accepts.
-        accepts: the kinds of output that it can score; by default those of the spec, or those that a few calls show.
-    """
-
-    def __init__(
-        self, reward: Reward | Submits, *, spec: RewardSpec | None = None, accepts: Collection[str] | None = None
-    ) -> None:
-        self.reward, self.spec = as_callable(reward), spec
-        if accepts is None:
-            accepts = accepted(self.reward) if spec is None else spec.accepts
-        self.accepts = frozenset(accepts)
-
-    @functools.cached_property
-    def report(self) -> LadderReport:
-        """What the ladders measured."""
-        from grpokit.testing.robustness.photograph_ladder import photographs
-        from grpokit.testing.robustness.word_ladder import drawn_words, texts
-
-        sections: list[Section] = []
-        if "image" in self.accepts:
-            pictures = photographs(self.reward)
-            words = drawn_words(self.reward, self.spec.range if self.spec else (None, None))
-            if words.problems and pictures.reads and not pictures.problems:
-                # It looks for words, of which the photographs have none: grades there would be those of misreadings.
-                pictures = Section(name=pictures.name, note=_NO_PICTURE)
-            sections += [pictures, words]
-        if "text" in self.accepts:
-            sections.append(texts(self.reward, spec_examples(self.spec) if self.spec else []))
-        return LadderReport(sections=sections)
+def climbed(reward: Reward, accepts: Collection[str], spec: RewardSpec | None) -> LadderReport:
+    """As `ladder`, of a reward that can be called and is known to accept some kinds of output."""
+    sections: list[Section] = []
+    if "image" in accepts:
+        pictures = photographs(reward)
+        words = drawn_words(reward, spec.range if spec else (None, None))
+        if words.problems and pictures.reads and not pictures.problems:
+            # It looks for words, of which the photographs have none: grades there would be those of misreadings.
+            pictures = Section(name=pictures.name, note=_NO_PICTURE)
+        sections += [pictures, words]
+    if "text" in accepts:
+        sections.append(texts(reward, spec_examples(spec) if spec else []))
+    return LadderReport(sections=sections)
 
 
-def ladder_checks(measured: Ladder) -> Iterator[Check]:
-    """Yield the checks of the ladders: those of pictures, of words, or both. The first that runs measures for all.
-
-    Args:
-        measured: the ladders of the reward.
-    """
-    accepts, spec = measured.accepts, measured.spec
-    expected = spec.expected_failures if spec is not None else {}
-    names = [*(_PICTURES if "image" in accepts else ()), *(_WORDS if accepts & {"image", "text"} else ())]
+def ladder_checks(report: Callable[[], LadderReport], accepts: Collection[str]) -> Iterator[Check]:
+    """Yield the checks of the ladders that suit the accepted kinds of output; each asks for the report."""
+    names = [*(_PICTURES if "image" in accepts else ()), *(_WORDS if {"image", "text"} & set(accepts) else ())]
     for name, summary in names:
-        test = functools.partial(_judge, measured, name)
-        yield Check(name=name, summary=summary, test=test, expected_failure=expected.get(name, ""))
+        yield Check(name=name, summary=summary, test=partial(_judge, report, name))
 
 
-def _judge(measured: Ladder, name: str) -> None:
+def _judge(report: Callable[[], LadderReport], name: str) -> None:
     pictures = name in dict(_PICTURES)
-    sections = [s for s in measured.report.sections if (s.name == "photographs") == pictures]
+    sections = [s for s in report().sections if (s.name == "photographs") == pictures]
     if not any(name in section.problems for section in sections):
         reasons = [_NO_PICTURE if pictures and (s.attacks or s.scores) else s.note for s in sections]
         raise NotChecked("; ".join(reasons))

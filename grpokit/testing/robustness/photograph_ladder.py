@@ -7,26 +7,18 @@ graded. A reward that reads only the output has no right picture: its mean score
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from PIL.Image import Image
 
 from grpokit.rewards.terms import Reward
 from grpokit.testing.robustness import ladder_outputs
-from grpokit.testing.robustness.grades import Attack, Drop, Problem, Section
+from grpokit.testing.robustness.grades import Problem, Section
 from grpokit.testing.robustness.ladder_outputs import DECORATIONS, DISTORTIONS, PHOTOGRAPHS
-from grpokit.testing.robustness.probe import (
-    SAME,
-    mean,
-    named_scores,
-    ordered_share,
-    read_parts,
-    scorable_prompts,
-    shares,
-)
+from grpokit.testing.robustness.probe import SAME, graded, mean, named_scores, read_parts, scorable_prompts
 
 TOLERANCE = 0.01  # of the honest scale: a distortion may score so much more than a lighter one, for rounding
-COIN = 0.5  # the share of pairs in order that chance gives: where distortions lower scores, it is more
 NAME = "photographs"
 ITSELF = "itself"
 
@@ -48,7 +40,15 @@ def photographs(reward: Reward) -> Section:
     attacks = [_attacks(number, photos, reads) for number in range(len(photos))]
     tables = [{ITSELF: photo} | own | others for photo, own, others in zip(photos, distorted, attacks, strict=True)]
     rows = named_scores(reward, tables, prompts)
-    return _graded(rows, list(attacks[0]), reads) if reads else _listed(rows, list(attacks[0]))
+    if not reads:
+        return _listed(rows, attacks[0])
+    falls = {d.name: [[row[ITSELF], *(row[f"{d.name} {x:g}"] for x in d.levels)] for row in rows] for d in DISTORTIONS}
+    problems: dict[str, Problem | None] = {}
+    if {"target picture", "source picture"} & set(reads):
+        lowest = [min(chain(*values)) for values in zip(*falls.values(), strict=True)]
+        problems["ladder-identical"] = next(_unlike_itself(rows), None)
+        problems |= {f"ladder-{d.name}": next(_rises(d, falls[d.name], lowest), None) for d in DISTORTIONS}
+    return graded(NAME, reads, falls, rows, attacks[0], problems)
 
 
 def _attacks(number: int, photos: Sequence[Image], reads: Sequence[str]) -> dict[str, Image]:
@@ -62,29 +62,7 @@ def _attacks(number: int, photos: Sequence[Image], reads: Sequence[str]) -> dict
     return attacks
 
 
-def _graded(rows: Sequence[dict[str, float]], attacks: Sequence[str], reads: Sequence[str]) -> Section:
-    """The section of a reward that compares with something."""
-    severities = {
-        d.name: [[row[ITSELF], *(row[f"{d.name} {level:g}"] for level in d.levels)] for row in rows]
-        for d in DISTORTIONS
-    }  # the photograph's own score, then those of its distortions, the lightest first
-    right = [row[ITSELF] for row in rows]
-    lowest = [min(x for values in severities.values() for x in values[i]) for i in range(len(rows))]
-    problems: dict[str, Problem | None] = {}
-    if {"target picture", "source picture"} & set(reads):
-        problems["ladder-identical"] = next(_unlike_itself(rows), None)
-        for d in DISTORTIONS:
-            problems[f"ladder-{d.name}"] = next(_rises(d, severities[d.name], lowest), None)
-    drops = [Drop(name=name, ordered=ordered_share(values)) for name, values in severities.items()]
-    note = ""
-    if mean([drop.ordered for drop in drops]) <= COIN:
-        lowest, note = right, "distortions do not lower its scores, so there is no honest scale"
-    reached = shares(rows, attacks, right=right, lowest=lowest)
-    measured = [Attack(name=name, reaches=share, shows=name in DECORATIONS) for name, share in reached.items()]
-    return Section(name=NAME, reads=reads, drops=drops, attacks=measured, problems=problems, note=note)
-
-
-def _listed(rows: Sequence[dict[str, float]], attacks: Sequence[str]) -> Section:
+def _listed(rows: Sequence[dict[str, float]], attacks: Iterable[str]) -> Section:
     """The section of a reward that reads the output alone: what it scores, the strongest of each distortion."""
     values = [x for row in rows for x in row.values() if math.isfinite(x)]
     if max(values) - min(values) <= SAME:

@@ -14,12 +14,18 @@ from typing import Any
 
 from PIL.Image import Image
 
+from grpokit.errors import typed_line
 from grpokit.rewards.terms import Reward
-from grpokit.testing.check import attempt, error_text
+from grpokit.testing.check import attempt
+from grpokit.testing.robustness.grades import Attack, Drop, Problem, Section
+from grpokit.testing.robustness.ladder_outputs import DECORATIONS
 from grpokit.types import Prompt, Sample
 
 SAME = 1e-9
 """Scores that differ by no more are equal."""
+
+COIN = 0.5
+"""The share of pairs in order that chance gives: where distortions lower scores, it is more."""
 
 Outputs = Sequence[Sequence[Any]]
 """The outputs of each prompt."""
@@ -63,11 +69,8 @@ def scorable_prompts(
         values = attempt(scores, reward, probe, prompts)
         if isinstance(values, list) and all(map(math.isfinite, chain(*values))):
             return prompts, ""
-        if (
-            isinstance(values, BaseException) and candidates is targets
-        ):  # these fit the outputs: it says what is missing
-            text = error_text(values)
-            reason = f" ({text if len(text) <= 120 else f'{text[:120]}...'})"
+        if isinstance(values, BaseException) and candidates is targets:  # which fit the outputs
+            reason = f" ({typed_line(values, most=120)})"
     return None, reason
 
 
@@ -104,16 +107,16 @@ def _with(prompts: Sequence[Prompt], part: str, values: Sequence[Any]) -> list[P
     return [replace(prompt, **{part: value}) for prompt, value in zip(prompts, values, strict=True)]
 
 
-def shares(
+def measured(
     rows: Sequence[Mapping[str, float]], names: Iterable[str], *, right: Sequence[float], lowest: Sequence[float]
-) -> dict[str, float]:
-    """The mean share of the honest scale that each name reaches, without those of which nothing was measured.
+) -> list[Attack]:
+    """The mean share of the honest scale that each attack reaches, without those of which nothing was measured.
 
     `right` is 1 on the scale of each prompt and `lowest` 0; a prompt without a difference between the two has none.
     """
     scales = [(row, low, high - low) for row, low, high in zip(rows, lowest, right, strict=True) if high > low + SAME]
     means = {name: mean([(row[name] - low) / scale for row, low, scale in scales]) for name in names}
-    return {name: reached for name, reached in means.items() if math.isfinite(reached)}
+    return [Attack(name=n, reaches=x, shows=n in DECORATIONS) for n, x in means.items() if math.isfinite(x)]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -122,7 +125,35 @@ def mean(values: Sequence[float]) -> float:
     return sum(finite) / len(finite) if finite else math.nan
 
 
-def ordered_share(rows: Sequence[Sequence[float]]) -> float:
+def graded(
+    name: str,
+    reads: Sequence[str],
+    falls: Mapping[str, Sequence[Sequence[float]]],
+    rows: Sequence[Mapping[str, float]],
+    attacks: Iterable[str],
+    problems: Mapping[str, Problem | None],
+) -> Section:
+    """The section of a reward that compares with something.
+
+    Args:
+        name: of the ladder.
+        reads: what the reward compares with.
+        falls: distortion -> for each prompt the score of the right output, then those of ever worse ones.
+        rows: for each prompt the scores of the attacks by name.
+        attacks: their names.
+        problems: what the checks found.
+    """
+    columns = list(zip(*falls.values(), strict=True))
+    right, lowest = [values[0][0] for values in columns], [min(chain(*values)) for values in columns]
+    drops = [Drop(name=distortion, ordered=_ordered(values)) for distortion, values in falls.items()]
+    note = ""
+    if mean([drop.ordered for drop in drops]) <= COIN:
+        lowest, note = right, "distortions do not lower its scores, so there is no honest scale"
+    reached = measured(rows, attacks, right=right, lowest=lowest)
+    return Section(name=name, reads=reads, drops=drops, attacks=reached, problems=problems, note=note)
+
+
+def _ordered(rows: Sequence[Sequence[float]]) -> float:
     """The share of pairs of severities in order; a tie counts half."""
     pairs = [(row[i], row[j]) for row in rows for j in range(len(row)) for i in range(j)]
     return sum(1.0 if a > b + SAME else 0.5 if abs(a - b) <= SAME else 0.0 for a, b in pairs) / len(pairs)

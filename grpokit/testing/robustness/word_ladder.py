@@ -14,18 +14,18 @@ from typing import Any
 
 from grpokit.rewards.terms import Reward
 from grpokit.testing.robustness import ladder_outputs
-from grpokit.testing.robustness.grades import Attack, Drop, Problem, Section
+from grpokit.testing.robustness.grades import Problem, Section
 from grpokit.testing.robustness.ladder_outputs import NUMBERS, TEXTS, WORDS, Word, drawn
 from grpokit.testing.robustness.probe import (
     SAME,
+    graded,
     mean,
+    measured,
     named_scores,
-    ordered_share,
     read_parts,
     rotated,
     scorable_prompts,
     scores,
-    shares,
 )
 from grpokit.types import Sample
 
@@ -55,7 +55,7 @@ def drawn_words(reward: Reward, bounds: Bounds) -> Section:
     blanks = {"a blank sign": blank, "a scribbled sign": ladder_outputs.scribbles()}
     attacks = [ladder_outputs.signs(right) for right in rights]
     tables = [_spellings(word, drawn) | blanks | own for word, own in zip(WORDS, attacks, strict=True)]
-    return _graded(name, "prompt text", named_scores(reward, tables, prompts), attacks[0], blanks, bounds[0])
+    return _judged(name, "prompt text", named_scores(reward, tables, prompts), attacks[0], blanks, bounds[0])
 
 
 def texts(reward: Reward, examples: Sequence[tuple[Sample, Sample]]) -> Section:
@@ -78,7 +78,7 @@ def texts(reward: Reward, examples: Sequence[tuple[Sample, Sample]]) -> Section:
     blanks = {"an empty text": "", "white space": " \n"}
     attacks = [ladder_outputs.texts(word.right, prompt.text) for word, prompt in zip(words, prompts, strict=True)]
     tables = [_spellings(word, str) | blanks | own for word, own in zip(words, attacks, strict=True)]
-    return _graded("texts", "target text", named_scores(reward, tables, prompts), attacks[0], blanks, None)
+    return _judged("texts", "target text", named_scores(reward, tables, prompts), attacks[0], blanks, None)
 
 
 def _examples(reward: Reward, examples: Sequence[tuple[Sample, Sample]], note: str) -> Section:
@@ -103,14 +103,8 @@ def _examples(reward: Reward, examples: Sequence[tuple[Sample, Sample]], note: s
         note += "; no better side of its examples scores more than the worse one, so there is no honest scale"
         return Section(name="texts", reads=reads, note=note)
     note += "; the examples of its spec were attacked"
-    return Section(name="texts", reads=reads, attacks=_attacks(rows, attacks[0], right, lowest), note=note)
-
-
-def _attacks(
-    rows: Sequence[Mapping[str, float]], names: Iterable[str], right: Sequence[float], lowest: Sequence[float]
-) -> list[Attack]:
-    reached = shares(rows, names, right=right, lowest=lowest)
-    return [Attack(name=name, reaches=share) for name, share in reached.items()]
+    reached = measured(rows, attacks[0], right=right, lowest=lowest)
+    return Section(name="texts", reads=reads, attacks=reached, note=note)
 
 
 def _spellings(word: Word, make: Callable[[str], Any]) -> dict[str, Any]:
@@ -137,7 +131,7 @@ def _is_reader(tables: Sequence[Sequence[Sequence[float]]], bounds: Bounds) -> b
     return votes > len(tables[0]) / 2
 
 
-def _graded(
+def _judged(
     name: str,
     reads: str,
     rows: Sequence[dict[str, float]],
@@ -148,19 +142,13 @@ def _graded(
     """The checks and grades of words, drawn or written."""
     spellings = [{key: x for key, x in row.items() if key == "right" or key.startswith("'")} for row in rows]
     letters = [list(row.values()) for row in spellings]  # from the right word to one of wrong letters alone
-    right, lowest = [row[0] for row in letters], [min(row) for row in letters]
-    floors = lowest if low is None else [low] * len(rows)
-    return Section(
-        name=name,
-        reads=(reads,),
-        drops=[Drop(name="wrong letters", ordered=ordered_share(letters))],
-        attacks=_attacks(rows, attacks, right, lowest),
-        problems={
-            "ladder-letters": next(_letters(spellings), None),
-            "ladder-blank": next(_blank(rows, floors, blanks), None),
-            "ladder-extra-text": next(_extra(rows), None),
-        },
-    )
+    floors = [min(row) if low is None else low for row in letters]
+    problems = {
+        "ladder-letters": next(_letters(spellings), None),
+        "ladder-blank": next(_blank(rows, floors, blanks), None),
+        "ladder-extra-text": next(_extra(rows), None),
+    }
+    return graded(name, (reads,), {"wrong letters": letters}, rows, attacks, problems)
 
 
 def _letters(rows: Sequence[Mapping[str, float]]) -> Iterator[Problem]:

@@ -45,6 +45,10 @@ def grpokit_rewards() -> Iterable[RewardSpec]:
         summary="1 for a point on the ring whose radius the prompt names, else 0",
         accepts={"toy:points"},
         range=(0.0, 1.0),
+        examples=[
+            ({"output": (1.0, 0.0), "prompt": text}, {"output": (0.2, 0.0), "prompt": text})
+            for text in ("a ring of radius 1.0", "a ring of radius 1.1")
+        ],
         install="pip install grpokit-toy",
     )
 
