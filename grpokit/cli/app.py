@@ -16,7 +16,6 @@ import typer.main
 from grpokit import registry
 from grpokit.cli import display
 from grpokit.errors import GrpokitError, PluginError, UsageError, address
-from grpokit.registry.importing import import_name
 from grpokit.registry.shipped import commands
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class Commands(typer.core.TyperGroup):
         if registry.named("command", args[0]):
             _, spec = registry.find("command", args[0])
             program = typer.Typer(**_SETTINGS)
-            program.command()(import_name(spec.factory, f"command '{spec.name}'", spec.install))
+            program.command()(registry.resolve(spec.factory, f"command '{spec.name}'", spec.install))
             return args[0], typer.main.get_command(program), args[1:]
         if remedy := registry.remedy("command", args[0]):
             raise PluginError(f"The plugin of this command is not installed.{remedy}")

@@ -16,7 +16,7 @@ from grpokit.registry.factories import declared as declared
 from grpokit.registry.factories import explained as explained
 from grpokit.registry.factories import parameters as parameters
 from grpokit.registry.factories import refuse_columns as refuse_columns
-from grpokit.registry.factories import resolve as resolve
+from grpokit.registry.importing import resolve as resolve
 from grpokit.registry.name_lookup import clashes as clashes
 from grpokit.registry.name_lookup import find as find
 from grpokit.registry.name_lookup import installed as installed

@@ -33,6 +33,7 @@ class Plugin:
 
     Attributes:
         name: the entry point's name; `name:reward` settles an ambiguous reward name.
+        module: what the entry point names.
         package: the distribution that brings it.
         version: of the distribution.
         specs: what its hooks yielded.
@@ -40,6 +41,7 @@ class Plugin:
     """
 
     name: str
+    module: str = ""
     package: str = ""
     version: str = ""
     specs: list[Spec] = field(default_factory=list)
@@ -60,7 +62,7 @@ def plugins() -> tuple[Plugin, ...]:
 
 def load(entry: importlib.metadata.EntryPoint) -> Plugin:
     """Import a plugin's module and collect its specs; whatever fails becomes the plugin's `error`."""
-    plugin = Plugin(name=entry.name)
+    plugin = Plugin(name=entry.name, module=entry.module)
     if entry.dist is not None:
         plugin.package, plugin.version = entry.dist.name, entry.dist.version
     try:

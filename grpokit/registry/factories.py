@@ -19,7 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from grpokit.errors import GrpokitError, PluginError, nearest, shown
 from grpokit.registry.entry_points import described
-from grpokit.registry.importing import import_name, missing
+from grpokit.registry.importing import missing, resolve
 from grpokit.registry.name_lookup import find, is_path
 from grpokit.registry.synonyms import hint
 
@@ -128,18 +128,9 @@ def _factory(kind: str, name: str) -> tuple[Callable[..., Any], str, str]:
     """A component's factory, what messages call it, and the command that brings what it needs."""
     what = f"{kind} '{name}'"
     if is_path(name):
-        return import_name(name, what), what, ""
+        return resolve(name, what), what, ""
     plugin, spec = find(kind, name)
-    return import_name(spec.factory, f"{what} of plugin '{plugin.name}'", spec.install), what, spec.install
-
-
-def resolve(path: str) -> Callable[..., Any]:
-    """The object called "package.module:Name", whatever its kind.
-
-    Raises:
-        PluginError: there is no such module or name, or it cannot be imported or called.
-    """
-    return import_name(path, f"component '{path}'")
+    return resolve(spec.factory, f"{what} of plugin '{plugin.name}'", spec.install), what, spec.install
 
 
 def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:
@@ -150,7 +141,7 @@ def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:
     """
     if ":" not in path:
         raise PluginError(f"The {what} '{path}' must be of the form package.module:function.")
-    return _call(import_name(path, f"{what} '{path}'"), f"{what} '{path}'", params, "", failure="fails with")
+    return _call(resolve(path, f"{what} '{path}'"), f"{what} '{path}'", params, "", failure="fails with")
 
 
 def _call(

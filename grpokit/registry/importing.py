@@ -12,18 +12,19 @@ from grpokit.errors import PluginError, a_type, nearest, one_line
 from grpokit.registry.entry_points import described
 
 
-def import_name(path: str, what: str, install: str = "") -> Callable[..., Any]:
-    """What `path` names.
+def resolve(path: str, what: str = "", install: str = "") -> Callable[..., Any]:
+    """What `path` names, of any kind.
 
     Args:
         path: "package.module:Name".
-        what: how messages call it, such as "reward 'ssim' of plugin 'ssim'".
+        what: how messages call it, such as "reward 'ssim' of plugin 'ssim'"; by default a component.
         install: the command that brings missing dependencies, where the plugin says one.
 
     Raises:
         PluginError: there is no such module or name, or it cannot be imported or called.
     """
     module_name, _, attribute = path.partition(":")
+    what = what or f"component '{path}'"
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

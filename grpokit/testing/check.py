@@ -39,13 +39,19 @@ State = Literal["ok", "failed", "expected failure", "not checked"]
 class CheckError(AssertionError):
     """A component breaks its contract: the message says what was expected, what happened, and the usual cause."""
 
+    state: State = "failed"
+
 
 class NotChecked(unittest.SkipTest):
     """A check does not apply here; the message says why. pytest counts it as skipped, `outcomes` as "not checked"."""
 
+    state: State = "not checked"
+
 
 class ExpectedFailure(NotChecked):
     """A check fails, and the component's spec expects that."""
+
+    state = "expected failure"
 
 
 def expect(holds: object, expected: str, actual: str, cause: str) -> None:
@@ -159,14 +165,12 @@ class Outcome:
 def outcomes(checks: Iterable[Check]) -> Iterator[Outcome]:
     """Run checks one after the other; a failure does not stop the next."""
     for check in checks:
-        state: State = "ok"
-        message = ""
         try:
             check()
         except (CheckError, NotChecked) as reason:
-            states: dict[type, State] = {ExpectedFailure: "expected failure", NotChecked: "not checked"}
-            state, message = states.get(type(reason), "failed"), str(reason)
-        yield Outcome(name=check.name, state=state, message=message)
+            yield Outcome(name=check.name, state=reason.state, message=str(reason))
+        else:
+            yield Outcome(name=check.name, state="ok")
 
 
 def parametrize_with_checks(checks: Iterable[Check]) -> pytest.MarkDecorator:

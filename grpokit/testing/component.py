@@ -7,7 +7,6 @@ prompts. A reward scores the examples of its spec, or built-in samples.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +17,7 @@ from grpokit.config.schema import RunConfig
 from grpokit.data import check_prompts
 from grpokit.errors import GrpokitError, UsageError
 from grpokit.policy import Policy
-from grpokit.registry.specs import PolicySpec, PresetSpec, RewardSpec, Spec
+from grpokit.registry.specs import PresetSpec
 from grpokit.rewards.submission import Submits
 from grpokit.runs import build
 from grpokit.testing import Check, LadderReport, ladder, policy_checks, reward_checks
@@ -75,7 +74,7 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
     return policy_checks(
         lambda: registry.create("policy", name, params),
         prompts,
-        makes=spec.makes if isinstance(spec, PolicySpec) else "",
+        makes=spec.makes if spec else "",
         params=params,
         module=module,
     )
@@ -89,8 +88,7 @@ def of_reward(name: str, params: dict[str, Any]) -> Iterator[tuple[Iterable[Chec
         The checks, and the report of the ladders that some of them read, measured once. A reward that scores elsewhere
         is closed at the end.
     """
-    announced, module = _announced("reward", name)
-    spec = announced if isinstance(announced, RewardSpec) else None
+    spec, module = _announced("reward", name)
     reward = registry.create("reward", name, params)
     report = functools.cache(lambda: ladder(reward, spec=spec))
     try:
@@ -114,9 +112,9 @@ def _preset_of(policy: str) -> RunConfig | None:
     return None
 
 
-def _announced(kind: str, name: str) -> tuple[Spec | None, str | None]:
-    """The spec of a plugin's component, and the module behind the plugin's entry point."""
+def _announced(kind: str, name: str) -> tuple[Any, str | None]:
+    """The spec of a plugin's component, and the module behind the plugin's entry point; None for any other."""
     if not registry.named(kind, name):
         return None, None
     plugin, spec = registry.find(kind, name)
-    return spec, next(iter(importlib.metadata.entry_points(group="grpokit", name=plugin.name))).module
+    return spec, plugin.module

@@ -283,7 +283,7 @@ def test_draws_that_cannot_be_compared_with_an_entropy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "level", "same"), [("RGB", 1, True), ("RGB", 2, False), ("L", 1, True), ("I;16", 1, False)]
+    ("mode", "level", "same"), [("RGB", 1, True), ("RGB", 2, False), ("L", 1, True), ("L", 2, False)]
 )
 def test_rounding_moves_a_pixel_by_one_level_at_most(mode: str, level: int, same: bool) -> None:
     picture = Image.new(mode, (4, 4), 7 if mode != "RGB" else (7, 7, 7))

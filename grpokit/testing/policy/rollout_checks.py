@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from accelerate.utils import set_seed
+from PIL import Image
 
 from grpokit.errors import RunError, a_type
 from grpokit.testing.check import expect, expect_untouched, random_states
@@ -15,7 +16,7 @@ from grpokit.testing.policy.case import (
     same_output,
     scored_slices,
 )
-from grpokit.training.rollout_calls import call_at, concatenate_rollouts
+from grpokit.training.rollout_calls import concatenate_rollouts
 from grpokit.types import Rollout, Seeds
 
 
@@ -102,10 +103,10 @@ def batch_size(case: Case) -> None:
     policy, seeds, size = case.factory(), case.seeds(), case.group_size
     whole = case.rollout(policy, seeds=seeds)
     for p in range(len(case.prompts)):
-        for rows in (slice(p * size, (p + 1) * size), slice(p * size + 1, p * size + 2)):
-            part = case.alone(policy, seeds, p, rows)
-            differing = [row for i, row in enumerate(range(rows.start, rows.stop))
-                     if not same_decisions(part, i, whole, row, case.tolerance)]  # fmt: skip
+        for first, rows in ((p * size, size), (p * size + 1, 1)):
+            part = case.rollout(policy, seeds=seeds, row=first, rows=rows)
+            differing = [first + i for i in range(rows)
+                     if not same_decisions(part, i, whole, first + i, case.tolerance)]  # fmt: skip
             expect(not differing, f"{part.rows} rows of prompt {p} with the decisions they have among {whole.rows}",
                    f"other decisions in rows {differing}",
                    "a draw by the row's place in the batch, or padding to the longest of the batch")  # fmt: skip
@@ -114,9 +115,7 @@ def batch_size(case: Case) -> None:
 def joined(case: Case) -> None:
     """Rows that are drawn one by one and joined have the log-probs of their draws."""
     policy, seeds = case.factory(), case.seeds(group_size=2)
-    calls = [call_at(row, seeds, 2, 1) for row in range(len(seeds.row))]
-    with torch.no_grad():
-        parts = [policy.rollout(case.prompts[call.prompts], call.group_size, seeds=call.seeds) for call in calls]
+    parts = [case.rollout(policy, seeds=seeds, row=row, rows=1) for row in range(len(seeds.row))]
     cause = "a trace whose shape depends on the batch; give it one size, or let it grow at the end of axis 1"
     try:
         whole = concatenate_rollouts(parts)
@@ -138,7 +137,7 @@ def scored_is_sampled(case: Case) -> None:
         if case.decode is not None:
             output = case.decode(whole.select(torch.tensor([row])))[0]
         else:  # a row that is drawn alone cannot be exchanged with another
-            one = case.alone(policy, seeds, row // size, slice(row, row + 1))
+            one = case.rollout(policy, seeds=seeds, row=row, rows=1)
             output = one.samples[0].output
             if not same_decisions(one, 0, whole, row, case.tolerance):
                 continue
@@ -155,8 +154,6 @@ def scored_is_sampled(case: Case) -> None:
 
 def outputs(case: Case) -> None:
     """The outputs of training and of evaluation are of the kind that the policy's spec declares."""
-    from PIL import Image
-
     expected = {"text": str, "image": Image.Image}[case.makes]
     policy = case.factory()
     for evaluate in (False, True):

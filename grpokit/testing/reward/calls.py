@@ -72,15 +72,11 @@ class FirstCall:
         """Whether there was one finite number or NaN per sample."""
         return isinstance(attempt(checked, self.answer.values, range(len(self.samples)), self.samples), list)
 
-    def needed_by(self, test: Callable[[], None]) -> Callable[[], None]:
-        """The test, or `NotChecked` where there are no scores."""
-
-        def run() -> None:
-            if not self.scored:
-                raise NotChecked(UNSCORED)
-            test()
-
-        return run
+    def before(self, test: Callable[[], None]) -> None:
+        """Make a test that needs scores, or say that there are none."""
+        if not self.scored:
+            raise NotChecked(UNSCORED)
+        test()
 
 
 def content(sample: Sample) -> dict[str, Any]:

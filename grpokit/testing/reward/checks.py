@@ -77,7 +77,7 @@ def reward_checks(
     expected = spec.expected_failures if spec is not None else {}
 
     def of_scores(check: Check) -> Check:
-        return replace(check, test=call.needed_by(check.test), expected_failure=expected.get(check.name, ""))
+        return replace(check, test=partial(call.before, check.test), expected_failure=expected.get(check.name, ""))
 
     yield check_of(numbers, call)
     yield from map(of_scores, _score_checks(call, spec, params, accepts, per_sample=per_sample))

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-Problem = tuple[str, str, str]
-"""What was expected, what came and the usual cause."""
+from grpokit.testing.check import CheckError
 
 GRADES = "ABCDE"
 IN_WORDS = ("very hard to fool", "hard to fool", "can be fooled", "easy to fool", "fooled at once")
@@ -75,7 +74,7 @@ class Section:
         drops: one per distortion.
         attacks: one per attack.
         scores: what was scored -> its mean score, where the reward compares with nothing and so has no grades.
-        problems: check name -> what is wrong, or None; only the checks that apply to the reward.
+        problems: check name -> its failure, or None; only the checks that apply to the reward.
         note: why something was not measured or not graded, or nothing.
     """
 
@@ -84,7 +83,7 @@ class Section:
     drops: Sequence[Drop] = ()
     attacks: Sequence[Attack] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
-    problems: Mapping[str, Problem | None] = field(default_factory=dict)
+    problems: Mapping[str, CheckError | None] = field(default_factory=dict)
     note: str = ""
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward
-from grpokit.testing.check import Check, NotChecked, expect
+from grpokit.testing.check import Check, NotChecked
 from grpokit.testing.reward.calls import as_callable
 from grpokit.testing.reward.examples import accepted, spec_examples
 from grpokit.testing.robustness.grades import LadderReport, Section
@@ -83,5 +83,5 @@ def _judge(report: Callable[[], LadderReport], name: str) -> None:
     if not any(name in section.problems for section in sections):
         reasons = [_NO_PICTURE if pictures and (s.attacks or s.scores) else s.note for s in sections]
         raise NotChecked("; ".join(reasons))
-    for section in sections:
-        expect(not section.problems.get(name), *(section.problems.get(name) or ("", "", "")))
+    for problem in filter(None, (section.problems.get(name) for section in sections)):
+        raise problem

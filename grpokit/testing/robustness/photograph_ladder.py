@@ -7,14 +7,15 @@ graded. A reward that reads only the output has no right picture: its mean score
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from PIL.Image import Image
 
 from grpokit.rewards.terms import Reward
+from grpokit.testing.check import attempt, expect
 from grpokit.testing.robustness import ladder_outputs
-from grpokit.testing.robustness.grades import Problem, Section
+from grpokit.testing.robustness.grades import Section
 from grpokit.testing.robustness.ladder_outputs import DECORATIONS, DISTORTIONS, PHOTOGRAPHS
 from grpokit.testing.robustness.probe import SAME, graded, mean, named_scores, read_parts, scorable_prompts
 
@@ -43,11 +44,11 @@ def photographs(reward: Reward) -> Section:
     if not reads:
         return _listed(rows, attacks[0])
     falls = {d.name: [[row[ITSELF], *(row[f"{d.name} {x:g}"] for x in d.levels)] for row in rows] for d in DISTORTIONS}
-    problems: dict[str, Problem | None] = {}
+    problems = {}
     if {"target picture", "source picture"} & set(reads):
         lowest = [min(chain(*values)) for values in zip(*falls.values(), strict=True)]
-        problems["ladder-identical"] = next(_unlike_itself(rows), None)
-        problems |= {f"ladder-{d.name}": next(_rises(d, falls[d.name], lowest), None) for d in DISTORTIONS}
+        problems["ladder-identical"] = attempt(_unlike_others, rows)
+        problems |= {f"ladder-{d.name}": attempt(_falls, d, falls[d.name], lowest) for d in DISTORTIONS}
     return graded(NAME, reads, falls, rows, attacks[0], problems)
 
 
@@ -73,24 +74,22 @@ def _listed(rows: Sequence[dict[str, float]], attacks: Iterable[str]) -> Section
     return Section(name=NAME, scores=scores, note=note)
 
 
-def _unlike_itself(rows: Sequence[dict[str, float]]) -> Iterator[Problem]:
-    """Photographs that score no more than others or than their decorations do."""
+def _unlike_others(rows: Sequence[dict[str, float]]) -> None:
+    """A photograph scores more than another one, and more than itself with a decoration."""
     for photo, row in zip(PHOTOGRAPHS, rows, strict=True):
         for rival in ("another photograph", *sorted(DECORATIONS)):
-            if not row[ITSELF] > row[rival] + SAME:
-                yield (f"a higher score for the photograph {photo!r} itself than for {rival!r}",
-                       f"{row[ITSELF]:.4g} and {row[rival]:.4g}",
-                       "a target or source that is asked for and not compared with, or a wrong sign")  # fmt: skip
+            expect(row[ITSELF] > row[rival] + SAME,
+                   f"a higher score for the photograph {photo!r} itself than for {rival!r}",
+                   f"{row[ITSELF]:.4g} and {row[rival]:.4g}",
+                   "a target or source that is asked for and not compared with, or a wrong sign")  # fmt: skip
 
 
-def _rises(
-    d: ladder_outputs.Distortion, severities: Sequence[Sequence[float]], lowest: Sequence[float]
-) -> Iterator[Problem]:
-    """Stronger distortions that score more than lighter ones."""
+def _falls(d: ladder_outputs.Distortion, severities: Sequence[Sequence[float]], lowest: Sequence[float]) -> None:
+    """No distortion scores more than a lighter one."""
     for photo, row, low in zip(PHOTOGRAPHS, severities, lowest, strict=True):
         allowed = TOLERANCE * abs(row[0] - low) + SAME
         for i, level in enumerate(d.levels, 1):
-            if not row[i] <= min(row[:i]) + allowed:
-                yield (f"scores of the photograph {photo!r} that drop as {d.name} gets stronger ({d.summary})",
-                       f"{row[i]:.4g} at {level:g} after {min(row[:i]):.4g}",
-                       "a part of the score that pays for this distortion, or too coarse a measure")  # fmt: skip
+            expect(row[i] <= min(row[:i]) + allowed,
+                   f"scores of the photograph {photo!r} that drop as {d.name} gets stronger ({d.summary})",
+                   f"{row[i]:.4g} at {level:g} after {min(row[:i]):.4g}",
+                   "a part of the score that pays for this distortion, or too coarse a measure")  # fmt: skip

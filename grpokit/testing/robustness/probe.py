@@ -16,8 +16,8 @@ from PIL.Image import Image
 
 from grpokit.errors import typed_line
 from grpokit.rewards.terms import Reward
-from grpokit.testing.check import attempt
-from grpokit.testing.robustness.grades import Attack, Drop, Problem, Section
+from grpokit.testing.check import CheckError, attempt
+from grpokit.testing.robustness.grades import Attack, Drop, Section
 from grpokit.testing.robustness.ladder_outputs import DECORATIONS
 from grpokit.types import Prompt, Sample
 
@@ -131,7 +131,7 @@ def graded(
     falls: Mapping[str, Sequence[Sequence[float]]],
     rows: Sequence[Mapping[str, float]],
     attacks: Iterable[str],
-    problems: Mapping[str, Problem | None],
+    problems: Mapping[str, CheckError | None],
 ) -> Section:
     """The section of a reward that compares with something.
 

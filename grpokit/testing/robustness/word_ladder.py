@@ -7,14 +7,15 @@ listed with their mean scores where it does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from grpokit.rewards.terms import Reward
+from grpokit.testing.check import attempt, expect
 from grpokit.testing.robustness import ladder_outputs
-from grpokit.testing.robustness.grades import Problem, Section
+from grpokit.testing.robustness.grades import Section
 from grpokit.testing.robustness.ladder_outputs import NUMBERS, TEXTS, WORDS, Word, drawn
 from grpokit.testing.robustness.probe import (
     SAME,
@@ -144,35 +145,35 @@ def _judged(
     letters = [list(row.values()) for row in spellings]  # from the right word to one of wrong letters alone
     floors = [min(row) if low is None else low for row in letters]
     problems = {
-        "ladder-letters": next(_letters(spellings), None),
-        "ladder-blank": next(_blank(rows, floors, blanks), None),
-        "ladder-extra-text": next(_extra(rows), None),
+        "ladder-letters": attempt(_letters, spellings),
+        "ladder-blank": attempt(_blank, rows, floors, blanks),
+        "ladder-extra-text": attempt(_extra, rows),
     }
     return graded(name, (reads,), {"wrong letters": letters}, rows, attacks, problems)
 
 
-def _letters(rows: Sequence[Mapping[str, float]]) -> Iterator[Problem]:
+def _letters(rows: Sequence[Mapping[str, float]]) -> None:
     for row in rows:
         allowed = TOLERANCE * abs(row["right"] - min(row.values()))
         for (before, high), (after, x) in pairwise(row.items()):
-            if not (x < high - SAME if before == "right" else x <= high + allowed):
-                yield (f"a lower score for {after} than for {'the right word' if before == 'right' else before}",
-                       f"{x:.4g} after {high:.4g}", "a comparison that looks at parts of the text only")  # fmt: skip
+            lower = x < high - SAME if before == "right" else x <= high + allowed
+            expect(lower, f"a lower score for {after} than for {'the right word' if before == 'right' else before}",
+                   f"{x:.4g} after {high:.4g}", "a comparison that looks at parts of the text only")  # fmt: skip
 
 
-def _blank(rows: Sequence[Mapping[str, float]], floors: Sequence[float], blanks: Iterable[str]) -> Iterator[Problem]:
+def _blank(rows: Sequence[Mapping[str, float]], floors: Sequence[float], blanks: Iterable[str]) -> None:
     for row, low in zip(rows, floors, strict=True):
         limit = low + LOWEST * (row["right"] - low)
         for name in blanks:
-            if not row[name] <= limit + SAME:
-                yield (f"a score of at most {limit:.4g} for {name} (the right output scores {row['right']:.4g})",
-                       f"{row[name]:.4g}",
-                       "a default score for an output that cannot be read; it should get the lowest score")  # fmt: skip
+            expect(row[name] <= limit + SAME,
+                   f"a score of at most {limit:.4g} for {name} (the right output scores {row['right']:.4g})",
+                   f"{row[name]:.4g}",
+                   "a default score for an output that cannot be read; it should get the lowest score")  # fmt: skip
 
 
-def _extra(rows: Sequence[Mapping[str, float]]) -> Iterator[Problem]:
+def _extra(rows: Sequence[Mapping[str, float]]) -> None:
     for row in rows:
         for name, x in row.items():
-            if name.startswith("extra ") and not x < row["right"] - SAME:
-                yield (f"a lower score for {name.removeprefix('extra ')} than for the right word, {row['right']:.4g}",
-                       f"{x:.4g}", "a search for the text anywhere in the output; compare with all of it")  # fmt: skip
+            expect(not name.startswith("extra ") or x < row["right"] - SAME,
+                   f"a lower score for {name.removeprefix('extra ')} than for the right word, {row['right']:.4g}",
+                   f"{x:.4g}", "a search for the text anywhere in the output; compare with all of it")  # fmt: skip
