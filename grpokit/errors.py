@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -209,6 +210,13 @@ def typed_line(error: BaseException, *, most: int = 300) -> str:
     """
     name, text = type(error).__name__, one_line(error, most=most)
     return text if text.startswith(name) else f"{name}: {text}"
+
+
+def raised_at(error: BaseException) -> str:
+    """Where an error was raised: the file, the line and the function, in brackets."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next(frame for frame in reversed(frames) if "importlib" not in frame.filename)
+    return f"({Path(last.filename).name}, line {last.lineno}, in {last.name})"
 
 
 def _cut(text: str, most: int) -> str:

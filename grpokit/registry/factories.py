@@ -10,14 +10,12 @@ import dataclasses
 import functools
 import inspect
 import math
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from grpokit.errors import GrpokitError, PluginError, nearest, shown
+from grpokit.errors import GrpokitError, PluginError, nearest, raised_at, shown
 from grpokit.registry.entry_points import described
 from grpokit.registry.importing import missing, resolve
 from grpokit.registry.name_lookup import find, is_path
@@ -177,11 +175,7 @@ def explained(what: str) -> Iterator[None]:
     except (GrpokitError, KeyboardInterrupt):
         raise
     except BaseException as error:  # such as a SystemExit or a cancelled task
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = (
-            f" ({Path(last.filename).name}, line {last.lineno}, in {last.name})" if last.filename != __file__ else ""
-        )
-        raise PluginError(f"{what}: {described(error)}{place}.") from error
+        raise PluginError(f"{what}: {described(error)} {raised_at(error)}.") from error
 
 
 def _check_params(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from grpokit.errors import PluginError, a_type, nearest, one_line
+from grpokit.errors import PluginError, a_type, nearest, one_line, raised_at
 from grpokit.registry.entry_points import described
 
 
@@ -54,9 +52,6 @@ def missing(error: ModuleNotFoundError, what: str, install: str, *, factory: str
     remedy = f"Run: {install}" if install else "Check the spelling, or install the package that has it."
     if f"{factory}.".startswith(f"{module}."):
         return PluginError(f"The {what} cannot be found: there is no module '{module}'. {remedy}")
-    place = next(f for f in reversed(traceback.extract_tb(error.__traceback__)) if "importlib" not in f.filename)
-    file = Path(place.filename)
     return PluginError(
-        f"The {what} needs the Python module '{module}' (imported in {file.parent.name}/{file.name}, line "
-        f"{place.lineno}), which is not installed. {remedy}"
+        f"The {what} needs the Python module '{module}' {raised_at(error)}, which is not installed. {remedy}"
     )

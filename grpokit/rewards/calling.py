@@ -7,14 +7,12 @@ the reward; KeyboardInterrupt is the user's, and is passed on.
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 from grpokit import registry
-from grpokit.errors import GrpokitError, PluginError, RewardError, UsageError, a_type, shown, typed_line
+from grpokit.errors import GrpokitError, PluginError, RewardError, UsageError, a_type, raised_at, shown, typed_line
 from grpokit.rewards.submission import Portion
 from grpokit.rewards.validation import checked
 from grpokit.types import Sample
@@ -74,9 +72,8 @@ def raised(error: BaseException, rows: Sequence[int], samples: Sequence[Sample])
     """What an exception of a reward means for some rows; a wrong parameter or target must not be skipped."""
     if isinstance(error, UsageError):
         return Portion(rows=rows, error=error)
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"({Path(place.filename).name}, line {place.lineno}, in {place.name})"
-    return Portion(rows=rows, failure=f"raised {typed_line(error)}{_meta(error, samples)} {where}", cause=error)
+    failure = f"raised {typed_line(error)}{_meta(error, samples)} {raised_at(error)}"
+    return Portion(rows=rows, failure=failure, cause=error)
 
 
 def _meta(error: BaseException, samples: Sequence[Sample]) -> str:

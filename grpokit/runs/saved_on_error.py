@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from grpokit import report
-from grpokit.errors import GrpokitError, RunError, UsageError, reworded, typed_line
+from grpokit.errors import GrpokitError, RunError, UsageError, raised_at, reworded, typed_line
 from grpokit.processes.team import all_know
 from grpokit.runs.run import Run
 from grpokit.runs.signals import without_ends
@@ -21,9 +19,9 @@ def no_exit() -> Iterator[None]:
     try:
         yield
     except SystemExit as end:
-        place = traceback.extract_tb(end.__traceback__)[-1]
-        where = f"{Path(place.filename).name}, line {place.lineno}, in {place.name}"
-        raise RunError(f"The run was ended from inside by sys.exit ({where}). Raise an error there instead.") from end
+        raise RunError(
+            f"The run was ended from inside by sys.exit {raised_at(end)}. Raise an error there instead."
+        ) from end
 
 
 @contextmanager

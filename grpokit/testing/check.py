@@ -11,19 +11,17 @@ import os
 import random
 import subprocess
 import sys
-import traceback
 import unittest
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 
-from grpokit.errors import GrpokitError, typed_line
+from grpokit.errors import GrpokitError, raised_at, typed_line
 
 if TYPE_CHECKING:
     import pytest
@@ -74,10 +72,7 @@ def error_text(error: BaseException) -> str:
     >>> error_text(GrpokitError("No file."))
     'GrpokitError: No file'
     """
-    if isinstance(error, GrpokitError):
-        return typed_line(error)
-    at = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{typed_line(error)} ({Path(at.filename).name}, line {at.lineno}, in {at.name})"
+    return typed_line(error) if isinstance(error, GrpokitError) else f"{typed_line(error)} {raised_at(error)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -445,8 +445,7 @@ FUNCTIONS = {
     "a module that is missing inside a module": code(
         "rewards=[{use: 'bad_t:f'}]",
         "import nobody_has_this",
-        "needs the Python module 'nobody_has_this' (imported in ",
-        "/bad_t.py, line 1), which is not installed. Check the spelling",
+        "needs the Python module 'nobody_has_this' (bad_t.py, line 1, in <module>), which is not installed. Check the",
     ),
 }
 
