@@ -8,7 +8,6 @@ import re
 import sys
 import unittest
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from command_line import Call
 from grpokit import Prompt, RewardError, RewardSpec, Sample
 from grpokit.testing import Check, LadderReport, ladder, outcomes
 from grpokit.testing.robustness import ladder_outputs
-from grpokit.testing.robustness.grades import GRADED_ONLY, Attack, Drop, Section
+from grpokit.testing.robustness.grades import Attack, Drop, Section
 from grpokit.testing.robustness.ladder import ladder_checks
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -198,16 +197,12 @@ def test_the_report_line_by_line() -> None:
         "  C  sharpened    1.20 of the honest scale",
         "  A  in a frame   0.50 of the honest scale",
         "drawn words: reads no words",
-        "can be fooled (C): the best attack, 'sharpened', reaches 1.20 of the honest scale" + GRADED_ONLY,
+        "can be fooled (C): the best attack, 'sharpened', reaches 1.20 of the honest scale",
         "pairs in order: how often the less distorted of two outputs scores more (1 is always, 0.5 a coin)",
         "honest scale: 1 is the score of the right output, 0 that of the most distorted, or of an example's worse side",
     ]
     words = Section(name="drawn words", note="reads no words")
     assert str(LadderReport(sections=[pictures, words])).splitlines() == lines
-    judged = replace(pictures, reads=["target picture"], problems={"ladder-blur": None})
-    lines[0] = "photographs: reads the target picture"
-    lines[8] = lines[8].removesuffix(GRADED_ONLY)
-    assert str(LadderReport(sections=[judged, words])).splitlines() == lines
     assert str(LadderReport(sections=[words])) == "drawn words: reads no words"
     assert str(LadderReport(sections=[])) == "not graded: there is no ladder for outputs of this kind"
     brightness = Section(name="photographs", scores={"the photographs": 0.5}, note="reads the output alone")

@@ -18,8 +18,6 @@ IN_WORDS = ("very hard to fool", "hard to fool", "can be fooled", "easy to fool"
 PAIRS = "pairs in order: how often the less distorted of two outputs scores more (1 is always, 0.5 a coin)"
 SCALE = "honest scale: 1 is the score of the right output, 0 that of the most distorted, or of an example's worse side"
 
-GRADED_ONLY = " (graded only: no check applies)"
-
 # The largest share of the honest scale for A, B, C and D: of an attack that does not show what was asked for, and of
 # one that decorates it, of which only what it gains beyond 1 counts.
 SUBSTITUTE, DECORATION = (0.2, 0.4, 0.6, 0.8), (1.02, 1.1, 1.25, 1.5)
@@ -120,8 +118,7 @@ class LadderReport:
     def __str__(self) -> str:
         lines = [line for section in self.sections for line in _lines(section)]
         if self.worst is not None or not self.sections:
-            graded_only = self.worst is not None and not any(section.problems for section in self.sections)
-            lines.append(self.overall + (GRADED_ONLY if graded_only else ""))
+            lines.append(self.overall)
         lines += [PAIRS] if any(section.drops for section in self.sections) else []
         lines += [SCALE] if self.worst is not None else []
         return "\n".join(lines)

@@ -135,13 +135,7 @@ def graded(
 ) -> Section:
     """The section of a reward that compares with something.
 
-    Args:
-        name: of the ladder.
-        reads: what the reward compares with.
-        falls: distortion -> for each prompt the score of the right output, then those of ever worse ones.
-        rows: for each prompt the scores of the attacks by name.
-        attacks: their names.
-        problems: what the checks found.
+    `falls` has for each distortion and prompt the score of the right output, then those of ever worse ones.
     """
     columns = list(zip(*falls.values(), strict=True))
     right, lowest = [values[0][0] for values in columns], [min(chain(*values)) for values in columns]

@@ -72,10 +72,9 @@ def texts(reward: Reward, examples: Sequence[tuple[Sample, Sample]]) -> Section:
             break
     if prompts is None:
         return _examples(reward, examples, f"does not score the built-in texts{reason}")
-    if "target text" not in read_parts(reward, words, prompts):
+    own_text_is_best = all(right > wrong + SAME for right, wrong in scores(reward, words, prompts))
+    if "target text" not in read_parts(reward, words, prompts) or not own_text_is_best:
         return _examples(reward, examples, "does not compare with the target")
-    if not all(right > wrong + SAME for right, wrong in scores(reward, words, prompts)):
-        return _examples(reward, examples, "does not compare with the target: its own text is not what scores best")
     blanks = {"an empty text": "", "white space": " \n"}
     attacks = [ladder_outputs.texts(word.right, prompt.text) for word, prompt in zip(words, prompts, strict=True)]
     tables = [_spellings(word, str) | blanks | own for word, own in zip(words, attacks, strict=True)]
