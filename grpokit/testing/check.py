@@ -6,7 +6,6 @@ A check is a name and a function without arguments. The function raises `CheckEr
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -198,23 +197,6 @@ def expect_untouched(before: Mapping[str, Any], what: str) -> None:
            f"a change in the state of {', '.join(names)}",
            "a draw from the global generator, or seeding it; draw from the seeds, or from a generator of your "
            "own")  # fmt: skip
-
-
-def common_checks(params: Mapping[str, Any], module: str | None) -> Iterator[Check]:
-    """The checks that policies and rewards share: parameters that a config can hold, a light plugin module."""
-    if params:
-        yield check_of(parameters, params)
-    if module is not None:
-        yield check_of(light_plugin, module)
-
-
-def parameters(params: Mapping[str, Any]) -> None:
-    """The parameters can be written as JSON."""
-    for name, value in params.items():
-        restored = attempt(lambda x: json.loads(json.dumps(x, allow_nan=False)), value)
-        expect(restored == value, f"a parameter {name!r} that JSON can store and restore for the next run",
-               f"{value!r} ({type(value).__name__})", "an object, a set or a tuple as a parameter; take a name, a "
-               "number or a list and build the object inside")  # fmt: skip
 
 
 def light_plugin(module: str) -> None:

@@ -75,7 +75,6 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
         lambda: registry.create("policy", name, params),
         prompts,
         makes=spec.makes if spec else "",
-        params=params,
         module=module,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from grpokit.errors import UsageError
 from grpokit.policy import Policy
 from grpokit.registry.specs import KINDS
-from grpokit.testing.check import Check, check_of, common_checks
+from grpokit.testing.check import Check, check_of, light_plugin
 from grpokit.testing.policy import logprob_checks, rollout_checks, weight_checks
 from grpokit.testing.policy.case import Case
 from grpokit.types import Prompt, Rollout
@@ -25,7 +25,6 @@ def policy_checks(
     decode: Callable[[Rollout], Sequence[Any]] | None = None,
     decisions: Callable[[Rollout], Tensor] | None = None,
     makes: str = "",
-    params: Mapping[str, Any] | None = None,
     module: str | None = None,
 ) -> Iterator[Check]:
     """Yield the checks of a policy. Nothing is built before a check runs.
@@ -38,7 +37,6 @@ def policy_checks(
         decode: rollout -> the outputs [B], decoded again from the trace alone; with it `scored-is-sampled` is exact.
         decisions: rollout -> the drawn values [B, T, ...] of Gaussian decisions; with it `gaussian` is exact.
         makes: the kind of output that its spec declares; with "image" or "text", outputs are checked for it.
-        params: the parameters that a config gives to the factory.
         module: the plugin's module behind the entry point, which must import nothing heavy.
 
     Raises:
@@ -57,7 +55,8 @@ def policy_checks(
     for test in _CHECKS:
         if test is not rollout_checks.outputs or makes in KINDS:
             yield check_of(test, case)
-    yield from common_checks(params or {}, module)
+    if module is not None:
+        yield check_of(light_plugin, module)
 
 
 _CHECKS: Sequence[Callable[[Case], None]] = (

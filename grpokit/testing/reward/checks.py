@@ -24,10 +24,10 @@ from grpokit.testing.check import (
     Check,
     attempt,
     check_of,
-    common_checks,
     error_text,
     expect,
     expect_untouched,
+    light_plugin,
     random_states,
 )
 from grpokit.testing.reward.calls import FirstCall, as_callable
@@ -86,7 +86,8 @@ def reward_checks(
     if ladder:
         report = functools.cache(partial(climbed, reward, accepts, spec) if ladder is True else ladder)
         yield from map(of_scores, ladder_checks(report, accepts))
-    yield from common_checks(params, module)
+    if module is not None:
+        yield check_of(light_plugin, module)
 
 
 def _score_checks(
