@@ -168,9 +168,9 @@ def refuses(batch: Any) -> list[float]:
     [
         (
             always_stops,
-            r"got StopIteration \(tiny_rewards\.py, line \d+, in .*\) on every sample\. Usual cause: an output",
+            r"got StopIteration \(tiny_rewards\.py, line \d+, in .*\) on every sample\. Usual cause: samples of a kind",
         ),
-        (refuses, r"got RewardError: It scores sounds\. Usual cause: samples of a kind that this reward does not"),
+        (refuses, r"got RewardError: It scores sounds on every sample\. Usual cause: samples of a kind that this"),
         (lambda s: [1.0], r"got another answer: it returned 1 score for 5 samples.* Usual cause: one score"),
         (
             lambda s: ["good"] * len(s),
@@ -179,7 +179,7 @@ def refuses(batch: Any) -> list[float]:
         (lambda s: 0.5, r"got another answer: it returned a float\. Usual cause"),
         (
             lambda s: [1 / (len(x.output) - 1) for x in s],
-            r"ZeroDivisionError: .* on row 2, 'a'\. Usual cause: an output",
+            r"ZeroDivisionError: .* on row 2, 'a'\. Usual cause",
         ),
         (lambda s: [1.0 / (len(s) < 5)] * len(s), r"ZeroDivisionError: .* on the samples together\. Usual cause"),
         (lambda s: sys.exit(0), r"got SystemExit: 0 .* on every sample\. Usual cause"),

@@ -68,13 +68,13 @@ class FirstCall:
         return Answer(values, before, [content(sample) for sample in self.samples], batch)
 
     @cached_property
-    def scored(self) -> bool:
-        """Whether there was one finite number or NaN per sample."""
-        return isinstance(attempt(checked, self.answer.values, range(len(self.samples)), self.samples), list)
+    def scores(self) -> Any:
+        """One finite number or NaN per sample, or the error that says what there is instead."""
+        return attempt(checked, self.answer.values, range(len(self.samples)), self.samples)
 
     def before(self, test: Callable[[], None]) -> None:
         """Make a test that needs scores, or say that there are none."""
-        if not self.scored:
+        if isinstance(self.scores, BaseException):
             raise NotChecked(UNSCORED)
         test()
 

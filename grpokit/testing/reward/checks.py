@@ -15,11 +15,10 @@ from typing import Any
 
 from PIL import Image
 
-from grpokit.errors import GrpokitError, RewardError, UsageError, one_line, typed_line
+from grpokit.errors import GrpokitError, UsageError, one_line, shown
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward
-from grpokit.rewards.validation import checked
 from grpokit.testing.check import (
     Check,
     attempt,
@@ -32,7 +31,7 @@ from grpokit.testing.check import (
 )
 from grpokit.testing.reward.calls import FirstCall, as_callable
 from grpokit.testing.reward.dependencies import dependency_checks
-from grpokit.testing.reward.examples import accepted, brief, example_samples, examples, samples_for
+from grpokit.testing.reward.examples import accepted, example_samples, examples, samples_for
 from grpokit.testing.reward.unusual_outputs import degenerate_images, degenerate_texts
 from grpokit.testing.robustness.grades import LadderReport
 from grpokit.testing.robustness.ladder import climbed, ladder_checks
@@ -110,19 +109,15 @@ def _score_checks(
 def numbers(call: FirstCall) -> None:
     """There is one finite number or NaN per sample."""
     values, expected = call.answer.values, "one finite number or NaN per sample"
-    if isinstance(values, GrpokitError):
-        expect(False, expected, typed_line(values),
-               "samples of a kind that this reward does not score, or without something that it reads")  # fmt: skip
     if isinstance(values, BaseException):
         expect(False, expected, f"{error_text(values)} {_culprit(call)}",
-               "an output that the reward does not expect, or a bug; a run would stop in the same way")  # fmt: skip
-    try:
-        column = checked(values, range(len(call.samples)), call.samples)
-    except RewardError as refused:
-        complaint = one_line(refused).partition("; expected")[0]
+               "samples of a kind that this reward does not score, or without something that it reads, or a bug; a run "
+               "would stop in the same way")  # fmt: skip
+    if isinstance(call.scores, BaseException):
+        complaint = one_line(call.scores).partition("; expected")[0]
         expect(False, expected, f"another answer: {complaint}",
                "one score for the whole batch, a value that is not a number, or a division by 0")  # fmt: skip
-    expect(not all(map(math.isnan, column)), "at least one sample that the reward can score",
+    expect(not all(map(math.isnan, call.scores)), "at least one sample that the reward can score",
            f"NaN for all {len(call.samples)}", "samples without the target, or of the wrong kind; give the checks "
            "samples that this reward is made for")  # fmt: skip
 
@@ -133,7 +128,7 @@ def _culprit(call: FirstCall) -> str:
     rows = [row for row, answer in enumerate(answers) if isinstance(answer, BaseException)]
     if len(rows) == len(call.samples):
         return "on every sample"
-    return f"on row {rows[0]}, {brief(call.samples[rows[0]].output)}" if rows else "on the samples together"
+    return f"on row {rows[0]}, {shown(call.samples[rows[0]].output, most=60)}" if rows else "on the samples together"
 
 
 def inputs_unchanged(call: FirstCall) -> None:

@@ -11,8 +11,10 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from PIL import Image, ImageDraw
+
 from grpokit import registry
-from grpokit.errors import UsageError, typed_line
+from grpokit.errors import UsageError, shown, typed_line
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.terms import Reward
 from grpokit.testing.check import NotChecked, attempt, expect
@@ -39,8 +41,6 @@ def example_samples(accepts: Collection[str]) -> list[Sample]:
 
 
 def _pictures(word: str, group: int) -> list[Sample]:
-    from PIL import Image, ImageDraw
-
     def sign(text: str, ink: str) -> Image.Image:
         picture = Image.new("RGB", (64, 32), "white")
         ImageDraw.Draw(picture).text((8, 8), text, fill=ink)
@@ -102,11 +102,5 @@ def examples(reward: Reward, spec: RewardSpec, params: Mapping[str, Any]) -> Non
         if not holds and params:  # examples are written for the defaults
             raise NotChecked(f"pair {number} of the spec's examples ({better} and {worse}) may need other parameters")
         expect(holds, f"a higher score for the better side of pair {number} of the spec's examples",
-               f"{better} for {brief(pair[0].output)} and {worse} for {brief(pair[1].output)}",
+               f"{better} for {shown(pair[0].output, most=60)} and {worse} for {shown(pair[1].output, most=60)}",
                "a sign that is the wrong way round, or examples that lack what the reward reads")  # fmt: skip
-
-
-def brief(value: Any) -> str:
-    """A value as messages show it."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
