@@ -307,16 +307,6 @@ def test_a_warning_fails_no_check() -> None:
     assert {str(w.message) for w in heard} == {"old"}
 
 
-def test_a_reward_of_whole_groups() -> None:
-    def above_the_group(batch: Any) -> list[float]:
-        scores = broken.good(batch)
-        means = {g: [x for x, s in zip(scores, batch, strict=True) if s.group == g] for g in {s.group for s in batch}}
-        return [x - sum(means[s.group]) / len(means[s.group]) for x, s in zip(scores, batch, strict=True)]
-
-    assert set(failed(reward_checks(above_the_group, samples()))) == {"batch-size"}
-    assert not failed(reward_checks(above_the_group, samples(), per_sample=False))
-
-
 def test_an_error_of_a_component_is_a_failure_and_random_states_are_kept() -> None:
     def broken_down() -> None:
         torch.manual_seed(0)

@@ -109,18 +109,15 @@ def perturb(policy: Policy, seed: int = 1) -> None:
 
 def same_decisions(a: Rollout, i: int, b: Rollout, j: int, tolerance: float) -> bool:
     """Whether row i of a and row j of b hold the same decisions, as far as the trace shows under the mask."""
-    old, new = a.old.logprobs[i][a.mask[i]], b.old.logprobs[j][b.mask[j]]
-    if old.shape != new.shape or not torch.allclose(old, new, rtol=0, atol=tolerance, equal_nan=True):
-        return False
-    return all(
-        _close(_decided(x, a.mask, i), _decided(b.trace.per_row[name], b.mask, j), tolerance)
-        for name, x in a.trace.per_row.items()
-        if name in b.trace.per_row
-    )
+    first, second = _decided(a, i), _decided(b, j)
+    as_many = int(a.mask[i].sum()) == int(b.mask[j].sum())
+    return as_many and all(_close(x, second[name], tolerance) for name, x in first.items() if name in second)
 
 
-def _decided(x: Tensor, mask: Tensor, row: int) -> Tensor:
-    return x[row][mask[row].to(x.device)] if x.ndim > 1 and x.shape[1] == mask.shape[1] else x[row]
+def _decided(rollout: Rollout, row: int) -> dict[str, Tensor]:
+    mask, tensors = rollout.mask[row], {"old log-probs": rollout.old.logprobs, **rollout.trace.per_row}
+    per_decision = {name for name, x in tensors.items() if x.ndim > 1 and x.shape[1] == len(mask)}
+    return {name: x[row][mask.to(x.device)] if name in per_decision else x[row] for name, x in tensors.items()}
 
 
 def _close(x: Tensor, y: Tensor, tolerance: float) -> bool:

@@ -45,7 +45,6 @@ def reward_checks(
     spec: RewardSpec | None = None,
     params: Mapping[str, Any] | None = None,
     module: str | None = None,
-    per_sample: bool | None = None,
     ladder: bool | Callable[[], LadderReport] = True,
 ) -> Iterator[Check]:
     """Yield the checks of a reward.
@@ -57,7 +56,6 @@ def reward_checks(
         spec: what its plugin announces; it decides which of the checks apply.
         params: the parameters that it was built with.
         module: the plugin's module behind the entry point, which must import nothing heavy.
-        per_sample: whether a sample's score is its own; if not, whole groups are compared. By default as in the spec.
         ladder: add the checks of the ladders (`grpokit.testing.ladder`); a function that returns the report of this
             reward shares it with them.
 
@@ -70,8 +68,6 @@ def reward_checks(
         samples = samples_for(accepts, spec)
     if len({sample.group for sample in samples}) < 2:
         raise UsageError(f"A reward's checks need samples of at least two groups; got {len(samples)} samples.")
-    if per_sample is None:
-        per_sample = spec is None or spec.per_sample
     call = FirstCall(reward, samples)
     expected = spec.expected_failures if spec is not None else {}
 
@@ -79,7 +75,7 @@ def reward_checks(
         return replace(check, test=partial(call.before, check.test), expected_failure=expected.get(check.name, ""))
 
     yield check_of(numbers, call)
-    yield from map(of_scores, _score_checks(call, spec, params, accepts, per_sample=per_sample))
+    yield from map(of_scores, _score_checks(call, spec, params, accepts))
     if spec is not None:
         yield from dependency_checks(spec, params)
     if ladder:
@@ -90,14 +86,14 @@ def reward_checks(
 
 
 def _score_checks(
-    call: FirstCall, spec: RewardSpec | None, params: Mapping[str, Any], accepts: frozenset[str], *, per_sample: bool
+    call: FirstCall, spec: RewardSpec | None, params: Mapping[str, Any], accepts: frozenset[str]
 ) -> Iterator[Check]:
     """The checks that compare scores."""
     if spec is not None and spec.range != (None, None):
         yield check_of(range_, call, spec.range)
     if spec is not None and spec.examples:
         yield check_of(examples, call.reward, spec, params)
-    yield check_of(batch_size, call, per_sample)
+    yield check_of(batch_size, call, spec is None or spec.per_sample)
     for test in (order, deterministic, inputs_unchanged, list_unchanged, global_rng, wrong_type, empty):
         yield check_of(test, call)
     for kind, unusual in (("image", degenerate_images), ("text", degenerate_texts)):
