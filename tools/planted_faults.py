@@ -1067,9 +1067,9 @@ FAULTS = (
     ),
     Fault(
         "a phase with the run's rates",
-        "config/phases.py",
-        '{**_set(trainer), **_set(self.trainer), "steps": steps}',
-        '{**_set(self.trainer), **_set(trainer), "steps": steps}',
+        "config/schema.py",
+        'update={**own, "steps"',
+        'update={"steps"',
         (PHASE_RUN,),
     ),
     Fault(

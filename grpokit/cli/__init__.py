@@ -9,27 +9,7 @@ from __future__ import annotations
 from grpokit.cli import drawing, runs  # their commands stand first in the help
 
 # isort: split
-from grpokit.cli import (
-    authoring,
-    components,
-    doctor_command,
-    plan_command,
-    report_commands,
-    score_command,
-    sweep_command,
-)
+from grpokit.cli import components, plan_command, score_command
 from grpokit.cli.app import app, main
 
-__all__ = [
-    "app",
-    "authoring",
-    "components",
-    "doctor_command",
-    "drawing",
-    "main",
-    "plan_command",
-    "report_commands",
-    "runs",
-    "score_command",
-    "sweep_command",
-]
+__all__ = ["app", "components", "drawing", "main", "plan_command", "runs", "score_command"]

@@ -178,9 +178,9 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     screen = Console(highlight=False, stderr=stderr)
-    columns = os.environ.get("COLUMNS", "")
-    has_width = screen.is_terminal or (columns.isdigit() and int(columns) > 0)
-    return screen if has_width else Console(highlight=False, width=160, stderr=stderr)
+    if not (screen.is_terminal or os.environ.get("COLUMNS")):
+        screen.width = 160
+    return screen
 
 
 def grid(titles: Iterable[str], rows: Iterable[Iterable[str]], *, words: Collection[str] = ()) -> Table:

@@ -1,13 +1,16 @@
-"""The commands about components: plugins, check, schema."""
+"""The commands about what is installed and what authors add to it: plugins, check, new, schema, doctor."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +18,7 @@ import typer
 from grpokit.cli.app import FAILED, app, console
 from grpokit.cli.options import Json, Prompts, PromptsFile, read_prompts
 from grpokit.config.overrides import parse_parameters
-from grpokit.errors import PluginError, UsageError, counted, nearest
+from grpokit.errors import PluginError, UsageError, address, counted, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from grpokit.testing import Check, LadderReport, Outcome
+
+_KINDS = ("policy", "reward", "preset", "advantage", "objective", "placement", "command")
+_STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
 @app.command()
@@ -39,7 +45,7 @@ def plugins(
     if name:
         _show_components(name, as_json)
     elif as_json:
-        print(json.dumps([dict(zip(_COLUMNS, row, strict=True)) for row in _plugin_rows()]))
+        print(json.dumps(list(_plugin_rows())))
     else:
         _list_plugins()
 
@@ -103,16 +109,10 @@ def _list_plugins() -> None:
     table = Table(box=None, pad_edge=False)
     for title in ("kind", "name", "package", "what it does"):
         table.add_column(title, no_wrap=title in ("kind", "name"))
-    for (
-        kind,
-        name,
-        package,
-        version,
-        state,
-        summary,
-    ) in _plugin_rows():
-        cells = (kind, name, f"{package} {version}")  # as Text, since brackets of a plugin's own are no markup
-        table.add_row(*map(Text, cells), Text(_MARKS[state], style="red").append(summary, ""))
+    for row in _plugin_rows():
+        cells = (row["kind"], row["name"], f"{row['package']} {row['version']}")
+        mark = Text("" if row["state"] == "ok" else f"{row['state']}: ", style="red")
+        table.add_row(*map(Text, cells), mark.append(row["summary"], ""))  # as Text: brackets in it are no markup
     out = console()
     out.print(table)
     for (kind, name), choices in registry.clashes().items():
@@ -123,13 +123,8 @@ def _list_plugins() -> None:
             out.print(f"{plugin.name}: {plugin.error}", markup=False, soft_wrap=True)
 
 
-_COLUMNS = ("kind", "name", "package", "version", "state", "summary")
-_KINDS = ("policy", "reward", "preset", "advantage", "objective", "placement", "command")
-_MARKS = {"ok": "", "ambiguous": "ambiguous: ", "broken": "broken: "}
-
-
-def _plugin_rows() -> Iterator[tuple[str, str, str, str, str, str]]:
-    """Kind, name, package, version, state and summary of each component that a plugin brings."""
+def _plugin_rows() -> Iterator[dict[str, str]]:
+    """A row for each component, and for each plugin that brings none or is broken."""
     from grpokit import registry
 
     ambiguous = registry.clashes()
@@ -138,11 +133,13 @@ def _plugin_rows() -> Iterator[tuple[str, str, str, str, str, str]]:
             state = "ambiguous" if (kind, spec.name) in ambiguous else "ok"
             cost = ", ".join(filter(None, (getattr(spec, "needs", ""), getattr(spec, "takes", ""))))
             summary = f"{spec.summary} ({cost})" if cost else spec.summary
-            yield kind, spec.name, plugin.package, plugin.version, state, summary
+            origin = {"package": plugin.package, "version": plugin.version}
+            yield {"kind": kind, "name": spec.name, **origin, "state": state, "summary": summary}
     for plugin in registry.plugins():
         if plugin.error or not plugin.specs:
             state, summary = ("broken", "see below") if plugin.error else ("ok", "watches runs")
-            yield "plugin", plugin.name, plugin.package, plugin.version, state, summary
+            origin = {"package": plugin.package, "version": plugin.version}
+            yield {"kind": "plugin", "name": plugin.name, **origin, "state": state, "summary": summary}
 
 
 @app.command()
@@ -247,11 +244,63 @@ def _report(ladder: Callable[[], LadderReport], results: Sequence[Outcome]) -> s
 
 
 @app.command()
+def new(
+    what: Annotated[str, typer.Argument(metavar="reward|policy", help="What to make.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What configs will call it, such as sharp-edges.")],
+    folder: Annotated[Path, typer.Option("--folder", help="Where to make the folder grpokit-NAME.")] = Path(),
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--kind", help="A reward of image (the default) or text; a policy of text (the default), image or flow."
+        ),
+    ] = None,
+) -> None:
+    """Write the package of a new reward or policy.
+
+    The package works and has tests. Edit it to make it your own.
+    """
+    from grpokit.scaffold import write
+
+    package = write.new(what, name, folder=folder, kind=kind)
+    print(f"{package.folder} holds a working {what} in {counted(len(package.files), 'file')}. Next:\n")
+    for line in package.next_steps:
+        print(f"  {line}")
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON schema of a config, for editors.
 
-    It holds every key with its type, default and meaning, and the installed components with their parameters.
+    It holds every key with its type, default and meaning. `grpokit plugins NAME` shows the parameters of a component.
     """
-    from grpokit.config import schema
+    from grpokit.config.schema import RunConfig
 
-    print(schema.schema())
+    print(json.dumps(RunConfig.model_json_schema(), indent=2))
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Examine this environment and say what to fix.
+
+    It looks at packages, plugins, weights and torch, and trains a tiny policy. It takes less than a minute and fetches
+    nothing. The exit code is 1 if something is wrong.
+    """
+    from rich.text import Text
+
+    from grpokit.doctor.environment import examine
+
+    findings = []
+    for finding in examine():
+        findings.append(finding)
+        if not as_json:
+            state = Text(f"{finding.state:<8}", style=_STYLES[finding.state])
+            console().print(state.append(f" {finding.area:<11} {finding.what}", ""), soft_wrap=True)
+            print(end=textwrap.indent(f"{finding.advice}\n" if finding.advice else "", " " * 21))
+    problems, notes = (sum(finding.state == state for finding in findings) for state in ("problem", "note"))
+    if as_json:
+        print(json.dumps({"healthy": not problems, "findings": [*map(dataclasses.asdict, findings)]}, indent=2))
+    else:
+        words = counted(problems, "problem") if problems else "healthy"
+        print(f"{words}, {counted(notes, 'note')}; see {address('doctor')}")
+    if problems:
+        raise typer.Exit(FAILED)

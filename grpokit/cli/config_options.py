@@ -1,4 +1,4 @@
-"""Commands that take a config: their help shows presets and keys, and an unknown option gets the likely key."""
+"""Commands that take a config: their help names presets and keys, and an unknown option gets the likely key."""
 
 from __future__ import annotations
 
@@ -9,17 +9,8 @@ from typer.core import TyperCommand
 from grpokit.errors import UsageError
 
 _USUAL = (
-    "trainer.steps",
-    "trainer.prompts_per_step",
-    "trainer.group_size",
-    "trainer.micro_batch_size",
-    "trainer.learning_rate",
-    "trainer.objective",
-    "eval.every",
-    "run.dir",
-    "run.save_every",
-    "trackers.use",
-    "seed",
+    "trainer.steps, trainer.prompts_per_step, trainer.group_size, trainer.micro_batch_size, trainer.learning_rate, "
+    "trainer.objective, eval.every, run.dir, run.save_every, trackers.use, seed"
 )
 
 
@@ -33,25 +24,22 @@ class ConfigCommand(TyperCommand):
             UsageError: an unknown option has the name of a config key.
         """
         known = {name for parameter in self.params for name in parameter.opts} | {"--help"}
-        for word in args:
-            name = word.partition("=")[0]
-            if name.startswith("--") and name not in known:
-                hint = _hint(name)
-                if hint:
-                    raise UsageError(
-                        f"There is no option {name}{hint}. Write a setting of the run as KEY=VALUE without dashes, "
-                        "such as trainer.learning_rate=1e-4."
-                    )
+        for name in (word.partition("=")[0] for word in args if word.startswith("--")):
+            if name not in known and (hint := _hint(name)):
+                raise UsageError(
+                    f"There is no option {name}{hint}. Write a setting of the run as KEY=VALUE without dashes, "
+                    "such as trainer.learning_rate=1e-4."
+                )
         return super().parse_args(ctx, args)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the installed presets and the usual keys below the options."""
         from grpokit import registry
 
-        with formatter.section("Presets (`grpokit plugins` lists all that is installed)"):
-            formatter.write_dl([(spec.name, spec.summary) for _, spec in registry.installed("preset")])
-        with formatter.section("Usual keys (`grpokit schema` prints all)"):
-            formatter.write_dl([(key, _described(key)) for key in _USUAL])
+        names = ", ".join(spec.name for _, spec in registry.installed("preset"))
+        for lines in (f"Presets: {names} (see `grpokit plugins`).", f"Usual keys: {_USUAL} (see `grpokit schema`)."):
+            formatter.write_paragraph()
+            formatter.write_text(lines)
 
 
 def _hint(option: str) -> str:
@@ -60,14 +48,3 @@ def _hint(option: str) -> str:
     from grpokit.config.schema import RunConfig
 
     return key_for(option.removeprefix("--").rpartition(".")[2], RunConfig)
-
-
-def _described(key: str) -> str:
-    """A key's meaning and default, as the config's schema has them."""
-    from grpokit.config.schema import RunConfig
-
-    group, _, name = key.rpartition(".")
-    model: Any = RunConfig.model_fields[group].annotation if group else RunConfig
-    meaning = model.model_json_schema()["properties"][name].get("description", "").rstrip(".")
-    default = model.model_fields[name].get_default(call_default_factory=True)
-    return "; ".join(part for part in (meaning, "" if default in (None, []) else f"default {default}") if part)

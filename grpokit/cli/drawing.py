@@ -14,14 +14,13 @@ import typer
 
 from grpokit.cli.app import app, console, grid
 from grpokit.cli.config_options import ConfigCommand
-from grpokit.cli.options import Count, Limit, Overrides, Prompts, PromptsFile, RunOrSource, read_prompts
+from grpokit.cli.options import Count, Json, Limit, Overrides, Prompts, PromptsFile, RunOrSource, read_prompts
 from grpokit.cli.runs import print_scores, read
 from grpokit.errors import UsageError, counted, shown
 
 if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
     from grpokit.data import PromptSequence
-    from grpokit.evaluation.attribution import Shares
     from grpokit.policy import Policy
     from grpokit.rewards.terms import RewardTerm
     from grpokit.types import Prompt, Sample
@@ -99,9 +98,7 @@ def evaluate(
     overrides: Overrides = None,
     count: Count = None,
     limit: Limit = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Score held-out prompts before and after training.
 
@@ -170,7 +167,7 @@ def attribute(
 
     prompts = _held_out(config)[1].first(limit)
     spec = registry.spec_of("policy", config.policy.use)
-    named = spec if isinstance(spec, PolicySpec) else PolicySpec(name="own", factory="own:policy")
+    named = spec if isinstance(spec, PolicySpec) else PolicySpec
     causes = named.row_draws, named.group_draws
     with _ready(config, prompts) as (terms, policies):
         if place is not None:
@@ -185,7 +182,11 @@ def attribute(
             group_seeds=groups,
             mixed_precision=config.trainer.mixed_precision,
         )
-    console().print(grid(["reward", *causes, "both", "std", "prompts"], _share_rows(shares)))
+    table = []
+    for name, own in shares.items():
+        parts = [f"{part:.0%}" for part in (own.row, own.group, own.both)] if own.variance else ["-"] * 3
+        table.append([name, *parts, f"{own.variance**0.5:.3g}", str(own.prompts)])
+    console().print(grid(["reward", *causes, "both", "std", "prompts"], table))
     if place is not None and (Path(source) / CONFIG).is_file():
         journal.append_attribution(Path(source), int(checkpoint.read_state(place)["step"]), shares, causes)
         print(f"report: {report.write(Path(source))}")
@@ -261,10 +262,3 @@ def _nested(summary: Mapping[str, float]) -> dict[str, dict[str, float | None]]:
     """Score -> its mean and the half-width of its 95 % interval, None if there is no number."""
     number = {key: value if math.isfinite(value) else None for key, value in summary.items()}
     return {key: {"mean": number[key], "ci95": number[f"{key}/ci95"]} for key in summary if f"{key}/ci95" in summary}
-
-
-def _share_rows(shares: Mapping[str, Shares]) -> Iterator[list[str]]:
-    """The shares of each reward's variance inside prompts, as cells of a table."""
-    for name, own in shares.items():
-        parts = [f"{part:.0%}" for part in (own.row, own.group, own.both)] if own.variance else ["-"] * 3
-        yield [name, *parts, f"{own.variance**0.5:.3g}", str(own.prompts)]

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
-from rich.text import Text
 
 from grpokit.errors import counted
 
@@ -25,20 +24,8 @@ if TYPE_CHECKING:
     from grpokit.runs.run import Watcher
     from grpokit.tracking.step_report import StepReport
 
-_WIDE = 60  # columns from which the bar has room for news
+_WIDTH = 60  # columns of the bar with its numbers; what is left is for news
 _LONGEST_SILENCE = 60  # seconds without a line, where no bar shows that the run goes on
-
-
-class _Column(ProgressColumn):
-    """Shows a text that changes with time."""
-
-    def __init__(self, text: Callable[[Task], str], *, fixed: bool) -> None:
-        super().__init__(Column(no_wrap=fixed))  # where there is no room, the others give theirs
-        self._text = text
-
-    def render(self, task: Task) -> Text:
-        """The current text."""
-        return Text(self._text(task), no_wrap=True, overflow="ellipsis")
 
 
 class _Screen:
@@ -52,12 +39,12 @@ class _Screen:
             TextColumn("{task.description}"),
             BarColumn(20),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            _Column(lambda task: self.eta.text(), fixed=True),
-            _Column(lambda task: task.fields["news"], fixed=False),
+            TextColumn("{task.fields[eta]}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[news]}", markup=False, table_column=Column(no_wrap=True)),
             console=console,
             disable=not console.is_terminal,
         )
-        self.task = self.bar.add_task("training", total=None, news="", visible=False)
+        self.task = self.bar.add_task("training", total=None, eta="", news="", visible=False)
         self.last_line = -math.inf
 
     def say(self, line: str) -> None:
@@ -83,7 +70,8 @@ class _Screen:
                 f"policy loss {loss:.4f}: about 0 is right for a first update (importance ratios are 1 and a group's "
                 "advantages sum to 0); watch the reward instead"
             )
-        self.bar.update(self.task, completed=report.step, news=news if self.console.width >= _WIDE else "")
+        room = max(0, self.console.width - _WIDTH)
+        self.bar.update(self.task, completed=report.step, eta=self.eta.text(), news=news[:room])
         due = report.step % max(1, total // 10) == 0 or report.step == total
         silence = time.monotonic() - self.last_line  # endless before the first step
         if not self.console.is_terminal and (due or silence > _LONGEST_SILENCE):

@@ -1,4 +1,4 @@
-"""The commands that make and read runs: train, export, redraw."""
+"""The commands that make runs and show them: train, sweep, report, watch, export, redraw."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from grpokit.cli.app import FAILED, INTERRUPTED, app, console, for_one_process, grid, is_first, started_together
 from grpokit.cli.config_options import ConfigCommand
 from grpokit.cli.options import Overrides, Source
-from grpokit.errors import UsageError
+from grpokit.errors import RunError, UsageError, counted
 
-if TYPE_CHECKING:
-    from grpokit.config.schema import RunConfig
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN [RUN]...", help="Run folders; several are compared.", show_default=False)
+]
 
 
 @app.command(cls=ConfigCommand)
@@ -43,7 +44,12 @@ def train(
 
     config, name = presets.read_config(source, overrides or [])  # before torch is imported, which takes seconds
     if dry_run:
-        _dry_run(config, name)
+        from grpokit.runs.dry_run import dry_run as lines
+
+        for_one_process("grpokit train --dry-run")
+        for line in lines(config, name=name):
+            console().print(line, markup=False, soft_wrap=True)
+        print("\nNothing was trained and nothing was written. `grpokit plan` estimates memory and time on a GPU.")
         return
     from grpokit.cli.progress import watch
     from grpokit.runs import train as run
@@ -58,12 +64,112 @@ def train(
     if not is_first():
         raise typer.Exit(INTERRUPTED if result.interrupted else 0)
     if result.interrupted:
-        words = shlex.join([*_started_as(), "train", source, *(overrides or []), "--resume"])
+        count = os.environ.get("LOCAL_WORLD_SIZE", "1")  # of processes on each machine
+        several = ["torchrun", "--nproc-per-node", count, "-m"] if started_together() > 1 else []
+        words = shlex.join([*several, "grpokit", "train", source, *(overrides or []), "--resume"])
         print(f"Stopped after step {result.steps}; the state is saved. Continue with:\n  {words}")
         raise typer.Exit(INTERRUPTED)
     if result.before is not None and result.after is not None:
         print_scores({"before": result.before, "after": result.after})
     print(f"report: {result.folder / 'report.html'}")
+
+
+@app.command(cls=ConfigCommand)
+def sweep(
+    source: Annotated[str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, or a config file.")],
+    values: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUES...",
+            help="Values to try, as in trainer.learning_rate=1e-4,1e-3 seed=1..5. A single value applies to all runs.",
+            show_default=False,
+        ),
+    ],
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="The folder of the sweep; by default sweeps/<name>.")
+    ] = None,
+) -> None:
+    """Train every combination of some values in turn.
+
+    The folder of the sweep gets a run folder for each combination, and sweep.md, which compares the settings with
+    intervals over the seeds. Running the command again skips finished runs and resumes the others. More values of the
+    same keys may be added. A run that fails does not stop the others.
+    """
+    from grpokit.config import grid, presets
+
+    points = grid.points(values)
+    presets.read_config(source, points[0].overrides)  # a mistake is told before torch is imported, which takes seconds
+    from grpokit.cli.progress import watch
+    from grpokit.runs import sweep as sweeping
+
+    screen = console()
+    again = shlex.join(["grpokit", "sweep", source, *values, *(["--dir", str(folder)] if folder else [])])
+    try:
+        swept = sweeping.sweep(
+            source,
+            points,
+            folder=folder,
+            say=lambda line: screen.print(line, markup=False, soft_wrap=True),
+            watching=lambda: watch(screen),
+        )
+    except KeyboardInterrupt:
+        print(f"Stopped at once. Continue from the last saved checkpoints with:\n  {again}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    print(f"{sweeping.table(swept.settings)}comparison: {swept.folder / sweeping.PAGE}")
+    if swept.interrupted:
+        print(f"Stopped after a step; the state is saved. Continue with:\n  {again}")
+        raise typer.Exit(INTERRUPTED)
+    if swept.failed:
+        lines = "".join(f"\n  {name}: {error}" for name, error in swept.failed.items())
+        raise RunError(
+            f"{counted(len(swept.failed), 'run')} of the sweep failed:{lines}\nCorrect the cause and run the same "
+            "command again; it continues these runs."
+        )
+
+
+@app.command()
+def report(
+    folders: Runs,
+    out: Annotated[Path | None, typer.Option("--out", help="The page's file.", show_default=False)] = None,
+) -> None:
+    """Write a run's report again, or compare runs.
+
+    The report is report.html in the run folder. A comparison is compare.html in the last run's folder.
+    """
+    from grpokit import report as reports
+
+    if len(folders) == 1:
+        print(f"report: {reports.write(folders[0], out=out)}")
+    else:
+        print(f"comparison: {reports.compare(*folders, out=out)}")
+
+
+@app.command()
+def watch(
+    folders: Runs,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8008,
+    browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+) -> None:
+    """Follow runs on a local page while they train.
+
+    It is the page of report.html, and shows new steps and samples as they are written. It only reads the run folders,
+    so it can be started and ended at any time. Ctrl-C ends it.
+    """
+    import webbrowser
+
+    from grpokit.report.watch import serving
+
+    with serving(folders, port=port) as server:
+        print(f"watching {counted(len(folders), 'run')} at {server.address}  (Ctrl-C ends it)", flush=True)
+        for folder in folders:
+            if not (folder / "config.yaml").is_file():
+                print(f"{folder} is not a run folder yet; waiting", flush=True)
+        if browser:
+            webbrowser.open(server.address)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("\nstopped watching")
 
 
 @app.command(cls=ConfigCommand)
@@ -104,24 +210,6 @@ def redraw(
         print(line)
     if not comparison.equal:
         raise typer.Exit(FAILED)
-
-
-def _dry_run(config: RunConfig, name: str) -> None:
-    from grpokit.runs.dry_run import dry_run
-
-    for_one_process("grpokit train --dry-run")
-    for line in dry_run(config, name=name):
-        console().print(line, markup=False, soft_wrap=True)
-    print("\nNothing was trained and nothing was written. `grpokit plan` estimates memory and time on a GPU.")
-
-
-def _started_as() -> list[str]:
-    """The words before `train` that start the same number of processes."""
-    size = started_together()
-    if size == 1:
-        return ["grpokit"]
-    how = ["--nproc-per-node", str(size)] if os.environ.get("LOCAL_WORLD_SIZE") == str(size) else ["..."]
-    return ["torchrun", *how, "-m", "grpokit"]
 
 
 def read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:

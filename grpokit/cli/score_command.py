@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +19,7 @@ from grpokit.files import write_text, writing
 if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
     from grpokit.evaluation.sample_files import Entry
-    from grpokit.evaluation.score_files import Row, Tally
+    from grpokit.evaluation.score_files import Column, Row, Tally
     from grpokit.rewards.terms import RewardTerm
 
 _FEW = 20  # rows that a table shows one by one
@@ -80,29 +79,65 @@ def score(
     if (path / CONFIG).is_file() and any((path / ROLLOUTS).glob("step_*")):
         if config or any(files.values()):
             raise UsageError(
-                f"{path} is a run, whose rollouts have their own prompts and pictures. Give --reward alone."
+                f"{path} is a run, whose rollouts have their own prompts and pictures: give only --reward."
             )
         _score_run(path, reward or [], words or [], out)
         return
-    with _rewards(reward or [], config, words or []) as (terms, uses, settings):
-        entries = _entries(path, _with_own_pictures(files, settings), settings, max_pixels)
-        tally, rows = _scored(entries, terms, uses, out, batch_size)
+    if bool(reward) == bool(config):
+        raise UsageError("Name rewards with --reward, once or several times, or by --config PRESET_OR_FILE.")
+    from grpokit.config import presets
+
+    settings = presets.read_config(config, words or [])[0] if config else None  # before torch is imported
+    from grpokit.runs import build_rewards
+
+    terms, uses = _rewards(reward or [], words or [], settings)
+    try:
+        tally, rows = _scored(_entries(path, files, settings, max_pixels), terms, uses, out, batch_size)
+    finally:
+        build_rewards.close(terms)
     _show(tally, rows, out, weighted=settings is not None, as_json=as_json)
 
 
-def _show(tally: Tally, rows: Sequence[Row], out: Path | None, *, weighted: bool, as_json: bool) -> None:
-    """Print what came out; the totals, which are known once all rows are scored, are written to `out` as well."""
-    totals = iter(tally.totals())
-    whole = [(row, math.nan if row.problem else next(totals)) for row in rows]
-    lines = [_line(row, total=total if weighted else None) for row, total in whole]
-    if out is not None and weighted:
-        write_text(out, "".join(f"{line}\n" for line in lines))
-    for line in lines if as_json else ():
+def _score_run(run: Path, names: Sequence[str], words: Sequence[str], out: Path | None) -> None:
+    """Score a run's recorded rollouts with another reward, and compare the rankings."""
+    from grpokit.runs.rescore import HEADINGS, lines, rescore, table
+
+    if len(names) != 1:
+        raise UsageError("Recorded rollouts are scored with one reward at a time. Give one --reward NAME.")
+    _write(out, "", mode="w")
+    result = rescore(run, names[0], _parameters(names, words)[names[0]], write=lambda row: _write(out, json.dumps(row)))
+    console().print(grid(["reward", *HEADINGS], table(result, names[0].rpartition(":")[2])))
+    for line in lines(result):
         print(line)
-    _print_tables([] if as_json or len(rows) > _FEW else whole, tally, weighted=weighted, aside=as_json)
-    if out is not None:
-        print(f"scores: {out}", file=sys.stderr if as_json else sys.stdout)
-    _say_what_is_missing(tally, len(rows), weighted=weighted)
+
+
+def _rewards(
+    names: Sequence[str], words: Sequence[str], settings: RunConfig | None
+) -> tuple[Sequence[RewardTerm], Sequence[str]]:
+    """The rewards of --reward or of a config, and the names that plugins know them by."""
+    from grpokit import registry
+    from grpokit.rewards.terms import RewardTerm, as_terms
+    from grpokit.runs import build_rewards
+
+    if settings is not None:
+        return as_terms(build_rewards.rewards(settings)), [reward.use for reward in settings.rewards]
+    terms = [
+        RewardTerm(name=name.rpartition(":")[2], reward=registry.create("reward", name, params))
+        for name, params in _parameters(names, words).items()
+    ]
+    return as_terms(terms), names
+
+
+def _parameters(names: Sequence[str], words: Sequence[str]) -> Mapping[str, dict[str, Any]]:
+    """NAME.KEY=VALUE words -> the parameters of each reward; of a single one the name may be left out."""
+    assignments: dict[str, list[str]] = {name: [] for name in names}
+    for word in words:
+        owner = next((name for name in names if word.startswith(f"{name}.")), names[0] if len(names) == 1 else None)
+        if owner is None:
+            expected = " or ".join(f"{name}.KEY=VALUE" for name in names)
+            raise UsageError(f"'{word}' names no parameter of {' or '.join(names)}. Expected {expected}.")
+        assignments[owner].append(word.removeprefix(f"{owner}."))
+    return {name: parse_parameters(own) for name, own in assignments.items()}
 
 
 def _entries(path: Path, files: Mapping[str, Any], settings: RunConfig | None, max_pixels: int | None) -> list[Entry]:
@@ -141,93 +176,19 @@ def _scored(
     )
     screen = console(stderr=True)
     tally, rows = score_files.Tally(), []
-    with _writer(out) as write:
-        for row in track(
-            scored, "scoring", len(entries), console=screen, transient=True, disable=not screen.is_terminal
-        ):
-            tally.add(row)
-            rows.append(row)
-            write(_line(row))
+    _write(out, "", mode="w")
+    for row in track(scored, "scoring", len(entries), console=screen, transient=True, disable=not screen.is_terminal):
+        tally.add(row)
+        rows.append(row)
+        _write(out, _line(row))
     return tally, rows
 
 
-def _score_run(run: Path, names: Sequence[str], words: Sequence[str], out: Path | None) -> None:
-    """Score a run's recorded rollouts with another reward, and compare the rankings."""
-    from grpokit.runs.rescore import HEADINGS, lines, rescore, table
-
-    if len(names) != 1:
-        raise UsageError("Recorded rollouts are scored with one reward at a time. Give one --reward NAME.")
-    with _writer(out) as write:
-        result = rescore(run, names[0], _parameters(names, words)[names[0]], write=lambda row: write(json.dumps(row)))
-    console().print(grid(["reward", *HEADINGS], table(result, names[0].rpartition(":")[2])))
-    for line in lines(result):
-        print(line)
-
-
-def _with_own_pictures(files: Mapping[str, Any], settings: RunConfig | None) -> Mapping[str, Any]:
-    """The files of the command line, and the config's targets and sources where --prompts is its file of prompts."""
-    own, prompts = settings and settings.data, files["prompts"]
-    if not own or not own.prompts or not prompts or Path(own.prompts).resolve() != prompts.resolve():
-        return files
-    pictures = {"targets": own.targets, "sources": own.images}
-    return {**files, **{key: Path(name) for key, name in pictures.items() if name and not files[key]}}
-
-
-@contextmanager
-def _rewards(
-    names: Sequence[str], config: str | None, words: Sequence[str]
-) -> Iterator[tuple[list[RewardTerm], list[str], RunConfig | None]]:
-    """The rewards of --reward or of --config, the names that plugins know them by, and the config."""
-    if bool(names) == bool(config):
-        raise UsageError("Name rewards with --reward, once or several times, or by --config PRESET_OR_FILE.")
-    from grpokit import registry
-    from grpokit.config import presets
-
-    settings = presets.read_config(config, words)[0] if config else None  # before torch is imported
-    from grpokit.rewards.terms import RewardTerm, as_terms
-    from grpokit.runs import build_rewards
-
-    if settings is not None:
-        terms, uses = build_rewards.rewards(settings), [reward.use for reward in settings.rewards]
-    else:
-        terms = [
-            RewardTerm(name=name.rpartition(":")[2], reward=registry.create("reward", name, params))
-            for name, params in _parameters(names, words).items()
-        ]
-        uses = list(names)
-    try:
-        yield as_terms(terms), uses, settings
-    finally:
-        build_rewards.close(terms)
-
-
-def _parameters(names: Sequence[str], words: Sequence[str]) -> Mapping[str, dict[str, Any]]:
-    """NAME.KEY=VALUE words -> the parameters of each reward; of a single one the name may be left out."""
-    assignments: dict[str, list[str]] = {name: [] for name in names}
-    for word in words:
-        owner = next((name for name in names if word.startswith(f"{name}.")), names[0] if len(names) == 1 else None)
-        if owner is None:
-            expected = " or ".join(f"{name}.KEY=VALUE" for name in names)
-            raise UsageError(f"'{word}' names no parameter of {' or '.join(names)}. Expected {expected}.")
-        assignments[owner].append(word.removeprefix(f"{owner}."))
-    return {name: parse_parameters(own) for name, own in assignments.items()}
-
-
-@contextmanager
-def _writer(out: Path | None) -> Iterator[Callable[[str], None]]:
-    """Yields a function that writes a line to `out`; after an error the file holds the earlier ones."""
-    if out is None:
-        yield lambda line: None
-        return
-    with writing(out):
-        file = out.open("w", encoding="utf-8", buffering=1)
-
-    def write(line: str) -> None:
-        with writing(out):
-            file.write(f"{line}\n")
-
-    with file:
-        yield write
+def _write(out: Path | None, line: str, *, mode: str = "a") -> None:
+    """Add a line to the file of --out, if there is one, so that it holds the earlier ones after an error."""
+    if out is not None:
+        with writing(out), out.open(mode, encoding="utf-8") as file:
+            file.write(line and f"{line}\n")
 
 
 def _line(row: Row, *, total: float | None = None) -> str:
@@ -235,53 +196,55 @@ def _line(row: Row, *, total: float | None = None) -> str:
     return json.dumps(row.as_json(total=total), ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
-def _print_tables(rows: Sequence[tuple[Row, float]], tally: Tally, *, weighted: bool, aside: bool) -> None:
-    """A table of the rows, unless there is only one, and always a summary."""
-    screen = console(stderr=aside)
-    columns = {name: column for name, column in tally.summary().items() if weighted or name != "reward"}
-    if len(rows) > 1:
+def _show(tally: Tally, rows: Sequence[Row], out: Path | None, *, weighted: bool, as_json: bool) -> None:
+    """Print what came out; the totals, which are known once all rows are scored, are written to `out` as well."""
+    screen, columns, sums = console(stderr=as_json), tally.summary(), iter(tally.totals())
+    totals = [math.nan if row.problem else next(sums) for row in rows]
+    if not weighted:
+        del columns["reward"]
+    lines = [_line(row, total=total if weighted else None) for row, total in zip(rows, totals, strict=True)]
+    if out is not None and weighted:
+        write_text(out, "".join(f"{line}\n" for line in lines))
+    if as_json:
+        print(*lines, sep="\n")
+    elif 1 < len(rows) <= _FEW:
         cells = []
-        for row, total in rows:
-            unread = "missing" if row.entry.missing else "unreadable"
+        for row, total in zip(rows, totals, strict=True):
+            unread = ("missing" if row.entry.missing else "unreadable") if row.problem else ""
             values = {**row.scores, "reward": total}
-            shown = [unread if row.problem else _shown(values[name]) for name in columns]
-            cells.append([row.entry.where, *shown, row.entry.text])
+            cells.append([row.entry.where, *(unread or _shown(values[name]) for name in columns), row.entry.text])
         screen.print(grid(["file", *columns, "prompt"], cells, words=("prompt",)))
         screen.print()
-    summary = [
-        [
-            name,
-            *map(_shown, (column.mean, column.half_width, column.lowest, column.highest)),
-            f"{column.scored:,}",
-            f"{len(column.unscored):,}",
-        ]
-        for name, column in columns.items()
-    ]
+    summary = []
+    for name, column in columns.items():
+        numbers = map(_shown, (column.mean, column.half_width, column.lowest, column.highest))
+        summary.append([name, *numbers, f"{column.scored:,}", f"{len(column.unscored):,}"])
     screen.print(grid(["reward", "mean", "± 95 %", "lowest", "highest", "scored", "not scored"], summary))
+    if out is not None:
+        print(f"scores: {out}", file=screen.file)
+    _say_what_is_missing(tally.problems, columns, len(rows))
 
 
 def _shown(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:z.4f}"
 
 
-def _say_what_is_missing(tally: Tally, total: int, *, weighted: bool) -> None:
+def _say_what_is_missing(problems: Mapping[str, str], columns: Mapping[str, Column], total: int) -> None:
     """Name the samples without a score.
 
     Raises:
         DataError: files could not be read, or a reward could score nothing.
     """
     wrong = []
-    if tally.problems:
-        some = f"{len(tally.problems):,} of {counted(total, 'sample')}"
-        problems = [problem if name in problem else f"{name} ({problem})" for name, problem in tally.problems.items()]
-        wrong.append(f"{some} cannot be read:\n  " + _listed(problems, between="\n  "))
-    for name, column in tally.summary().items():
-        if not column.unscored or (name == "reward" and not weighted):
-            continue
-        if column.scored:
+    if problems:
+        lines = [problem if name in problem else f"{name} ({problem})" for name, problem in problems.items()]
+        some = f"{len(problems):,} of {counted(total, 'sample')}"
+        wrong.append(f"{some} cannot be read:\n  " + _listed(lines, between="\n  "))
+    for name, column in columns.items():
+        if column.unscored and column.scored:
             some = f"{len(column.unscored):,} of {counted(total, 'sample')}"
             print(f"{name} could not score {some}: {_listed(column.unscored)}", file=sys.stderr)
-        elif name != "reward":
+        elif column.unscored and name != "reward":
             wrong.append(
                 f"No sample could be scored by {name}. It may need a prompt (--prompt, --prompts), a target (--target, "
                 "--targets) or a source (--source, --sources); records name them in `prompt`, `target` and `image`."

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpokit.config.overrides import key_value
-from grpokit.config.yaml_source import write_inline
+from grpokit.config.yaml_source import write
 from grpokit.errors import UsageError
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -65,8 +65,9 @@ def _values(key: str, text: str) -> list[str]:
     """The values of a word as overrides take them, each once."""
     values: list[str] = []
     for value in key_value(f"{key}=[{text}]")[1]:
-        ends = _RANGE.fullmatch(value) if isinstance(value, str) else None
-        values += map(str, range(int(ends[1]), int(ends[2]) + 1)) if ends else [write_inline([value])[1:-1]]
+        ends = _RANGE.fullmatch(str(value))
+        same = write([value], inline=True).strip()[1:-1]
+        values += map(str, range(int(ends[1]), int(ends[2]) + 1)) if ends else [same]
     return list(dict.fromkeys(values))
 
 

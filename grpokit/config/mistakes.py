@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from grpokit.config.synonyms import ADVICE, KEYS
 from grpokit.config.yaml_source import Path, Source
 from grpokit.errors import nearest, shown
+from grpokit.files import PLAIN_NAME
 
 _BRANCHES = ("str", "constrained-str", "Component")  # a component is a name or a group of keys
 _EXPECTED = {  # pydantic's kinds of mistake, in our words; its own words for any other
@@ -31,6 +31,13 @@ _EXPECTED = {  # pydantic's kinds of mistake, in our words; its own words for an
     "less_than": "less than {lt:,}",
     "less_than_equal": "at most {le:,}",
     "invalid_key": "a text as the key",
+    "string_pattern_mismatch": PLAIN_NAME,
+}
+_EXAMPLES = {
+    "data": "{prompts: ...}",
+    "rewards": "[{use: my-reward}, {use: length}]",
+    "trainer.correction": "{how: mask}",
+    "trainer.entropy": "{target: 1}",
 }
 
 
@@ -53,12 +60,13 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> s
         place, key = source.place(path), ".".join(map(str, path))
         if issue["type"] == "extra_forbidden":
             known = _beside(path, model)
-            lines.append(f"{place}: unknown key '{key}'{_meant(path, model)}. Known keys: {', '.join(known)}.")
+            hint = key_for(str(path[-1]), model) or nearest(str(path[-1]), known)
+            lines.append(f"{place}: unknown key '{key}'{hint}. Known keys: {', '.join(known)}.")
         elif issue["type"] == "missing":
             lines.append(f"{place}: the key '{key}' is missing.")
         elif issue["type"] == "value_error":  # keys of one group that do not go together
             what = str(issue["ctx"]["error"])
-            lines.append(f"{where(source, path, what)}: {key or 'config'}: {what}.")
+            lines.append(f"{place}: {key or 'config'}: {what}.")
         else:
             words = _EXPECTED.get(issue["type"])
             context = {k: int(v) if isinstance(v, float) else v for k, v in issue.get("ctx", {}).items()}  # 0, not 0.0
@@ -67,16 +75,6 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> s
             expected += " or keys with `use`" * text
             lines.append(f"{place}: {key}: {expected}, got {shown(value)}{remedy}.")
     return "\n".join(dict.fromkeys(lines))
-
-
-def where(source: Source, path: Path, message: str) -> str:
-    """The place of a group, with the overrides inside it that a mistake comes from: those whose key `message` names."""
-    overrides = [
-        f"override {shown(text)}"
-        for key, text in source.overrides_below(path).items()
-        if any(isinstance(part, str) and re.search(rf"\b{re.escape(part)}\b", message) for part in key[len(path) :])
-    ]
-    return ", with ".join(dict.fromkeys([source.place(path), *overrides]))
 
 
 def key_for(name: str, model: type[BaseModel]) -> str:
@@ -115,30 +113,16 @@ def _beside(path: Path, model: type[BaseModel]) -> list[str]:
     return list(model.model_fields)
 
 
-def _meant(path: Path, model: type[BaseModel]) -> str:
-    """A hint about an unknown key: another library's name, a key of another group, or the nearest of all."""
-    name, known = str(path[-1]), groups(model)
-    here = _beside(path, model)
-    elsewhere = {key: f"{group}.{key}" for group, keys in known.items() for key in keys}
-    hint = key_for(name, model) or nearest(name, here)
-    if hint or len(path) > 1:
-        return hint
-    hint = nearest(name, elsewhere)
-    return next((hint.replace(key, full) for key, full in elsewhere.items() if f"'{key}'" in hint), "")
-
-
 def _remedy(kind: str, key: str, value: Any, context: Mapping[str, Any]) -> str:
     """What to do about a mistake, if the expected value alone does not say it."""
     if kind in ("int_type", "float_type") and isinstance(value, str) and any(c.isdigit() for c in value):
         return " (a text: write numbers as 10, 1.5 or 5e-6, without quotes, units or underscores)"
     if kind == "string_type" and isinstance(value, (int, float)):
         return " (put it in quotes)"
-    if kind == "model_type" and key in ("trainer.correction", "trainer.entropy"):
-        return " (as in {how: mask})" if key == "trainer.correction" else " (as in {target: 1})"
+    if kind in ("model_type", "list_type") and key in _EXAMPLES:
+        return f" (as in {_EXAMPLES[key]})"
     if kind == "model_type" and isinstance(value, str) and len(value) <= 80:
-        return f" (a component is named by `use`: {{use: {value}}})" if key != "data" else " (as in {prompts: ...})"
-    if kind == "list_type" and key == "rewards":
-        return " (as in [{use: my-reward}, {use: length}])"
+        return f" (a component is named by `use`: {{use: {value}}})"
     if kind == "literal_error" and isinstance(value, str):
         return nearest(value, [name.strip("'") for name in context["expected"].replace(" or ", ", ").split(", ")])
     return ""

@@ -6,9 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
-from grpokit.config.yaml_source import Source, load_value, problem
+from grpokit.config.yaml_source import Source, read
 from grpokit.errors import ConfigError, shown
 
 
@@ -31,15 +29,12 @@ def key_value(word: str, *, what: str = "override") -> tuple[str, Any]:
     if not equals or not all(key.split(".")):
         raise ConfigError(f"The {what} {shown(word)} is not of the form key=value.", page="configs")
     if re.search(r"(^|\s)#", text) and not text.lstrip().startswith(("'", '"', "[", "{", "|", ">", "!", "&")):
-        return key, text.strip()
+        text = f"""'{text.strip().replace("'", "''")}'"""
     try:
-        return key, load_value(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"The {what} {shown(word)} has a value that is not YAML ({problem(error)}). Put quotes round a text with "
-            "brackets, braces or a colon.",
-            page="configs",
-        ) from error
+        return key, read(text, f"The {what} {shown(word)}")[0]
+    except ConfigError as error:
+        remedy = "Put quotes round a text with brackets, braces or a colon."
+        raise ConfigError(f"{error} {remedy}", page="configs") from error
 
 
 def parse_parameters(words: Sequence[str]) -> dict[str, Any]:

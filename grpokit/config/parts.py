@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, get_type_hints
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from grpokit.errors import UsageError, nearest
 from grpokit.knobs import (
@@ -24,24 +34,27 @@ from grpokit.knobs import (
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
+def _describe(schema: dict[str, Any], model: type) -> None:
+    """Gives keys that a group inherits from a dataclass of knobs the meanings that are declared there."""
+    for name, text in meanings(model).items() if dataclasses.is_dataclass(model) else ():
+        schema["properties"][name].setdefault("description", text)
+
+
 class Base(BaseModel):
     """A group of keys."""
 
-    @model_validator(mode="before")
+    model_config = ConfigDict(json_schema_extra=_describe)
+
+    @field_validator("*", mode="wrap")
     @classmethod
-    def _whole_numbers(cls, data: Any) -> Any:
+    def _whole_number(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         """`1e3` and `2.0` are whole numbers too."""
-        if not isinstance(data, dict):
-            return data
-        whole = {name for name, field in cls.model_fields.items() if _takes_whole_numbers(field.annotation)}
-        return {
-            key: int(value) if key in whole and isinstance(value, float) and value.is_integer() else value
-            for key, value in data.items()
-        }
-
-
-def _takes_whole_numbers(annotation: Any) -> bool:
-    return annotation is int or any(_takes_whole_numbers(part) for part in get_args(annotation))
+        try:
+            return validate(value)
+        except ValidationError:
+            if isinstance(value, float) and value.is_integer():
+                return validate(int(value))
+            raise
 
 
 class Strict(Base):
@@ -60,16 +73,6 @@ class Strict(Base):
         return self
 
 
-def described_by(*settings: type) -> Callable[[dict[str, Any]], None]:
-    """Gives the keys of a schema the meanings that these dataclasses declare."""
-
-    def describe(schema: dict[str, Any]) -> None:
-        for name, text in (item for kind in settings for item in meanings(kind).items()):
-            schema["properties"].get(name, {}).setdefault("description", text)
-
-    return describe
-
-
 class Component(Base):
     """`use: name` and the component's own flat parameters next to it."""
 
@@ -86,9 +89,7 @@ class Component(Base):
 class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no dataclass itself, so frozen or not
     """A reward in the mix; all other keys go to its factory."""
 
-    model_config = ConfigDict(
-        extra="allow", strict=True, allow_inf_nan=False, json_schema_extra=described_by(RewardSettings)
-    )
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     name: Text | None = Field(default=None, description="its name in metrics; by default what `use` says")
     workers: int = Field(default=0, ge=0, le=256, description="processes that it runs in; 0: the run's own")
@@ -115,7 +116,7 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
         return self
 
 
-def trained_on(rewards: list[RewardConfig]) -> list[RewardConfig]:
+def _trained_on(rewards: list[RewardConfig]) -> list[RewardConfig]:
     """The same rewards, if at least one of them has a weight."""
     if not any(reward.weight for reward in rewards):
         raise ValueError(
@@ -123,6 +124,9 @@ def trained_on(rewards: list[RewardConfig]) -> list[RewardConfig]:
             "weight"
         )
     return rewards
+
+
+Rewards = Annotated[list[RewardConfig], Field(min_length=1), AfterValidator(_trained_on)]
 
 
 class PromptSource(Strict):
@@ -198,34 +202,26 @@ class EvalConfig(PromptSource):
 
 
 OBJECTIVE_KEYS: dict[str, Any] = {
-    name: hint
+    name: (hint | None, Field(default=None, description=meanings(kind)[name]))  # not given: the objective's own default
     for kind in (ObjectiveSettings, ClipSettings)
     for name, hint in get_type_hints(kind, include_extras=True).items()
 }
 if TYPE_CHECKING:
     _FlatObjective = Strict
 else:
-    _FlatObjective = create_model(  # a key that is not given leaves the objective's own default
-        "_FlatObjective", __base__=Strict, **{name: (hint | None, None) for name, hint in OBJECTIVE_KEYS.items()}
-    )
+    _FlatObjective = create_model("_FlatObjective", __base__=Strict, **OBJECTIVE_KEYS)
 
 
 class CorrectionConfig(Strict, Correction):  # type: ignore[misc]  # no dataclass itself, so frozen or not
     """Importance weights where a rollout's log-probs are not those of training."""
 
-    model_config = ConfigDict(json_schema_extra=described_by(Correction))
-
 
 class EntropyConfig(Strict, EntropyTarget):  # type: ignore[misc]
     """A target that the entropy bonus adapts to."""
 
-    model_config = ConfigDict(json_schema_extra=described_by(EntropyTarget))
-
 
 class TrainerConfig(_FlatObjective, TrainerSettings):
     """The knobs of `grpokit.Trainer`, and those of the advantage and the objective."""
-
-    model_config = ConfigDict(json_schema_extra=described_by(TrainerSettings, ObjectiveSettings, ClipSettings))
 
     advantage: Text | Component = Field(
         default="group", description="how the rewards of a group become advantages; parameters go next to `use`"

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import importlib.resources
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from grpokit import registry
-from grpokit.config.parts import TrainerConfig
 from grpokit.config.schema import RunConfig, load, parse
 from grpokit.errors import ConfigError, PluginError, typed_line
 from grpokit.registry.specs import Spec
@@ -64,39 +62,9 @@ def text_of(spec: Spec) -> str:
 
 def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]:
     try:
-        plugin, spec = registry.find("preset", source)
+        _, spec = registry.find("preset", source)
     except PluginError as error:
         raise ConfigError(
             f"{error} Nor is there a folder {source} in {Path.cwd()}. A config file ends in .yaml."
         ) from error
-    text = text_of(spec)
-
-    def name_components(data: dict[str, Any]) -> None:  # before the overrides, whose names are the user's
-        for kind, holder, key in _components(data):
-            default = TrainerConfig.model_fields[key].default if key in TrainerConfig.model_fields else None
-            name = holder.get(key, default)
-            if isinstance(name, str) and registry.meant_by_preset(kind, name, plugin.package) != name:
-                holder[key] = registry.meant_by_preset(kind, name, plugin.package)
-
-    return parse(text, f"preset {source}", overrides, prepare=name_components), spec.name
-
-
-def _components(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Kind, group and key of each name of a component in a config that is not validated yet."""
-    data.setdefault("trainer", {})
-    components = [("policy", data.get("policy"))]
-    for part in (data, *_listed(data.get("phases"))):
-        components += [("reward", reward) for reward in _listed(part.get("rewards"))]
-        trainer = part.get("trainer")
-        if not isinstance(trainer, dict):
-            continue
-        for kind in ("advantage", "objective"):
-            if isinstance(trainer.get(kind), dict):
-                components.append((kind, trainer[kind]))
-            elif part is data or kind in trainer:
-                yield kind, trainer, kind
-    yield from ((kind, component, "use") for kind, component in components if isinstance(component, dict))
-
-
-def _listed(items: Any) -> list[dict[str, Any]]:
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    return parse(text_of(spec), f"preset {source}", overrides), spec.name

@@ -6,40 +6,25 @@ of a key that turns out wrong. A value of the wrong type is refused, never conve
 
 from __future__ import annotations
 
-import inspect
-import json
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from grpokit import files, registry
-from grpokit.config.mistakes import explain, where
+from grpokit import files
+from grpokit.config.mistakes import explain
 from grpokit.config.overrides import apply
 from grpokit.config.parts import (
     OBJECTIVE_KEYS,
     Component,
     DataConfig,
     EvalConfig,
-    RewardConfig,
+    Rewards,
     Strict,
     Text,
     TrainerConfig,
-    described_by,
-    trained_on,
 )
 from grpokit.config.phases import PhaseConfig, PhaseTrainerConfig
 from grpokit.config.yaml_source import Source, read
@@ -98,22 +83,15 @@ class RunSettings(Strict):
 class RunConfig(Strict, SeedSettings):
     """A whole run."""
 
-    model_config = ConfigDict(json_schema_extra=described_by(SeedSettings))
-
     policy: Component
     data: DataConfig
     eval: EvalConfig = Field(default_factory=EvalConfig)
-    rewards: list[RewardConfig] = Field(min_length=1)
+    rewards: Rewards
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     phases: list[PhaseConfig] = Field(default_factory=list, description="policies that learn in turn")
     rounds: Count = Field(default=1, description="how many times the phases are repeated")
     run: RunSettings = Field(default_factory=RunSettings)
     trackers: TrackersConfig = Field(default_factory=TrackersConfig)
-
-    @field_validator("rewards")
-    @classmethod
-    def _something_to_train_on(cls, rewards: list[RewardConfig]) -> list[RewardConfig]:
-        return trained_on(rewards)
 
     @field_validator("phases")
     @classmethod
@@ -137,20 +115,15 @@ class RunConfig(Strict, SeedSettings):
     _source: Source | None = PrivateAttr(default=None)
     _phase: int | None = PrivateAttr(default=None)  # of which this is the config
 
-    def place(self, *path: str | int, message: str = "") -> str:
+    def place(self, *path: str | int) -> str:
         """The place of a key, to begin a message with; empty for a config that was not read from text.
-
-        Args:
-            path: of the key.
-            message: what follows. Overrides inside the key that it names belong to the place.
 
         >>> parse("policy: {use: p}\\ndata: {use: d}\\nrewards: [{use: r}]", "run.yaml").place("rewards", 0)
         'run.yaml, line 3: rewards.0: '
         """
         if self._phase is not None and _given_by(self.phases[self._phase], path):
             path = ("phases", self._phase, *path)
-        key = ".".join(map(str, path))
-        return f"{where(self._source, path, message)}: {key}: " if self._source else ""
+        return f"{self._source.place(path)}: {'.'.join(map(str, path))}: " if self._source else ""
 
     @contextmanager
     def at(self, *path: str | int) -> Iterator[None]:
@@ -158,24 +131,22 @@ class RunConfig(Strict, SeedSettings):
         try:
             yield
         except UsageError as error:
-            raise reworded(error, f"{self.place(*path, message=str(error))}{error}") from error
+            raise reworded(error, f"{self.place(*path)}{error}") from error
 
     def phased(self) -> list[tuple[PhaseConfig, RunConfig]]:
         """Each phase with the config of a run that would consist of it alone; a single one without phases.
 
         Raises:
-            ConfigError: the keys of a phase and those of the run do not fit together.
+            UsageError: the keys of a phase and those of the run do not fit together.
         """
         if not self.phases:
             return [(PhaseConfig.model_construct(name="", steps=self.trainer.steps), self)]
         views = []
         for place, phase in enumerate(self.phases):
-            try:
-                trainer = phase.merged(self.trainer, self.rounds * phase.steps)
-            except UsageError as error:
-                raise ConfigError(
-                    f"{self.place('phases', place, 'trainer', message=str(error))}{error}", page="configs#phases"
-                ) from error
+            own = {name: getattr(phase.trainer, name) for name in phase.trainer.model_fields_set}
+            trainer = self.trainer.model_copy(update={**own, "steps": self.rounds * phase.steps})
+            with self.at("phases", place, "trainer"):
+                trainer.check_together()
             view = self.model_copy(update={"trainer": trainer, "rewards": phase.rewards or self.rewards})
             view._phase = place
             views.append((phase, view))
@@ -200,16 +171,13 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     return parse(files.read_text(path, kind="config file", error=ConfigError, most=2**20), str(path), overrides)
 
 
-def parse(
-    text: str, name: str, overrides: Sequence[str] = (), *, prepare: Callable[[dict[str, Any]], None] | None = None
-) -> RunConfig:
+def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
     """As `load`, from YAML text.
 
     Args:
         text: the config.
         name: names the text in messages, such as its file.
         overrides: `key=value` texts.
-        prepare: may change the plain data in place, before the overrides are applied.
 
     Raises:
         ConfigError: as in `load`.
@@ -218,26 +186,15 @@ def parse(
     if not isinstance(data, dict):
         content = "an empty file" if data is None else shown(data)
         raise ConfigError(f"{name}: expected keys such as policy, data and rewards, got {content}.", page="configs")
-    if prepare is not None:
-        prepare(data)
     for override in overrides:
         apply(data, override, source)
     try:
-        config = RunConfig.model_validate(_with_home(data))
+        config = RunConfig.model_validate(data)
     except ValidationError as error:
         raise ConfigError(explain(error, source, RunConfig), page="configs") from error
     config._source = source
     config.phased()  # which refuses keys that do not fit together
     return config
-
-
-def _with_home(data: Any) -> Any:
-    """The same plain data with the home folder written out in texts that begin with it."""
-    if isinstance(data, dict):
-        return {key: _with_home(value) for key, value in data.items()}
-    if isinstance(data, list):
-        return [_with_home(value) for value in data]
-    return os.path.expanduser(data) if isinstance(data, str) and data.startswith("~/") else data
 
 
 def resolved(config: BaseModel) -> dict[str, Any]:
@@ -276,54 +233,3 @@ def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, A
             yield from differences(before.get(name), after.get(name), f"{key}.{name}" if key else str(name))
     elif before != after:
         yield key, before, after
-
-
-def schema() -> str:
-    """The JSON schema of a config, for editors. It knows the installed components: their names and parameters.
-
-    Each one's module is imported for this; if its dependencies are missing, only its name is listed.
-    """
-    found = RunConfig.model_json_schema()
-    shapes = found["$defs"]
-    shapes["RewardConfig"] |= _installed("reward", own=list(shapes["RewardConfig"]["properties"]))
-    component = found["properties"]["policy"]
-    found["properties"]["policy"] = component | _installed("policy", own=["use"])
-    for kind in ("advantage", "objective"):
-        shapes[kind] = component | _installed(kind, own=["use"])
-        for trainer in ("TrainerConfig", "PhaseTrainerConfig"):
-            for choice in shapes[trainer]["properties"][kind]["anyOf"]:
-                if choice == component:
-                    choice["$ref"] = f"#/$defs/{kind}"
-                elif choice.get("type") == "string":
-                    choice |= _names(kind)
-    return json.dumps(found, indent=2)
-
-
-def _names(kind: str) -> dict[str, Any]:
-    """The schema of a component's name: an installed one, or one with a colon."""
-    return {"anyOf": [{"enum": sorted({spec.name for _, spec in registry.installed(kind)})}, {"pattern": ":"}]}
-
-
-def _installed(kind: str, *, own: list[str]) -> dict[str, Any]:
-    """What a schema adds to a component: the names of a kind, and for each the parameters besides the keys `own`."""
-    cases: list[dict[str, Any]] = []
-    for name in sorted({spec.name for _, spec in registry.installed(kind)}):
-        try:
-            parameters, more = registry.declared(kind, name)
-        except UsageError:  # ambiguous, or its dependencies are missing
-            continue
-        keys: dict[str, Any] = {"properties": {key: _shape(p) for key, p in parameters.items() if key not in own}}
-        if not more:
-            keys["propertyNames"] = {"enum": [*own, *parameters]}
-        cases.append({"if": {"properties": {"use": {"const": name}}, "required": ["use"]}, "then": keys})
-    return {"allOf": [{"properties": {"use": _names(kind)}}, *cases]}
-
-
-def _shape(parameter: inspect.Parameter) -> dict[str, Any]:
-    """The schema of a parameter's values, as far as its annotation says it, with the default."""
-    default = {} if parameter.default is parameter.empty else {"default": parameter.default}
-    try:
-        json.dumps(default)
-        return TypeAdapter(parameter.annotation).json_schema() | default
-    except (PydanticUserError, TypeError, NameError):  # an annotation or a default that YAML has no word for
-        return {}

@@ -56,9 +56,9 @@ _KEYS = {
     "run.save_every": "save_every_n_steps save_steps save_freq checkpointing_steps",
     "run.stop": "earlystoppingcallback early_stopping_patience",
     "run.keep_last": "checkpoints_total_limit save_total_limit max_step_saves_to_keep num_checkpoint_limit",
-    "run.best": "metric_for_best_model",
-    "eval.every": "eval_every eval_freq eval_steps sample_every sample_every_n_steps test_freq val_check_interval "
-    "validation_steps",
+    "run.best": "load_best_model_at_end metric_for_best_model",
+    "eval.every": "eval_every eval_freq eval_steps eval_strategy sample_every sample_every_n_steps test_freq "
+    "val_check_interval validation_steps",
     "eval.samples": "eval_samples num_generations_eval num_validation_images",
     "eval.batch_size": "eval_batch_size per_device_eval_batch_size",
     "trackers.use": "log_with logger report_to",
@@ -74,42 +74,25 @@ _ADVICE = {
     "total_epochs",
     "gradients are accumulated over micro-batches: set trainer.micro_batch_size": "accumulate_grad_batches "
     "gradient_accumulation_steps",
-    "it is a parameter of the advantage: set trainer.advantage to {use: group, clip: ...}": "adv_clip_max",
-    "advantages are those of each prompt's own group anyway": "per_prompt_stat_tracking",
-    "set steps, guidance, noise and window in policy, and trainer.group_size": "sample",
     "set trainer.minibatches, the optimizer steps of one pass over a rollout": "steps_per_generation",
-    "a micro-batch that does not fit is halved anyway": "auto_find_batch_size",
+    "set steps, guidance, noise and window in policy, and trainer.group_size": "sample",
+    "it is a parameter of the advantage, as in trainer.advantage={use: group, clip: 5}": "adv_clip_max",
     "set trainer.advantage to gdpo for normalize_then_sum": "multi_objective_aggregation",
-    "prompts are shuffled anyway, by the seed": "shuffle_dataset",
+    "it is a parameter of the objective, as in trainer.objective={use: sapo, tau_pos: 1}": "sapo_temperature_pos "
+    "sapo_temperature_neg vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg",
+    "set trainer.correction, as in {how: mask, per: token, low: 0, high: 3}": "vllm_importance_sampling_correction "
+    "vllm_importance_sampling_mode vllm_importance_sampling_clip_min vllm_importance_sampling_clip_max",
+    "give hf-lm an engine, as in policy.engine={url: ...} or {offline: true, sleep: true}": "use_vllm vllm_mode "
+    "vllm_server_base_url vllm_server_timeout vllm_gpu_memory_utilization vllm_max_model_length vllm_enable_sleep_mode",
+    "there is nothing to set: it is always so": "auto_find_batch_size disable_dropout eval_on_start log_every_n_steps "
+    "logging_steps per_prompt_stat_tracking shuffle_dataset",
+    "report.html shows samples anyway; run.record keeps all of them": "log_completions log_multimodal "
+    "log_unique_prompts num_completions_to_print",
     "all randomness follows from seed": "data_seed full_determinism",
     "set trainer.device to cpu": "use_cpu",
-    "set eval.every": "eval_strategy",
-    "held-out prompts are always scored before and after": "eval_on_start",
-    "set run.best": "load_best_model_at_end",
-    "use a plugin's run hooks": "callbacks",
-    "nothing is dropped anyway": "disable_dropout",
-    "report.html shows samples anyway; run.record keeps all of them": "log_completions "
-    "log_multimodal log_unique_prompts num_completions_to_print",
-    "give hf-lm an engine: policy.engine={url: ...} or {offline: true}": "use_vllm",
-    "set policy.engine of hf-lm to {url: ...} for a server, or to {offline: true}": "vllm_mode",
-    "set policy.engine of hf-lm to {url: ...}": "vllm_server_base_url",
-    "set policy.engine of hf-lm to {url: ..., timeout: ...}": "vllm_server_timeout",
-    "set policy.engine of hf-lm to {offline: true, gpu_memory_utilization: ...}": "vllm_gpu_memory_utilization",
-    "set policy.engine of hf-lm to {offline: true, max_model_len: ...}": "vllm_max_model_length",
-    "set policy.engine of hf-lm to {offline: true, sleep: true}": "vllm_enable_sleep_mode",
     "set run.sharding to fsdp2": "fsdp",
-    "set trainer.correction": "vllm_importance_sampling_correction",
-    "set trainer.correction to {how: ..., per: ...}": "vllm_importance_sampling_mode",
-    "set trainer.correction to {low: ...}": "vllm_importance_sampling_clip_min",
-    "set trainer.correction to {high: ...}": "vllm_importance_sampling_clip_max",
-    "every step is logged": "logging_steps log_every_n_steps",
+    "use a plugin's run hooks": "callbacks",
     "give the command --resume": "resume_from resume_from_checkpoint",
-    "it is a parameter of the objective: set trainer.objective to {use: sapo, tau_pos: ...}": "sapo_temperature_pos",
-    "it is a parameter of the objective: set trainer.objective to {use: sapo, tau_neg: ...}": "sapo_temperature_neg",
-    "it is a parameter of the objective: set trainer.objective to {use: vespo, k_pos: ...}": "vespo_k_pos",
-    "it is a parameter of the objective: set trainer.objective to {use: vespo, k_neg: ...}": "vespo_k_neg",
-    "it is a parameter of the objective: set trainer.objective to {use: vespo, lambda_pos: ...}": "vespo_lambda_pos",
-    "it is a parameter of the objective: set trainer.objective to {use: vespo, lambda_neg: ...}": "vespo_lambda_neg",
 }
 
 ADVICE = {name: advice for advice, names in _ADVICE.items() for name in names.split()}

@@ -1,11 +1,13 @@
 """YAML as configs mean it: plain data, and the place of every key, so that a later mistake can name its line.
 
 Scalars are read as YAML 1.2 reads them, since people trip over 1.1: `5e-6` and `010` are numbers, `no`, `1:30` and
-`2026-11-21` are texts. A repeated key and an unknown tag are errors. What comes out can be written as YAML again.
+`2026-11-21` are texts. A text that begins with `~/` gets the home folder. A repeated key and an unknown tag are errors.
+What comes out can be written as YAML again.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +20,8 @@ from grpokit.errors import ConfigError, one_line, shown
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of a config down to a value."""
 
+_OVERRIDE = "override "
+
 
 @dataclass
 class Source:
@@ -26,33 +30,27 @@ class Source:
     Attributes:
         name: the file.
         places: path of keys -> "file, line n", or the override that set it.
-        overrides: path of keys -> the override that set it, as typed.
     """
 
     name: str
     places: dict[Path, str] = field(default_factory=dict)
-    overrides: dict[Path, str] = field(default_factory=dict)
 
     def place(self, path: Path) -> str:
-        """The place of a key, or of the nearest one around it."""
+        """The place of a key, or of the nearest one around it, with the overrides that set keys inside it."""
+        inside = (place for key, place in self.places.items() if key[: len(path)] == path)
+        overrides = [place for place in inside if place.startswith(_OVERRIDE)]
         while path and path not in self.places:
             as_text = (*path[:-1], str(path[-1]))  # a key that is a number was noted as its text
             path = as_text if as_text in self.places else path[:-1]
-        return self.places.get(path, self.name)
+        return ", with ".join(dict.fromkeys([self.places.get(path, self.name), *overrides]))
 
     def override(self, path: Path, text: str) -> None:
         """Note that the override `text` set the key at `path`, and so replaced everything below it."""
-        for noted in (self.places, self.overrides):
-            for below in [other for other in noted if other[: len(path)] == path]:
-                del noted[below]
+        for below in [other for other in self.places if other[: len(path)] == path]:
+            del self.places[below]
         for end in range(1, len(path)):  # groups that the override made
-            self.places.setdefault(path[:end], f"override {shown(text)}")
-        self.places[path] = f"override {shown(text)}"
-        self.overrides[path] = text
-
-    def overrides_below(self, path: Path) -> dict[Path, str]:
-        """The overrides that set keys inside the group at `path`."""
-        return {key: text for key, text in self.overrides.items() if len(key) > len(path) and key[: len(path)] == path}
+            self.places.setdefault(path[:end], f"{_OVERRIDE}{shown(text)}")
+        self.places[path] = f"{_OVERRIDE}{shown(text)}"
 
 
 def read(text: str, name: str) -> tuple[Any, Source]:
@@ -63,60 +61,33 @@ def read(text: str, name: str) -> tuple[Any, Source]:
     """
     source = Source(name)
     try:
-        return _load(text, source), source
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{name}{line}: not YAML: {problem(error)}.", page="configs") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: not YAML: {problem(error)}.", page="configs") from error
-
-
-def write(data: Any) -> str:
-    """Plain data as YAML that `read` gives back as it was.
-
-    >>> print(write({"name": "5e-6", "rate": 5e-6, "answer": "no"}), end="")
-    name: '5e-6'
-    rate: 5.0e-06
-    answer: 'no'
-    """
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False)
-
-
-def write_inline(data: Any) -> str:
-    """As `write`, on one line without the closing line break.
-
-    >>> write_inline({"prompts": "a.txt", "columns": {"prompt": "no"}})
-    "{prompts: a.txt, columns: {prompt: 'no'}}"
-    """
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=True, width=10**9).strip()
-
-
-def problem(error: yaml.YAMLError) -> str:
-    """What is wrong, in one line without the place."""
-    if not isinstance(error, yaml.MarkedYAMLError) or not (error.problem or error.context):
-        return one_line(error)
-    is_half = bool(error.context) and str(error.problem).startswith("but ")  # "expected ..., but found ..."
-    return f"{error.context}, {error.problem}" if is_half else str(error.problem or error.context)
-
-
-def load_value(text: str) -> Any:
-    """Read one value.
-
-    Raises:
-        yaml.YAMLError: it is not YAML.
-    """
-    return _load(text, Source(""))
-
-
-def _load(text: str, source: Source) -> Any:
-    try:
         node = yaml.compose(text, Loader=_Loader)
         if node is None:
-            return None
+            return None, source
         _note(node, (), source)
-        return _Loader("").construct_document(node)
-    except RecursionError as error:
-        raise yaml.YAMLError("it is nested too deeply, or an anchor contains itself") from error
+        return _Loader("").construct_document(node), source
+    except RecursionError:
+        problem = "it is nested too deeply, or an anchor contains itself"
+    except yaml.MarkedYAMLError as error:
+        name += f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        is_half = str(error.problem).startswith("but ")  # "expected ..., but found ..."
+        problem = f"{error.context}, {error.problem}" if is_half else str(error.problem or error.context)
+    except yaml.YAMLError as error:
+        problem = one_line(error)
+    raise ConfigError(f"{name}: not YAML: {problem}.", page="configs")
+
+
+def write(data: Any, *, inline: bool = False) -> str:
+    """Plain data as YAML that `read` gives back as it was.
+
+    Args:
+        data: the data.
+        inline: write one line.
+
+    >>> write({"name": "5e-6", "rate": 5e-6, "answer": "no"}, inline=True)
+    "{name: '5e-6', rate: 5.0e-06, answer: 'no'}\\n"
+    """
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=inline, width=10**9 if inline else 80)
 
 
 def _note(node: yaml.Node, path: Path, source: Source) -> None:
@@ -155,14 +126,18 @@ def _constructor(read: Callable[[str], Any]) -> Callable[[_Loader, Any], Any]:
     return construct
 
 
+def _text(loader: _Loader, node: Any) -> str:
+    text = str(loader.construct_scalar(node))
+    return os.path.expanduser(text) if text.startswith("~/") else text
+
+
 _YAML = "tag:yaml.org,2002:"
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in entries if tag in (f"{_YAML}null", f"{_YAML}merge")]
     for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.yaml_constructors = {
-    tag: yaml.SafeLoader.yaml_constructors[tag]
-    for tag in (f"{_YAML}null", f"{_YAML}str", f"{_YAML}seq", f"{_YAML}map", None)
+    tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (f"{_YAML}null", f"{_YAML}seq", f"{_YAML}map", None)
 }
 for _kind, _read, _pattern, _first in (
     ("bool", lambda text: text.lower() == "true", r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -182,3 +157,4 @@ for _kind, _read, _pattern, _first in (
     _Dumper.add_implicit_resolver(_YAML + _kind, re.compile(f"^({_pattern})$"), list(_first))
     _Loader.add_implicit_resolver(_YAML + _kind, re.compile(f"^({_pattern})$"), list(_first))
     _Loader.add_constructor(_YAML + _kind, _constructor(_read))
+_Loader.add_constructor(f"{_YAML}str", _text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from grpokit import registry
 from grpokit.config.schema import RunConfig
-from grpokit.errors import GrpokitError, PluginError, UsageError, reworded
+from grpokit.errors import PluginError, UsageError
 from grpokit.plan.cards import Card
 from grpokit.plan.needs import BANDWIDTH, LAUNCH, MOMENTS, REPLAY, Job, Moment, Needs, Work
 from grpokit.registry.specs import PolicySpec
@@ -29,7 +29,7 @@ def needs_of(
     """
     job = Job.of(config.trainer, reference=reference, prompt_tokens=prompt_tokens, policy=policy)
     use = config.policy.use
-    try:
+    with config.at("policy"):
         spec = registry.spec_of("policy", use)
         if not (isinstance(spec, PolicySpec) and spec.plan):
             raise UsageError(
@@ -38,8 +38,6 @@ def needs_of(
             )
         parameters = registry.parameters("policy", use, config.policy.params)
         needs = registry.call(spec.plan, {"parameters": parameters, "job": job}, what="plan")
-    except GrpokitError as error:
-        raise reworded(error, f"{config.place('policy', message=str(error))}{error}") from error
     if not isinstance(needs, Needs):
         raise PluginError(
             f"The plan '{spec.plan}' returned an object of type {type(needs).__name__}; expected grpokit.plan.Needs.",

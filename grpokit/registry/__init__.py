@@ -20,7 +20,6 @@ from grpokit.registry.importing import resolve as resolve
 from grpokit.registry.name_lookup import clashes as clashes
 from grpokit.registry.name_lookup import find as find
 from grpokit.registry.name_lookup import installed as installed
-from grpokit.registry.name_lookup import meant_by_preset as meant_by_preset
 from grpokit.registry.name_lookup import named as named
 from grpokit.registry.name_lookup import spec_of as spec_of
 from grpokit.registry.name_lookup import unknown as unknown

@@ -59,25 +59,13 @@ def spec_of(kind: str, name: str) -> Spec | None:
     return None if is_path(name) else find(kind, name)[1]
 
 
-def meant_by_preset(kind: str, name: str, package: str) -> str:
-    """What a preset of the distribution `package` calls `name`, written so that no other plugin can change it.
-
-    Of several plugins, its own distribution comes first, then the one of grpokit's own that brings the name. The name
-    stays as it is where only one plugin has it, and where neither of these does.
-    """
-    matches = named(kind, name)
-    for preferred in (package, shipped.owner(kind, name)):
-        own = [owned for owned in matches if owned[0].package == preferred]
-        if len(own) == 1 < len(matches):
-            return _full_name(own[0])
-    return name
-
-
-def clashes() -> dict[tuple[str, str], dict[str, str]]:
-    """The names that are ambiguous here: (kind, name) -> name that means one component -> its distribution."""
-    every = dict.fromkeys((spec.kind, spec.name) for plugin in entry_points.plugins() for spec in plugin.specs)
-    choices = {key: {_full_name(owned): owned[0].package for owned in named(*key)} for key in every}
-    return {key: names for key, names in choices.items() if len(names) > 1}
+def clashes() -> Iterator[Clash]:
+    """The names that are ambiguous in this environment."""
+    for kind, name in dict.fromkeys((spec.kind, spec.name) for p in entry_points.plugins() for spec in p.specs):
+        matches = named(kind, name)
+        if len(matches) > 1:
+            choices = {_full_name(owned, matches): owned[0].package for owned in matches}
+            yield Clash(kind=kind, name=name, choices=choices)
 
 
 def named(kind: str, name: str) -> list[Owned]:

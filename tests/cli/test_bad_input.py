@@ -234,7 +234,7 @@ OVERRIDES = {
     "an override in an empty list": Bad(
         ["train", "c.yaml", "rewards=[]", "rewards.0.weight=1"], ["rewards is a list of 0"]
     ),
-    "an override that is no YAML": change("trainer.steps=[", "a value that is not YAML (", "Put quotes round a text"),
+    "an override that is no YAML": change("trainer.steps=[", "not YAML: ", "Put quotes round a text"),
     "an override of the wrong type": change("trainer.steps=x", "override 'trainer.steps=x': trainer.steps: expected a"),
     "an override inside itself": change("policy.a=&x [*x]", "not YAML", "contains itself"),
 }
@@ -585,9 +585,7 @@ OPTIONS = {
     "a check's parameter without a value": Bad(
         ["check", "length", "maximum"], ["parameter 'maximum' is not of the form key=value"]
     ),
-    "a check's parameter that is no YAML": Bad(
-        ["check", "length", "maximum=["], ["'maximum=[' has a value that is not YAML"]
-    ),
+    "a check's parameter that is no YAML": Bad(["check", "length", "maximum=["], ["'maximum=[', line 1: not YAML"]),
 }
 
 FAILED_RUNS = {

@@ -469,29 +469,6 @@ def test_bad_lines_are_named_and_the_others_scored(call: Call, tmp_path: Path) -
     assert done.out.splitlines()[2].split() == ["b.png", "missing", "p"]
 
 
-def test_the_pictures_of_a_config_are_used_with_its_prompts(call: Call, three: Path) -> None:
-    (three / "c.yaml").write_text(
-        "policy: {use: toy-glyph}\ndata: {prompts: prompts.txt, targets: targets, images: sources}\n"
-        "rewards: [{use: mse}, {use: structure}]\n"
-    )
-    for name in ("1", "3", "4"):
-        picture(three / f"sources/{name}.png", 51, size=16)
-    for name in ("1", "3_1", "3_10", "0004"):
-        picture(three / f"pictures/{name}.png", 51, size=16)
-    (three / "same.txt").symlink_to(three / "prompts.txt")
-    for prompts in ("prompts.txt", "same.txt"):
-        done = call("pictures", "--prompts", prompts, "--config", "c.yaml", "--json")
-        assert done.code == 0, done.err
-        assert [row["scores"]["mse"] for row in lines(done.out)] == pytest.approx([0.0, -0.04, -0.04, -0.36])
-        assert [row["scores"]["structure"] for row in lines(done.out)] == pytest.approx([1.0] * 4)
-    (three / "other.txt").write_text((three / "prompts.txt").read_text())
-    for words in (["--prompts", "other.txt"], []):
-        done = call("pictures", *words, "--config", "c.yaml")
-        assert done.code == 2
-        assert "No sample could be scored by mse" in done.err
-        assert "No sample could be scored by structure" in done.err
-
-
 def test_a_run_is_refused_with_the_place_of_its_samples(call: Call, three: Path) -> None:
     """Its report.png is no sample."""
     for name in ("config.yaml", "metrics.jsonl"):

@@ -136,7 +136,7 @@ def test_plugins_command(installed: Path) -> None:
 
 
 def test_tables_are_as_wide_as_columns_says(tmp_path: Path) -> None:
-    for columns, width in (("120", 120), ("", 160), ("wide", 160)):
+    for columns, width in (("120", 120), ("", 160)):
         lines = command("plugins", path=tmp_path, COLUMNS=columns).stdout.splitlines()
         assert max(map(len, lines)) == width
 
@@ -297,49 +297,42 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     registry.plugins.cache_clear()
 
 
-RIVALS = """from grpokit import AdvantageSpec, PresetSpec, RewardSpec, hookimpl
+def test_two_packages_with_a_plugin_of_the_same_name(site: Path) -> None:
+    """The plugin's name does not settle it, so the distribution's does."""
+    for name in ("first_twin", "second_twin"):
+        distribution(site, name, "twin", MODULE.replace("count_threes", name))
+    with pytest.raises(PluginError) as caught:
+        registry.create("reward", "threes")
+    assert str(caught.value) == (
+        "The reward name 'threes' is ambiguous: write 'first_twin:threes' or 'second_twin:threes'."
+    )
+    assert registry.create("reward", "second_twin:threes")(samples("33")) == [2]
+
+
+RIVALS = """from grpokit import RewardSpec, hookimpl
 
 
 @hookimpl
 def grpokit_rewards():
     for name in ("format", "length"):
         yield RewardSpec(name=name, factory="builtins:len")
-
-
-@hookimpl
-def grpokit_advantages():
-    yield AdvantageSpec(name="group", factory="builtins:len")
-
-
-@hookimpl
-def grpokit_presets():
-    yield PresetSpec(name="of-theirs", factory="{package}:preset.yaml")
 """
 
 
 @pytest.fixture
 def rival(site: Path) -> Path:
-    """A third party's plugin whose rewards and advantage are called like grpokit's own."""
-    (site / "rival_presets").mkdir()
-    (site / "rival_presets/__init__.py").touch()
-    (site / "rival_presets/preset.yaml").write_text(
-        "policy: {use: toy-lm}\ndata: {prompts: a.txt}\nrewards: [{use: length}]"
-    )
-    distribution(site, "rival_rewards", "rival", RIVALS.format(package="rival_presets"))
+    """A third party's plugin whose rewards are called like grpokit's own."""
+    distribution(site, "rival_rewards", "rival", RIVALS)
     return site
 
 
 @pytest.mark.usefixtures("rival")
-def test_a_presets_names_mean_its_own_plugin_and_then_grpokits() -> None:
-    """A plugin that someone installs later changes nothing of a preset."""
+def test_a_preset_with_an_ambiguous_name_is_refused() -> None:
     config, _ = presets.read_config("toy-lm")
-    assert [reward.use for reward in config.rewards] == ["numeric-answer", "builtin:format"]
-    assert config.trainer.advantage == "builtin:group"
-    config, _ = presets.read_config("of-theirs")
-    assert (config.rewards[0].use, config.trainer.advantage) == ("rival:length", "rival:group")
-    changed, _ = presets.read_config("toy-lm", ["rewards.0.use=length"])  # a user's word stays as it is
-    with pytest.raises(PluginError, match="'length' is ambiguous: write 'builtin:length' or 'rival:length'"):
-        build_rewards.rewards(changed)
+    with pytest.raises(PluginError, match=r"rewards\.1: .*'format' is ambiguous: write 'builtin:format' or 'rival:fo"):
+        build_rewards.rewards(config)
+    config, _ = presets.read_config("toy-lm", ["rewards.1.use=builtin:format"])
+    assert build_rewards.rewards(config)
 
 
 def test_plugins_marks_an_ambiguous_name(rival: Path) -> None:
