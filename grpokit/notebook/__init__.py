@@ -7,16 +7,16 @@ prints plain lines.
 from __future__ import annotations
 
 import base64
-import html
+import functools
 import io
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from typing import Any, overload
 
 from PIL import Image
 
-from grpokit.errors import UsageError, shown
 from grpokit.evaluation.held_out import Evaluation
 from grpokit.images import Drawable
 from grpokit.phases.phased_trainer import PhasedTrainer
@@ -26,10 +26,9 @@ from grpokit.tracking.step_report import StepReport
 from grpokit.trainer import Trainer
 from grpokit.types import Sample
 
-_PAUSE = 0.5  # seconds between two states of the block
-_PICTURE_PAUSE = 5.0  # seconds between two sets of training samples
+_PAUSE = 1.0  # seconds between two states of the block
 _PIXELS = 192  # the longer side of a picture
-_MOST_WARNINGS = 5
+_print = functools.partial(print, flush=True)
 
 
 @overload
@@ -50,12 +49,7 @@ def watch(trainer: Trainer | PhasedTrainer | None = None, *, samples: int = 4) -
 
     Returns:
         The reports of the steps, or the watcher.
-
-    Raises:
-        UsageError: trainer is something else.
     """
-    if trainer is not None and not isinstance(trainer, (Trainer, PhasedTrainer)):
-        raise UsageError(f"watch takes a Trainer, or nothing; got {shown(trainer)}.")
     block = _Block(samples)
     if trainer is not None:
         return _steps(trainer, block)
@@ -72,60 +66,43 @@ def _steps(trainer: Trainer | PhasedTrainer, block: _Block) -> Iterator[StepRepo
             block.step(report)
             yield report
     finally:  # also where the loop is left early
-        block.finish()
+        block.show()
 
 
 class _Block:
-    """What is shown of a run, and where."""
+    """What is shown of a run: HTML that is drawn again in a notebook, else lines."""
 
     def __init__(self, most: int) -> None:
-        self.most = most
-        self.course, self.eta = Course(), Eta()
+        self.most, self.course, self.eta = most, Course(), Eta()
         self.rewards: dict[str, list[float]] = {}
-        self.head, self.state, self.done, self.total = "", "", 0, 0
         self.warnings: list[str] = []
-        self.pictures, self.held_out = "", False
-        self.shown = self.drawn = -math.inf
+        self.state, self.pictures, self.held_out, self.shown = "", "", False, -math.inf
         self.display: Any = None
-        self.lines: IntervalLines | None = None
 
     def start(self, trainer: Trainer | PhasedTrainer) -> None:
-        self.trainer = trainer
-        self.done, self.total, self.head = trainer.completed, trainer.steps, trainer.describe()
+        self.trainer, self.display = trainer, _display()
+        self.lines = IntervalLines(trainer, enabled=self.display is None, write=_print)
         self.eta.start()
-        self.display = _display()
-        if self.display is None:
-            self.lines = IntervalLines(trainer, write=_print)
         self.show()
 
     def say(self, line: str) -> None:
         if line.startswith("warning"):
             self.warnings.append(line)
-        if self.lines is not None or self.display is None:
+        if self.display is None:
             _print(line)
-        self.show()
 
     def step(self, report: StepReport) -> None:
+        self.lines.step(report)
         self.eta.step(report.phase, self.trainer.steps_left)
-        self.done, self.state = report.step, self.course.line(report)
+        self.state = self.course.line(report)
         for name in ("reward", *(f"rewards/{name}/mean" for name in report.reward_names)):
             if not math.isnan(value := report.metrics.get(name, math.nan)):
                 self.rewards.setdefault(name.removeprefix("rewards/").removesuffix("/mean"), []).append(value)
         self.warnings += [f"step {report.step}: {line}" for line in report.warnings]
-        last = self.done == self.total or bool(self.trainer.converged)
-        if self.lines is not None:
-            self.lines.step(report)
-        elif not self.held_out and (last or time.monotonic() - self.drawn >= _PICTURE_PAUSE):
-            firsts = {sample.group: i for i, sample in reversed(list(enumerate(report.rollout.samples)))}
-            rows = sorted(firsts.values())[: self.most]
-            self._draw(
-                f"training samples of step {report.step}",
-                [report.rollout.samples[i] for i in rows],
-                [float(report.totals[i]) for i in rows],
-            )
-        if last:
-            self.finish()
-        elif time.monotonic() - self.shown >= _PAUSE:
+        last = report.step == self.trainer.steps or bool(self.trainer.converged)
+        if last or time.monotonic() - self.shown >= _PAUSE:
+            if not self.held_out:
+                self.draw(f"training samples of step {report.step}", report.rollout.samples, report.totals.tolist())
             self.show()
 
     def evaluating(self, samples: int) -> None:
@@ -137,46 +114,39 @@ class _Block:
             self.eta.start()  # the evaluation before training does not slow the steps
         means = "  ".join(f"{name} {score_text(mean)}" for name, mean in evaluation.means().items())
         line = f"held-out prompts after step {step}: {means}"
-        if self.lines is not None:
-            _print(line)
-            return
+        self.say(line)
         self.held_out, self.state = True, ""
-        totals = evaluation.scores.totals.tolist()
-        firsts = {sample.group: i for i, sample in reversed(list(enumerate(evaluation.samples)))}
-        rows = sorted(firsts.values())[: self.most]
-        self._draw(line, [evaluation.samples[i] for i in rows], [totals[i] for i in rows])
+        self.draw(line, evaluation.samples, evaluation.scores.totals.tolist())
         self.show()
 
-    def finish(self) -> None:
-        self.show()
-
-    def _draw(self, title: str, samples: Sequence[Sample], totals: Sequence[float]) -> None:
-        cells = "".join(
-            f'<figure style="margin:4px;display:inline-block;vertical-align:top;max-width:{_PIXELS}px">'
-            f"{_picture(sample)}<figcaption>{score_text(total)}: {html.escape(sample.prompt.text[:200])}"
-            "</figcaption></figure>"
-            for sample, total in zip(samples, totals, strict=True)
-        )
-        self.pictures = f"<div>{html.escape(title)}</div><div>{cells}</div>"
-        self.drawn = time.monotonic()
+    def draw(self, title: str, samples: Sequence[Sample], totals: Iterable[float]) -> None:
+        """Make the pictures of the first sample of each group."""
+        firsts: dict[int, str] = {}
+        for sample, total in zip(samples, totals, strict=True):
+            if self.display is not None and sample.group not in firsts and len(firsts) < self.most:
+                caption = f"{score_text(total)}: {escape(sample.prompt.text[:200])}"
+                firsts[sample.group] = (
+                    f'<figure style="margin:4px;display:inline-block;vertical-align:top;max-width:{_PIXELS}px">'
+                    f"{_picture(sample)}<figcaption>{caption}</figcaption></figure>"
+                )
+        self.pictures = f"<div>{escape(title)}</div><div>{''.join(firsts.values())}</div>"
 
     def show(self) -> None:
         """Draw the block again."""
         if self.display is None:
             return
         self.shown = time.monotonic()
-        line = f"step {self.done} of {self.total}  {self.eta.text() if self.done < self.total else 'done'}"
+        done, total = self.trainer.completed, self.trainer.steps
+        line = f"step {done} of {total}  {self.eta.text() if done < total else 'done'}"
         rewards = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{values[-1]:.3f}</td><td>{sparkline(values, 40)}</td></tr>"
+            f"<tr><td>{escape(name)}</td><td>{values[-1]:.3f}</td><td>{sparkline(values, 40)}</td></tr>"
             for name, values in self.rewards.items()
         )
-        warnings = "".join(f"<li>{html.escape(line)}</li>" for line in self.warnings[-_MOST_WARNINGS:])
-        hidden = len(self.warnings) - _MOST_WARNINGS
-        more = f"<div>and {hidden} earlier warnings</div>" if hidden > 0 else ""
+        warnings = "".join(f"<li>{escape(line)}</li>" for line in self.warnings[-5:])
         page = (
-            f'<div><progress value="{self.done}" max="{self.total}" aria-label="steps"></progress> {html.escape(line)}'
-            f"</div><div>{html.escape(self.state)}</div><table>{rewards}</table>{self.pictures}"
-            f"<ul>{warnings}</ul>{more}<details><summary>batches</summary><pre>{html.escape(self.head)}</pre></details>"
+            f'<div><progress value="{done}" max="{total}" aria-label="steps"></progress> {escape(line)}</div>'
+            f"<div>{escape(self.state)}</div><table>{rewards}</table>{self.pictures}<ul>{warnings}</ul>"
+            f"<details><summary>batches</summary><pre>{escape(self.trainer.describe())}</pre></details>"
         )
         self.display.update({"text/html": page, "text/plain": f"{line}  {self.state}"}, raw=True)
 
@@ -199,15 +169,11 @@ def _picture(sample: Sample) -> str:
     if isinstance(output, Drawable) and not isinstance(output, Image.Image):
         output = Image.open(io.BytesIO(output._repr_png_()))
     if not isinstance(output, Image.Image):
-        return f'<pre style="white-space:pre-wrap">{html.escape(str(output)[:400])}</pre>'
+        return f'<pre style="white-space:pre-wrap">{escape(str(output)[:400])}</pre>'
     picture = output.convert("RGB")
     picture.thumbnail((_PIXELS, _PIXELS))
     file = io.BytesIO()
     picture.save(file, "PNG")
     data = base64.b64encode(file.getvalue()).decode()
-    alt = html.escape(sample.prompt.text)
+    alt = escape(sample.prompt.text)
     return f'<img style="width:100%;min-width:96px" alt="{alt}" src="data:image/png;base64,{data}">'
-
-
-def _print(line: str) -> None:
-    print(line, flush=True)
