@@ -1,7 +1,8 @@
 """Writes the package of a new plugin, which works and has tests, and which the author then changes.
 
-The templates are in `templates/new`. They are written for the author who reads them. The reward and the policy in them
-are real, so the new package passes its own tests at once.
+The folders in `templates/new` hold what every package has, what a reward or a policy has, and what one of a kind has.
+They are written for the author who reads them. The reward and the policy in them are real, so the new package passes
+its own tests at once.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,39 +28,6 @@ _LONGEST = 30
 _TAKEN = ("false", "null", "true", "grpokit", "reward", "step")
 _KINDS = {"reward": ("image", "text"), "policy": ("text", "image", "flow")}  # the first is the default
 
-_SHARED = {
-    ".gitignore": "common/gitignore",
-    ".github/workflows/test.yml": "common/workflow.yml",
-    "pyproject.toml": "common/pyproject.toml",
-}
-_REWARD = _SHARED | {
-    "README.md": "reward/README.md",
-    "src/{module}/__init__.py": "reward/init.py",
-    "src/{module}/plugin.py": "reward/plugin.py",
-    "src/{module}/reward.py": "{kind}/reward.py",
-    "tests/test_{under}.py": "{kind}/test.py",
-}
-_POLICY = _SHARED | {
-    "README.md": "policy/README.md",
-    "src/{module}/__init__.py": "policy/init.py",
-    "src/{module}/plugin.py": "policy/plugin.py",
-    "src/{module}/policy.py": "policy/{kind}/policy.py",
-    "src/{module}/preset.yaml": "policy/preset.yaml",
-    "tests/test_{under}.py": "policy/{kind}/test.py",
-}
-_COLOURS = {
-    "src/{module}/colours.py": "policy/colours/colours.py",
-    "src/{module}/task.py": "policy/colours/task.py",
-}
-_OF_KIND = {
-    ("reward", "image"): {"src/{module}/examples.py": "image/examples.py"},
-    ("policy", "text"): {
-        "src/{module}/letters.py": "policy/text/letters.py",
-        "src/{module}/task.py": "policy/text/task.py",
-    },
-    ("policy", "image"): _COLOURS,
-    ("policy", "flow"): _COLOURS,
-}
 _COLOUR_TASK = {
     "makes": "image",
     "reward": "near_target",
@@ -127,9 +95,8 @@ def new(what: str, name: str, *, folder: Path = Path(), kind: str | None = None)
     _check_name(name)
     place = folder / f"grpokit-{name}"
     words = _words(what, name, kind)
-    table = (_REWARD if what == "reward" else _POLICY) | _OF_KIND.get((what, kind), {})
-    files = {path.format(**words): _render(source.format(**words), words) for path, source in table.items()}
-    files[f"src/{words['module']}/py.typed"] = ""
+    colours = ["colours"] if what == "policy" and kind != "text" else []
+    files = _render(["all", what, f"{what}-{kind}", *colours], words)
     _write(place, files)
     return Scaffold(folder=place, files=tuple(sorted(files)), next_steps=_next_steps(what, place, words))
 
@@ -176,9 +143,9 @@ def _check_name(name: str) -> None:
             )
 
 
-def _render(template: str, words: Mapping[str, Any]) -> str:
-    """Square brackets, since GitHub's workflows and Python's f-strings have the curly ones."""
-    environment = jinja2.Environment(
+def _render(layers: Collection[str], words: Mapping[str, Any]) -> dict[str, str]:
+    """Path -> text, of the templates in some folders of `templates/new`; paths have curly words, texts square ones."""
+    environment = jinja2.Environment(  # GitHub's workflows and Python's f-strings have curly brackets of their own
         loader=jinja2.PackageLoader("grpokit.scaffold", "templates/new"),
         variable_start_string="[[",
         variable_end_string="]]",
@@ -189,7 +156,13 @@ def _render(template: str, words: Mapping[str, Any]) -> str:
         undefined=jinja2.StrictUndefined,
         autoescape=False,
     )
-    return environment.get_template(f"{template}.jinja").render(words)
+    files = {}
+    for template in environment.list_templates():
+        layer, _, path = template.partition("/")
+        if layer in layers:
+            name = path.removesuffix(".jinja").format(dot=".", **words)
+            files[name] = environment.get_template(template).render(words)
+    return files
 
 
 def _write(place: Path, files: Mapping[str, str]) -> None:

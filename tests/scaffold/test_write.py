@@ -101,8 +101,8 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
 
 
 def _not_needed(folder: str, names: list[str]) -> set[str]:
-    left = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".*", "plugins", "site", "tests")(folder, names)
-    return left | ({"runs"} & set(names) if Path(folder) == ROOT else set())  # the package has a folder of that name
+    left = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".*", "plugins", "site")(folder, names)
+    return left | ({"runs", "tests"} & set(names) if Path(folder) == ROOT else set())  # the package has such folders
 
 
 def _lend_dependencies(home: Path) -> None:
