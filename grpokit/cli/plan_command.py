@@ -14,7 +14,7 @@ from grpokit.cli.options import Overrides, Source
 from grpokit.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from grpokit.config.phases import PhaseConfig
+    from grpokit.config.parts import PhaseConfig
     from grpokit.config.schema import RunConfig
     from grpokit.plan.cards import Card
     from grpokit.plan.needs import Job, Needs

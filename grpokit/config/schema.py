@@ -17,16 +17,16 @@ from grpokit import files
 from grpokit.config.mistakes import explain
 from grpokit.config.overrides import apply
 from grpokit.config.parts import (
-    OBJECTIVE_KEYS,
     Component,
     DataConfig,
     EvalConfig,
+    PhaseConfig,
+    PhaseTrainerConfig,
     Rewards,
     Strict,
     Text,
     TrainerConfig,
 )
-from grpokit.config.phases import PhaseConfig, PhaseTrainerConfig
 from grpokit.config.yaml_source import Source, read
 from grpokit.errors import ConfigError, UsageError, reworded, shown
 from grpokit.knobs import Count, SeedSettings, Total, Whole
@@ -113,7 +113,7 @@ class RunConfig(Strict, SeedSettings):
         return self
 
     _source: Source | None = PrivateAttr(default=None)
-    _phase: int | None = PrivateAttr(default=None)  # of which this is the config
+    _phase: int = PrivateAttr(default=-1)  # of which this is the config
 
     def place(self, *path: str | int) -> str:
         """The place of a key, to begin a message with; empty for a config that was not read from text.
@@ -121,9 +121,11 @@ class RunConfig(Strict, SeedSettings):
         >>> parse("policy: {use: p}\\ndata: {use: d}\\nrewards: [{use: r}]", "run.yaml").place("rewards", 0)
         'run.yaml, line 3: rewards.0: '
         """
-        if self._phase is not None and _given_by(self.phases[self._phase], path):
-            path = ("phases", self._phase, *path)
-        return f"{self._source.place(path)}: {'.'.join(map(str, path))}: " if self._source else ""
+        if self._source is None:
+            return ""
+        own = ("phases", self._phase, *path)
+        path = own if own in self._source.places else path
+        return f"{self._source.place(path)}: {'.'.join(map(str, path))}: "
 
     @contextmanager
     def at(self, *path: str | int) -> Iterator[None]:
@@ -151,14 +153,6 @@ class RunConfig(Strict, SeedSettings):
             view._phase = place
             views.append((phase, view))
         return views
-
-
-def _given_by(phase: PhaseConfig, path: Sequence[str | int]) -> bool:
-    """Whether a key of a run is one that a phase has set."""
-    if path[:1] == ("rewards",):
-        return phase.rewards is not None
-    keys = (*OBJECTIVE_KEYS, "objective") if path[:2] == ("trainer", "objective") else path[1:2]
-    return path[:1] == ("trainer",) and any(key in phase.trainer.model_fields_set for key in keys)
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

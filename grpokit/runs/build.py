@@ -15,8 +15,7 @@ import torch
 
 from grpokit import data, registry
 from grpokit.advantages import AdvantageFn
-from grpokit.config.parts import Component, PromptSource
-from grpokit.config.phases import PhaseConfig
+from grpokit.config.parts import Component, PhaseConfig, PromptSource
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, DataError, PluginError, nearest
