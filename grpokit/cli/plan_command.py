@@ -47,7 +47,6 @@ def plan(
     card = None if gpu is None else cards.by_name(gpu)
     which, own = _phase(config, phase)
     reference = build.objective(own).needs_reference
-    title = f"{name}, phase '{which.name}'" if which.name else name
 
     def planned(changes: tuple[str, ...]) -> tuple[Job, Needs]:
         changed, _ = presets.read_config(source, [*(overrides or []), *changes])
@@ -56,7 +55,12 @@ def plan(
 
     planner = Planner(planned)
     card = card or cards.here()
-    fits = _print_card(planner, card, title, source, overrides or []) if card else _print_cards(planner, title)
+    title = f"{name}, phase '{which.name}'" if which.name else name
+    fits = True
+    if card is None:
+        _print_cards(planner, title)
+    else:
+        fits = _print_card(planner, card, title, source, overrides or [])
     _print("\nassumed", *(f"  {line}" for line in table.assumptions(planner.on(card or cards.CARDS[0]))))
     if not fits:
         raise typer.Exit(FAILED)
@@ -68,27 +72,24 @@ def _phase(config: RunConfig, name: str | None) -> tuple[PhaseConfig, RunConfig]
     Raises:
         UsageError: there is no such phase.
     """
-    phases = config.phased()
-    names = [phase.name for phase, _ in phases]
-    if name is None or name in names:
-        return phases[names.index(name) if name else 0]
-    known = f"The phases are {', '.join(names)}." if names != [""] else "This run has no phases."
-    raise UsageError(f"There is no phase '{name}'{nearest(name, names)}. {known}")
+    phases = {phase.name: (phase, own) for phase, own in config.phased()}
+    if name is None or name in phases:
+        return phases[name or next(iter(phases))]
+    known = f"The phases are {', '.join(phases)}." if config.phases else "This run has no phases."
+    raise UsageError(f"There is no phase '{name}'{nearest(name, phases)}. {known}")
 
 
-def _print_cards(planner: Planner, name: str) -> bool:
+def _print_cards(planner: Planner, name: str) -> None:
     """A line for each known card, which is never a failure."""
     from grpokit.plan import table
     from grpokit.plan.cards import CARDS
     from grpokit.plan.remedies import words
 
-    estimates = [planner.on(card) for card in CARDS]
     _print(f"{name}: a training step, by card\n")
     advice = {card.name: planner.remedies(card) for card in CARDS}
     helpful = {card.name: advice[card.name] for card in CARDS if planner.on(card, words(advice[card.name])).fits}
-    console().print(table.cards(estimates, helpful))
+    console().print(table.cards([planner.on(card) for card in CARDS], helpful))
     _print("\n--gpu NAME shows the parts and the phases of one card.")
-    return True
 
 
 def _print_card(planner: Planner, card: Card, name: str, source: str, overrides: Sequence[str]) -> bool:
@@ -100,8 +101,7 @@ def _print_card(planner: Planner, card: Card, name: str, source: str, overrides:
     estimate = planner.on(card)
     _print(f"{name} on {table.title(card)}\n")
     console().print(table.memory(estimate))
-    times = table.time(estimate)
-    if times is not None:
+    if times := table.time(estimate):
         _print()
         console().print(times)
     moment, most = estimate.peak
@@ -112,17 +112,14 @@ def _print_card(planner: Planner, card: Card, name: str, source: str, overrides:
     remedies = planner.remedies(card)
     changes = words(remedies)
     after = planner.on(card, changes)
+    moment, least = after.peak
     if not after.fits:
-        moment, least = after.peak
-        _print(
-            f"No change that the plan knows makes it fit. With all of them it needs {table.number(least / GIB)} GiB in "
-            f"'{moment}':",
-            f"  {shlex.join(changes)}",
-        )
+        all_of_them = f"With all of them it needs {table.number(least / GIB)} GiB in '{moment}'"
+        _print(f"No change that the plan knows makes it fit. {all_of_them}:", f"  {shlex.join(changes)}")
         return False
     seconds = sum(after.seconds().values())
     time = f" and {table.number(seconds)} s a step" if seconds else ""
-    _print(f"It fits with {table.number(after.peak[1] / GIB)} GiB{time} after these changes:")
+    _print(f"It fits with {table.number(least / GIB)} GiB{time} after these changes:")
     _print(*(f"  {shlex.join(remedy.words)}  ({remedy.price})" for remedy in remedies))
     changed = {word.partition("=")[0] for word in changes}
     others = [word for word in overrides if word.partition("=")[0] not in changed]
@@ -131,6 +128,5 @@ def _print_card(planner: Planner, card: Card, name: str, source: str, overrides:
 
 
 def _print(*lines: str) -> None:
-    out = console()
     for line in lines or ("",):
-        out.print(line, markup=False, soft_wrap=True)
+        console().print(line, markup=False, soft_wrap=True)

@@ -13,7 +13,8 @@ from grpokit.errors import nearest, shown
 from grpokit.files import PLAIN_NAME
 
 _BRANCHES = ("str", "constrained-str", "Component")  # a component is a name or a group of keys
-_EXPECTED = {  # pydantic's kinds of mistake, in our words; its own words for any other
+_EXPECTED = {  # pydantic's kinds of mistake, in our words
+    "bool_type": "true or false",
     "int_type": "a whole number",
     "float_type": "a number",
     "finite_number": "a finite number",
@@ -51,29 +52,27 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> s
     """
     lines = []
     for issue in error.errors():
-        value = issue["input"]
+        kind, value = issue["type"], issue["input"]
         branch = next((i for i, p in enumerate(issue["loc"]) if i >= 2 and p in _BRANCHES), None)
         text = branch is not None and issue["loc"][branch] != "Component"
-        if (text and isinstance(value, dict)) or (branch is not None and issue["type"] == "model_type"):
+        if (text and isinstance(value, dict)) or (branch is not None and kind == "model_type"):
             continue  # a name or a group of keys would do: only the mistakes of the nearer one are listed
         path = tuple(p for i, p in enumerate(issue["loc"]) if i != branch and p != "[key]")
-        place, key = source.place(path), ".".join(map(str, path))
-        if issue["type"] == "extra_forbidden":
+        key = ".".join(map(str, path))
+        if kind == "extra_forbidden":
             known = _beside(path, model)
             hint = key_for(str(path[-1]), model) or nearest(str(path[-1]), known)
-            lines.append(f"{place}: unknown key '{key}'{hint}. Known keys: {', '.join(known)}.")
-        elif issue["type"] == "missing":
-            lines.append(f"{place}: the key '{key}' is missing.")
-        elif issue["type"] == "value_error":  # keys of one group that do not go together
-            what = str(issue["ctx"]["error"])
-            lines.append(f"{place}: {key or 'config'}: {what}.")
+            what = f"unknown key '{key}'{hint}. Known keys: {', '.join(known)}"
+        elif kind == "missing":
+            what = f"the key '{key}' is missing"
+        elif kind == "value_error":  # keys of one group that do not go together
+            what = f"{key or 'config'}: {issue['ctx']['error']}"
         else:
-            words = _EXPECTED.get(issue["type"])
             context = {k: int(v) if isinstance(v, float) else v for k, v in issue.get("ctx", {}).items()}  # 0, not 0.0
-            expected = f"expected {words.format(**context)}" if words else issue["msg"][0].lower() + issue["msg"][1:]
-            remedy = "" if text else _remedy(issue["type"], key, value, context)
-            expected += " or keys with `use`" * text
-            lines.append(f"{place}: {key}: {expected}, got {shown(value)}{remedy}.")
+            own = f"expected {_EXPECTED.get(kind, 'another value')}".format(**context)
+            remedy = "" if text else _remedy(kind, key, value, context)
+            what = f"{key}: {own}{' or keys with `use`' * text}, got {shown(value)}{remedy}"
+        lines.append(f"{source.place(path)}: {what}.")
     return "\n".join(dict.fromkeys(lines))
 
 
@@ -87,29 +86,21 @@ def key_for(name: str, model: type[BaseModel]) -> str:
     name = name.lower().replace("-", "_")
     if name in ADVICE:
         return f" ({ADVICE[name]})"
-    homes = [f"{group}.{name}" for group, fields in groups(model).items() if name in fields and name != "use"]
+    homes = [
+        f"{group}.{name}"
+        for group, field in model.model_fields.items()
+        if name in getattr(field.annotation, "model_fields", ()) and name != "use"
+    ]
     keys = KEYS.get(name) or homes or [key for key in model.model_fields if key == name]
     return f" (did you mean {' or '.join(map(repr, keys))}?)" if keys else ""
-
-
-def groups(model: type[BaseModel]) -> dict[str | int, list[str]]:
-    """Group -> its keys, for each part of a config that is a group with fixed keys."""
-    annotations = {name: field.annotation for name, field in model.model_fields.items()}
-    return {
-        name: list(kind.model_fields)
-        for name, kind in annotations.items()
-        if isinstance(kind, type) and issubclass(kind, BaseModel)
-    }
 
 
 def _beside(path: Path, model: type[BaseModel]) -> list[str]:
     """The keys of the group that a key is in."""
     for part in path[:-1]:
-        if isinstance(part, int):
-            continue
-        annotation = model.model_fields[str(part)].annotation
-        kinds = (annotation, *get_args(annotation))
-        model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
+        if isinstance(part, str):
+            annotation = model.model_fields[part].annotation
+            model = next(kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields"))
     return list(model.model_fields)
 
 

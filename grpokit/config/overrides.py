@@ -62,21 +62,16 @@ def apply(data: dict[str, Any], override: str, source: Source) -> None:
     path: list[str | int] = []
     here: Any = data
     for i, part in enumerate(parts):
-        group = ".".join(parts[:i])
-        if isinstance(here, list):
-            if part not in map(str, range(len(here))):
-                raise ConfigError(
-                    f"The override {shown(override)}: {group} is a list of {len(here)}, whose entries are numbered "
-                    f"from 0; got {shown(part)}.",
-                    page="configs",
-                )
+        if isinstance(here, list) and part in map(str, range(len(here))):
             path.append(int(part))
         elif isinstance(here, dict):
             path.append(part)
         else:
-            raise ConfigError(
-                f"The override {shown(override)}: {group} is a single value, not a group of keys.", page="configs"
-            )
+            kind = "a single value, not a group of keys"
+            if isinstance(here, list):
+                kind = f"a list of {len(here)}, whose entries are numbered from 0; got {shown(part)}"
+            group = ".".join(parts[:i])
+            raise ConfigError(f"The override {shown(override)}: {group} is {kind}.", page="configs")
         if i == len(parts) - 1:
             here[path[-1]] = value
         elif isinstance(here, dict) and here.get(part) is None:  # missing, or nothing follows its colon
