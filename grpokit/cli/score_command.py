@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,18 +84,8 @@ def score(
             )
         _score_run(path, reward or [], words or [], out)
         return
-    if bool(reward) == bool(config):
-        raise UsageError("Name rewards with --reward, once or several times, or by --config PRESET_OR_FILE.")
-    from grpokit.config import presets
-
-    settings = presets.read_config(config, words or [])[0] if config else None  # before torch is imported
-    from grpokit.runs import build_rewards
-
-    terms, uses = _rewards(reward or [], words or [], settings)
-    try:
+    with _rewards(reward or [], words or [], config) as (terms, uses, settings):
         tally, rows = _scored(_entries(path, files, settings, max_pixels), terms, uses, out, batch_size)
-    finally:
-        build_rewards.close(terms)
     _show(tally, rows, out, weighted=settings is not None, as_json=as_json)
 
 
@@ -111,21 +102,31 @@ def _score_run(run: Path, names: Sequence[str], words: Sequence[str], out: Path 
         print(line)
 
 
+@contextmanager
 def _rewards(
-    names: Sequence[str], words: Sequence[str], settings: RunConfig | None
-) -> tuple[Sequence[RewardTerm], Sequence[str]]:
-    """The rewards of --reward or of a config, and the names that plugins know them by."""
+    names: Sequence[str], words: Sequence[str], config: str | None
+) -> Iterator[tuple[Sequence[RewardTerm], Sequence[str], RunConfig | None]]:
+    """The rewards of --reward or of --config, the names that plugins know them by, and the config."""
+    if bool(names) == bool(config):
+        raise UsageError("Name rewards with --reward, once or several times, or by --config PRESET_OR_FILE.")
     from grpokit import registry
+    from grpokit.config import presets
+
+    settings = presets.read_config(config, words)[0] if config else None  # before torch is imported
     from grpokit.rewards.terms import RewardTerm, as_terms
     from grpokit.runs import build_rewards
 
     if settings is not None:
-        return as_terms(build_rewards.rewards(settings)), [reward.use for reward in settings.rewards]
-    terms = [
-        RewardTerm(name=name.rpartition(":")[2], reward=registry.create("reward", name, params))
-        for name, params in _parameters(names, words).items()
-    ]
-    return as_terms(terms), names
+        terms, names = build_rewards.rewards(settings), [reward.use for reward in settings.rewards]
+    else:
+        terms = [
+            RewardTerm(name=name.rpartition(":")[2], reward=registry.create("reward", name, params))
+            for name, params in _parameters(names, words).items()
+        ]
+    try:
+        yield as_terms(terms), names, settings
+    finally:
+        build_rewards.close(terms)
 
 
 def _parameters(names: Sequence[str], words: Sequence[str]) -> Mapping[str, dict[str, Any]]:
