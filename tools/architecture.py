@@ -75,8 +75,9 @@ MAY_IMPORT = {
     "report": "errors files images config run_folder evaluation",
     "runs": "errors files knobs types images sampling policy processes advantages objectives data registry config "
     "rewards tracking training guards trainer phases evaluation run_folder report",
-    "notebook": "errors types images trainer tracking phases evaluation runs",
-    "testing": "errors types flow sampling policy data registry config rewards tracking training runs",
+    "notebook": "types trainer tracking phases evaluation runs",
+    "testing": "errors _lazy types flow sampling policy objectives data registry config rewards tracking training "
+    "evaluation runs",
     "doctor": "errors registry scaffold trainer",
     "cli": "errors files types images policy processes data registry config scaffold rewards tracking training "
     "trainer phases evaluation run_folder report runs plan testing doctor",

@@ -15,11 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any, overload
 
-from PIL import Image
-
 from grpokit.evaluation.held_out import Evaluation
-from grpokit.images import Drawable
 from grpokit.phases.phased_trainer import PhasedTrainer
+from grpokit.runs.contact_sheet import thumbnail
 from grpokit.runs.run import Watcher
 from grpokit.tracking.progress import Course, Eta, IntervalLines, score_text, sparkline
 from grpokit.tracking.step_report import StepReport
@@ -27,7 +25,6 @@ from grpokit.trainer import Trainer
 from grpokit.types import Sample
 
 _PAUSE = 1.0  # seconds between two states of the block
-_PIXELS = 192  # the longer side of a picture
 _print = functools.partial(print, flush=True)
 
 
@@ -45,7 +42,7 @@ def watch(trainer: Trainer | PhasedTrainer | None = None, *, samples: int = 4) -
     Args:
         trainer: takes its remaining steps: `for report in watch(trainer)`. Without one the result is a watcher for
             `grpokit.runs.train.train(config, watcher=watch())`.
-        samples: how many of the newest samples are shown: held-out ones of an evaluation, else one of each group.
+        samples: how many of the newest samples are shown, the first of each group.
 
     Returns:
         The reports of the steps, or the watcher.
@@ -76,7 +73,7 @@ class _Block:
         self.most, self.course, self.eta = most, Course(), Eta()
         self.rewards: dict[str, list[float]] = {}
         self.warnings: list[str] = []
-        self.state, self.pictures, self.held_out, self.shown = "", "", False, -math.inf
+        self.state, self.pictures, self.shown = "", "", -math.inf
         self.display: Any = None
 
     def start(self, trainer: Trainer | PhasedTrainer) -> None:
@@ -101,8 +98,7 @@ class _Block:
         self.warnings += [f"step {report.step}: {line}" for line in report.warnings]
         last = report.step == self.trainer.steps or bool(self.trainer.converged)
         if last or time.monotonic() - self.shown >= _PAUSE:
-            if not self.held_out:
-                self.draw(f"training samples of step {report.step}", report.rollout.samples, report.totals.tolist())
+            self.draw(f"training samples of step {report.step}", report.rollout.samples, report.totals.tolist())
             self.show()
 
     def evaluating(self, samples: int) -> None:
@@ -115,7 +111,7 @@ class _Block:
         means = "  ".join(f"{name} {score_text(mean)}" for name, mean in evaluation.means().items())
         line = f"held-out prompts after step {step}: {means}"
         self.say(line)
-        self.held_out, self.state = True, ""
+        self.state = ""
         self.draw(line, evaluation.samples, evaluation.scores.totals.tolist())
         self.show()
 
@@ -126,7 +122,7 @@ class _Block:
             if self.display is not None and sample.group not in firsts and len(firsts) < self.most:
                 caption = f"{score_text(total)}: {escape(sample.prompt.text[:200])}"
                 firsts[sample.group] = (
-                    f'<figure style="margin:4px;display:inline-block;vertical-align:top;max-width:{_PIXELS}px">'
+                    '<figure style="margin:4px;display:inline-block;vertical-align:top;max-width:192px">'
                     f"{_picture(sample)}<figcaption>{caption}</figcaption></figure>"
                 )
         self.pictures = f"<div>{escape(title)}</div><div>{''.join(firsts.values())}</div>"
@@ -165,15 +161,10 @@ def _display() -> Any:
 
 def _picture(sample: Sample) -> str:
     """A sample's output as HTML."""
-    output = sample.output
-    if isinstance(output, Drawable) and not isinstance(output, Image.Image):
-        output = Image.open(io.BytesIO(output._repr_png_()))
-    if not isinstance(output, Image.Image):
-        return f'<pre style="white-space:pre-wrap">{escape(str(output)[:400])}</pre>'
-    picture = output.convert("RGB")
-    picture.thumbnail((_PIXELS, _PIXELS))
+    picture = thumbnail(sample)
+    if picture is None:
+        return f'<pre style="white-space:pre-wrap">{escape(str(sample.output)[:400])}</pre>'
     file = io.BytesIO()
     picture.save(file, "PNG")
     data = base64.b64encode(file.getvalue()).decode()
-    alt = escape(sample.prompt.text)
-    return f'<img style="width:100%;min-width:96px" alt="{alt}" src="data:image/png;base64,{data}">'
+    return f'<img style="width:100%" alt="{escape(sample.prompt.text)}" src="data:image/png;base64,{data}">'

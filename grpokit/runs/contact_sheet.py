@@ -48,7 +48,7 @@ def contact_sheet(columns: Mapping[str, Sequence[Sample]], path: Path) -> None:
         draw.text((_GAP, top), caption, fill="black", font=font)
         for side, title in enumerate(columns):
             for place, sample in enumerate(row[title][:each]):
-                if picture := _picture(sample):
+                if picture := thumbnail(sample):
                     sheet.paste(picture, (_GAP + (side * each + place) * (_CELL + _GAP), top + _LINE + _GAP))
                     pictures += 1
     if pictures:
@@ -56,8 +56,8 @@ def contact_sheet(columns: Mapping[str, Sequence[Sample]], path: Path) -> None:
             sheet.save(temporary, format="PNG")
 
 
-def _picture(sample: Sample) -> Image.Image | None:
-    """What can be seen of a sample, in the size of a cell; the pixels of a small picture are made larger."""
+def thumbnail(sample: Sample) -> Image.Image | None:
+    """What can be seen of a sample, 192 pixels wide or high; the pixels of a small picture are made larger."""
     picture = sample.output
     if isinstance(picture, Drawable):
         picture = Image.open(io.BytesIO(picture._repr_png_()))
