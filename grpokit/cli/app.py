@@ -92,27 +92,14 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    if context.invoked_subcommand != "train":
-        for_one_process(f"grpokit {context.invoked_subcommand}")
-
-
-def for_one_process(what: str) -> None:
-    """Refuse a command that does not share its work among the processes of torchrun.
-
-    Args:
-        what: the command.
-
-    Raises:
-        UsageError: there are several.
-    """
-    if started_together() > 1:
-        raise UsageError(f"{what} runs in one process. Start it without torchrun.")
+    command = f"{context.invoked_subcommand}{' --dry-run' * ('--dry-run' in sys.argv)}"
+    if command != "train" and started_together() > 1:
+        raise UsageError(f"grpokit {command} runs in one process. Start it without torchrun.")
 
 
 def started_together() -> int:
     """The number of processes that torchrun started to train together."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    return int(size) if size.isdecimal() else 1
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_first() -> bool:
@@ -154,11 +141,8 @@ def _another_says(error: GrpokitError) -> bool:
     """Whether process 0 prints this error too; it gets time for that, since torchrun ends all after the first exit."""
     if is_first():
         return False
-    if "grpokit.processes.team" not in sys.modules:
-        if os.environ.get("LOCAL_RANK") != "0":
-            # Only the command line and its files were read. If the first process of this machine has found the same in
-            # them, torchrun ends this one meanwhile.
-            time.sleep(2)
+    if "grpokit.processes.team" not in sys.modules:  # only the command line and its files were read
+        time.sleep(2)  # torchrun ends this process meanwhile if the first one has found the same in them
         return False
     from grpokit.processes.team import all_know, wait_for_first
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpokit.cli.app import FAILED, app, console
+from grpokit.cli.app import FAILED, app, console, grid
 from grpokit.cli.options import Json, Prompts, PromptsFile, read_prompts
 from grpokit.config.overrides import parse_parameters
 from grpokit.errors import PluginError, UsageError, address, counted, nearest
@@ -101,23 +101,17 @@ def _facts(kind: str, name: str) -> dict[str, Any]:
 
 
 def _list_plugins() -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     from grpokit import registry
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("kind", "name", "package", "what it does"):
-        table.add_column(title, no_wrap=title in ("kind", "name"))
+    rows = []
     for row in _plugin_rows():
-        cells = (row["kind"], row["name"], f"{row['package']} {row['version']}")
-        mark = Text("" if row["state"] == "ok" else f"{row['state']}: ", style="red")
-        table.add_row(*map(Text, cells), mark.append(row["summary"], ""))  # as Text: brackets in it are no markup
-    out = console()
-    out.print(table)
-    for (kind, name), choices in registry.clashes().items():
-        words = " or ".join(f"'{choice}' (of {package})" for choice, package in choices.items())
-        out.print(f"The {kind} name '{name}' is ambiguous: write {words}.", markup=False, soft_wrap=True)
+        mark = "" if row["state"] == "ok" else f"{row['state']}: "
+        rows.append([row["kind"], row["name"], f"{row['package']} {row['version']}", f"{mark}{row['summary']}"])
+    titles, out = ("kind", "name", "package", "what it does"), console()
+    out.print(grid(titles, rows, words=titles))
+    for clash in registry.clashes():
+        choices = " or ".join(f"'{name}' (of {package})" for name, package in clash.choices.items())
+        out.print(f"The {clash.kind} name '{clash.name}' is ambiguous: write {choices}.", markup=False, soft_wrap=True)
     for plugin in registry.plugins():
         if plugin.error:
             out.print(f"{plugin.name}: {plugin.error}", markup=False, soft_wrap=True)

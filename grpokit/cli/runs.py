@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from grpokit.cli.app import FAILED, INTERRUPTED, app, console, for_one_process, grid, is_first, started_together
+from grpokit.cli.app import FAILED, INTERRUPTED, app, console, grid, is_first, started_together
 from grpokit.cli.config_options import ConfigCommand
 from grpokit.cli.options import Overrides, Source
 from grpokit.errors import RunError, UsageError, counted
@@ -46,7 +46,6 @@ def train(
     if dry_run:
         from grpokit.runs.dry_run import dry_run as lines
 
-        for_one_process("grpokit train --dry-run")
         for line in lines(config, name=name):
             console().print(line, markup=False, soft_wrap=True)
         print("\nNothing was trained and nothing was written. `grpokit plan` estimates memory and time on a GPU.")
