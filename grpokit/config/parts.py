@@ -41,9 +41,9 @@ def _describe(schema: dict[str, Any], model: type) -> None:
 
 
 class Base(BaseModel):
-    """A group of keys."""
+    """A group of keys; their values are not converted."""
 
-    model_config = ConfigDict(json_schema_extra=_describe)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, json_schema_extra=_describe)
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -58,9 +58,9 @@ class Base(BaseModel):
 
 
 class Strict(Base):
-    """A group of known keys; their values are not converted."""
+    """A group of known keys."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="after")
     def _numbers_that_fit_together(self) -> Self:
@@ -76,7 +76,7 @@ class Strict(Base):
 class Component(Base):
     """`use: name` and the component's own flat parameters next to it."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow")
 
     use: Text = Field(description="a plugin's name for it, `plugin:name`, or `package.module:function`")
 
@@ -88,8 +88,6 @@ class Component(Base):
 
 class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no dataclass itself, so frozen or not
     """A reward in the mix; all other keys go to its factory."""
-
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     name: Text | None = Field(default=None, description="its name in metrics; by default what `use` says")
     workers: int = Field(default=0, ge=0, le=256, description="processes that it runs in; 0: the run's own")
@@ -140,18 +138,17 @@ class PromptSource(Strict):
     split: Text | None = Field(default=None, description="the dataset's split")
 
     @model_validator(mode="after")
-    def _pictures_of_prompts(self) -> PromptSource:
-        alone = [name for name in ("targets", "images") if self.prompts is None and getattr(self, name)]
-        if alone:  # without this check it would be ignored
-            raise ValueError(f"'{alone[0]}' goes with 'prompts', which is not set")
+    def _keys_that_go_together(self) -> PromptSource:
+        for key, other in (("targets", "prompts"), ("images", "prompts"), ("subset", "dataset")):
+            if getattr(self, key, None) and getattr(self, other) is None:  # without this check it would be ignored
+                raise ValueError(f"'{key}' goes with '{other}', which is not set")
         return self
 
 
 class DataConfig(PromptSource):
     """Where prompts come from: exactly one of `prompts`, `dataset` and `use`."""
 
-    # a source's own keys are allowed beside `use` only, which is checked below
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow")  # a function's own keys beside `use`, which is checked below
 
     dataset: Text | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
     subset: Text | None = Field(default=None, description="the dataset's subset, if it has several")
@@ -170,14 +167,11 @@ class DataConfig(PromptSource):
                 f"give exactly one of prompts, dataset and use; got {' and '.join(sources) or 'none'}. An override of "
                 "one key keeps the others; 'data={prompts: FILE}' replaces them all"
             )
-        for name in ("max_pixels", "columns"):
-            if self.use is not None and getattr(self, name):
-                raise ValueError(f"'{name}' does not go with 'use': a function gives prompts with their pictures")
+        if self.use is not None and (self.max_pixels or self.columns):
+            raise ValueError("max_pixels and columns do not go with use: a function gives prompts with their pictures")
         unknown = next(iter(self.model_extra or {}), None)
         if unknown and self.use is None:
             raise ValueError(f"unknown key '{unknown}'{nearest(unknown, type(self).model_fields)}")
-        if self.subset and self.dataset is None:
-            raise ValueError("'subset' goes with 'dataset', which is not set")
         return self
 
 

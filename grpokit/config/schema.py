@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from grpokit import files
 from grpokit.config.mistakes import explain
@@ -93,21 +93,14 @@ class RunConfig(Strict, SeedSettings):
     run: RunSettings = Field(default_factory=RunSettings)
     trackers: TrackersConfig = Field(default_factory=TrackersConfig)
 
-    @field_validator("phases")
-    @classmethod
-    def _names_of_their_own(cls, phases: list[PhaseConfig]) -> list[PhaseConfig]:
-        names = [phase.name for phase in phases]
-        double = next((name for name in names if names.count(name) > 1), None)
-        if double is not None:
-            raise ValueError(f"two phases are called '{double}'; give each its own name")
-        return phases
-
     @model_validator(mode="after")
     def _keys_that_go_together(self) -> RunConfig:
         if self.eval.split is not None and self.data.dataset is None:
             raise ValueError("eval.split needs data.dataset, which is not set (set it to null to remove it)")
         if self.phases and "steps" in self.trainer.model_fields_set:
             raise ValueError("trainer.steps cannot be set with phases: each phase has steps, and rounds repeats them")
+        if len({phase.name for phase in self.phases}) < len(self.phases):
+            raise ValueError("two phases have the same name; give each its own")
         if self.rounds > 1 and not self.phases:
             raise ValueError("rounds repeats phases, but there are no phases")
         return self

@@ -143,7 +143,7 @@ MISTAKES = {
     "columns of a function": (
         POLICY + "data: {use: a, columns: {prompt: t}}\n" + REWARDS,
         2,
-        ["'columns' does not go with 'use'"],
+        ["do not go with use"],
     ),
     "targets of no held-out prompts": (
         GOOD + "eval: {targets: t}\n",

@@ -180,7 +180,7 @@ MISTAKES = {
     "phases.0.policy=firts": "phases.0.policy: there is no policy 'firts' (did you mean 'first'?): 'tests.two_halves",
     "phases.0={name: a, steps: 2}": "phases.0.policy: no policy is named: 'tests.two_halves:both' gives",
     "phases=[] rounds=1": "line 2: policy: no policy is named: 'tests.two_halves:both' gives the policies first",
-    "phases.1.name=a": "phases.1.name=a': phases: two phases are called 'a'; give each its own name",
+    "phases.1.name=a": "phases.1.name=a': config: two phases have the same name",
     "phases.1.name=a/b": "phases.1.name: expected letters, digits, - and _, at most 40, got 'a/b'",
     "trainer.steps=5": "trainer.steps cannot be set with phases",
     "phases.0.trainer={steps: 3}": "steps goes next to the phase's name, as in {name: first, steps: 50}",
