@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from grpokit.testing import Check, LadderReport, Outcome
 
 _KINDS = ("policy", "reward", "preset", "advantage", "objective", "placement", "command")
-_STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
 @app.command()
@@ -107,14 +106,14 @@ def _list_plugins() -> None:
     for row in _plugin_rows():
         mark = "" if row["state"] == "ok" else f"{row['state']}: "
         rows.append([row["kind"], row["name"], f"{row['package']} {row['version']}", f"{mark}{row['summary']}"])
-    titles, out = ("kind", "name", "package", "what it does"), console()
-    out.print(grid(titles, rows, words=titles))
+    titles = ("kind", "name", "package", "what it does")
+    console().print(grid(titles, rows, words=titles))
     for clash in registry.clashes():
         choices = " or ".join(f"'{name}' (of {package})" for name, package in clash.choices.items())
-        out.print(f"The {clash.kind} name '{clash.name}' is ambiguous: write {choices}.", markup=False, soft_wrap=True)
+        print(f"The {clash.kind} name '{clash.name}' is ambiguous: write {choices}.")
     for plugin in registry.plugins():
         if plugin.error:
-            out.print(f"{plugin.name}: {plugin.error}", markup=False, soft_wrap=True)
+            print(f"{plugin.name}: {plugin.error}")
 
 
 def _plugin_rows() -> Iterator[dict[str, str]]:
@@ -175,9 +174,9 @@ def check(
         report = "" if ladder is None else _report(ladder, results)
     _print_results(results)
     for line in _warning_lines(records):
-        console().print(line, markup=False, soft_wrap=True)
+        print(line)
     if report:
-        console().print(f"\n{report}\n", markup=False, soft_wrap=True)
+        print(f"\n{report}\n")
     counts = Counter(outcome.state for outcome in results)
     passes, failures = counts["ok"], counts["failed"]
     summary = [f"{failures} of {passes + failures} checks failed" if failures else f"all {passes} checks passed"]
@@ -279,16 +278,13 @@ def doctor(as_json: Json = False) -> None:
     It looks at packages, plugins, weights and torch, and trains a tiny policy. It takes less than a minute and fetches
     nothing. The exit code is 1 if something is wrong.
     """
-    from rich.text import Text
-
     from grpokit.doctor.environment import examine
 
     findings = []
     for finding in examine():
         findings.append(finding)
         if not as_json:
-            state = Text(f"{finding.state:<8}", style=_STYLES[finding.state])
-            console().print(state.append(f" {finding.area:<11} {finding.what}", ""), soft_wrap=True)
+            print(f"{finding.state:<8} {finding.area:<11} {finding.what}", flush=True)
             print(end=textwrap.indent(f"{finding.advice}\n" if finding.advice else "", " " * 21))
     problems, notes = (sum(finding.state == state for finding in findings) for state in ("problem", "note"))
     if as_json:

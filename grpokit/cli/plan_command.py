@@ -61,7 +61,7 @@ def plan(
         _print_cards(planner, title)
     else:
         fits = _print_card(planner, card, title, source, overrides or [])
-    _print("\nassumed", *(f"  {line}" for line in table.assumptions(planner.on(card or cards.CARDS[0]))))
+    print("\nassumed", *table.assumptions(planner.on(card or cards.CARDS[0])), sep="\n  ")
     if not fits:
         raise typer.Exit(FAILED)
 
@@ -80,16 +80,16 @@ def _phase(config: RunConfig, name: str | None) -> tuple[PhaseConfig, RunConfig]
 
 
 def _print_cards(planner: Planner, name: str) -> None:
-    """A line for each known card, which is never a failure."""
+    """A line for each known card."""
     from grpokit.plan import table
     from grpokit.plan.cards import CARDS
     from grpokit.plan.remedies import words
 
-    _print(f"{name}: a training step, by card\n")
+    print(f"{name}: a training step, by card\n")
     advice = {card.name: planner.remedies(card) for card in CARDS}
     helpful = {card.name: advice[card.name] for card in CARDS if planner.on(card, words(advice[card.name])).fits}
     console().print(table.cards([planner.on(card) for card in CARDS], helpful))
-    _print("\n--gpu NAME shows the parts and the phases of one card.")
+    print("\n--gpu NAME shows the parts and the phases of one card.")
 
 
 def _print_card(planner: Planner, card: Card, name: str, source: str, overrides: Sequence[str]) -> bool:
@@ -99,14 +99,14 @@ def _print_card(planner: Planner, card: Card, name: str, source: str, overrides:
     from grpokit.plan.remedies import words
 
     estimate = planner.on(card)
-    _print(f"{name} on {table.title(card)}\n")
+    print(f"{name} on {table.title(card)}\n")
     console().print(table.memory(estimate))
     if times := table.time(estimate):
-        _print()
+        print()
         console().print(times)
     moment, most = estimate.peak
     fits = "It fits" if estimate.fits else "It does not fit"
-    _print(f"\n{fits}: {table.number(most / GIB)} of {card.usable / GIB:.1f} GiB at the peak, which is in '{moment}'.")
+    print(f"\n{fits}: {table.number(most / GIB)} of {card.usable / GIB:.1f} GiB at the peak, which is in '{moment}'.")
     if estimate.fits:
         return True
     remedies = planner.remedies(card)
@@ -115,18 +115,14 @@ def _print_card(planner: Planner, card: Card, name: str, source: str, overrides:
     moment, least = after.peak
     if not after.fits:
         all_of_them = f"With all of them it needs {table.number(least / GIB)} GiB in '{moment}'"
-        _print(f"No change that the plan knows makes it fit. {all_of_them}:", f"  {shlex.join(changes)}")
+        print(f"No change that the plan knows makes it fit. {all_of_them}:\n  {shlex.join(changes)}")
         return False
     seconds = sum(after.seconds().values())
     time = f" and {table.number(seconds)} s a step" if seconds else ""
-    _print(f"It fits with {table.number(least / GIB)} GiB{time} after these changes:")
-    _print(*(f"  {shlex.join(remedy.words)}  ({remedy.price})" for remedy in remedies))
+    print(f"It fits with {table.number(least / GIB)} GiB{time} after these changes:")
+    for remedy in remedies:
+        print(f"  {shlex.join(remedy.words)}  ({remedy.price})")
     changed = {word.partition("=")[0] for word in changes}
     others = [word for word in overrides if word.partition("=")[0] not in changed]
-    _print(f"  {shlex.join(['grpokit', 'train', source, *others, *changes])}")
+    print(f"  {shlex.join(['grpokit', 'train', source, *others, *changes])}")
     return False
-
-
-def _print(*lines: str) -> None:
-    for line in lines or ("",):
-        console().print(line, markup=False, soft_wrap=True)

@@ -47,7 +47,7 @@ def train(
         from grpokit.runs.dry_run import dry_run as lines
 
         for line in lines(config, name=name):
-            console().print(line, markup=False, soft_wrap=True)
+            print(line, flush=True)
         print("\nNothing was trained and nothing was written. `grpokit plan` estimates memory and time on a GPU.")
         return
     from grpokit.cli.progress import watch
@@ -101,15 +101,14 @@ def sweep(
     from grpokit.cli.progress import watch
     from grpokit.runs import sweep as sweeping
 
-    screen = console()
     again = shlex.join(["grpokit", "sweep", source, *values, *(["--dir", str(folder)] if folder else [])])
     try:
         swept = sweeping.sweep(
             source,
             points,
             folder=folder,
-            say=lambda line: screen.print(line, markup=False, soft_wrap=True),
-            watching=lambda: watch(screen),
+            say=print,
+            watching=lambda: watch(console()),
         )
     except KeyboardInterrupt:
         print(f"Stopped at once. Continue from the last saved checkpoints with:\n  {again}", file=sys.stderr)
