@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grpokit.cli.app import app, console, grid
-from grpokit.cli.config_options import ConfigCommand
-from grpokit.cli.options import Count, Json, Limit, Overrides, Prompts, PromptsFile, RunOrSource, read_prompts
+from grpokit.cli.options import (
+    ConfigCommand,
+    Count,
+    Json,
+    Limit,
+    Overrides,
+    Prompts,
+    PromptsFile,
+    RunOrSource,
+    read_prompts,
+)
 from grpokit.cli.runs import print_scores, read
 from grpokit.errors import UsageError, counted, shown
 

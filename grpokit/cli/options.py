@@ -1,11 +1,12 @@
-"""Arguments and options that several commands share, each declared once."""
+"""Arguments and options that several commands share, each declared once, and what a command with a config is."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from grpokit.errors import UsageError
 
@@ -32,6 +33,10 @@ PromptsFile = Annotated[
     Path | None,
     typer.Option("--prompts", help="A file of prompts: lines of text, JSON lines, CSV and more, as data.prompts."),
 ]
+_USUAL = (
+    "trainer.steps, trainer.prompts_per_step, trainer.group_size, trainer.micro_batch_size, trainer.learning_rate, "
+    "trainer.objective, eval.every, run.dir, run.save_every, trackers.use, seed"
+)
 
 
 def read_prompts(
@@ -49,3 +54,35 @@ def read_prompts(
     if prompt:
         return data.as_prompts(prompt, source="--prompt")
     return None if prompts is None else data.read_prompts(prompts, columns=columns)
+
+
+class ConfigCommand(TyperCommand):
+    """A command with KEY=VALUE words that change a config."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of the command.
+
+        Raises:
+            UsageError: an unknown option has the name of a config key.
+        """
+        from grpokit.config.mistakes import key_for
+        from grpokit.config.schema import RunConfig
+
+        known = {name for parameter in self.params for name in parameter.opts} | {"--help"}
+        for name in (word.partition("=")[0] for word in args if word.startswith("--")):
+            hint = "" if name in known else key_for(name.removeprefix("--").rpartition(".")[2], RunConfig)
+            if hint:
+                raise UsageError(
+                    f"There is no option {name}{hint}. Write a setting of the run as KEY=VALUE without dashes, "
+                    "such as trainer.learning_rate=1e-4."
+                )
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the installed presets and the usual keys below the options."""
+        from grpokit import registry
+
+        names = ", ".join(spec.name for _, spec in registry.installed("preset"))
+        for lines in (f"Presets: {names} (see `grpokit plugins`).", f"Usual keys: {_USUAL} (see `grpokit schema`)."):
+            formatter.write_paragraph()
+            formatter.write_text(lines)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grpokit.cli.app import FAILED, app, console
-from grpokit.cli.config_options import ConfigCommand
-from grpokit.cli.options import Overrides, Source
+from grpokit.cli.options import ConfigCommand, Overrides, Source
 from grpokit.errors import UsageError, nearest
 
 if TYPE_CHECKING:

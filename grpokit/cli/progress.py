@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -100,10 +101,4 @@ def watch(console: Console) -> Iterator[Watcher]:
 
     screen = _Screen(console)
     with screen.bar:
-        yield Watcher(
-            say=screen.say,
-            start=screen.start,
-            step=screen.step,
-            evaluating=screen.evaluating,
-            evaluated=screen.evaluated,
-        )
+        yield Watcher(**{callback.name: getattr(screen, callback.name) for callback in fields(Watcher)})

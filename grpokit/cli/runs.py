@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from grpokit.cli.app import FAILED, INTERRUPTED, app, console, grid, is_first, started_together
-from grpokit.cli.config_options import ConfigCommand
-from grpokit.cli.options import Overrides, Source
+from grpokit.cli.options import ConfigCommand, Overrides, Source
 from grpokit.errors import RunError, UsageError, counted
 
 Runs = Annotated[

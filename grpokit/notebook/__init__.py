@@ -12,6 +12,7 @@ import io
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from html import escape
 from typing import Any, overload
 
@@ -50,9 +51,7 @@ def watch(trainer: Trainer | PhasedTrainer | None = None, *, samples: int = 4) -
     block = _Block(samples)
     if trainer is not None:
         return _steps(trainer, block)
-    return Watcher(
-        say=block.say, start=block.start, step=block.step, evaluating=block.evaluating, evaluated=block.evaluated
-    )
+    return Watcher(**{callback.name: getattr(block, callback.name) for callback in fields(Watcher)})
 
 
 def _steps(trainer: Trainer | PhasedTrainer, block: _Block) -> Iterator[StepReport]:
