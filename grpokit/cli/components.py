@@ -44,7 +44,7 @@ def plugins(
     if name:
         _show_components(name, as_json)
     elif as_json:
-        print(json.dumps(list(_plugin_rows())))
+        print(json.dumps(_plugin_rows()))
     else:
         _list_plugins()
 
@@ -116,23 +116,23 @@ def _list_plugins() -> None:
             print(f"{plugin.name}: {plugin.error}")
 
 
-def _plugin_rows() -> Iterator[dict[str, str]]:
+def _plugin_rows() -> list[dict[str, str]]:
     """A row for each component, and for each plugin that brings none or is broken."""
     from grpokit import registry
 
-    ambiguous = registry.clashes()
-    for kind in _KINDS:
-        for plugin, spec in registry.installed(kind):
-            state = "ambiguous" if (kind, spec.name) in ambiguous else "ok"
+    rows = []
+    ambiguous = {(clash.kind, clash.name) for clash in registry.clashes()}
+    for plugin in registry.plugins():
+        origin = {"package": plugin.package, "version": plugin.version}
+        for spec in plugin.specs:
+            state = "ambiguous" if (spec.kind, spec.name) in ambiguous else "ok"
             cost = ", ".join(filter(None, (getattr(spec, "needs", ""), getattr(spec, "takes", ""))))
             summary = f"{spec.summary} ({cost})" if cost else spec.summary
-            origin = {"package": plugin.package, "version": plugin.version}
-            yield {"kind": kind, "name": spec.name, **origin, "state": state, "summary": summary}
-    for plugin in registry.plugins():
+            rows.append({"kind": spec.kind, "name": spec.name, **origin, "state": state, "summary": summary})
         if plugin.error or not plugin.specs:
             state, summary = ("broken", "see below") if plugin.error else ("ok", "watches runs")
-            origin = {"package": plugin.package, "version": plugin.version}
-            yield {"kind": "plugin", "name": plugin.name, **origin, "state": state, "summary": summary}
+            rows.append({"kind": "plugin", "name": plugin.name, **origin, "state": state, "summary": summary})
+    return sorted(rows, key=lambda row: (*_KINDS, "plugin").index(row["kind"]))
 
 
 @app.command()
