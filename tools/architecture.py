@@ -29,7 +29,7 @@ LEARNING_PATH = ("types", "policy", "sampling", "advantages", "divergence", "obj
 ENGINE = {"trainer", "training", "guards", "processes", "phases"}
 # Lines, docstrings included, or how many there are. They follow the code down, and nothing may grow beyond them.
 LIMITS = {
-    "core": 25196,
+    "core": 24852,
     "root modules": 18,
     "learning path": 1425,
     "trainer.py": 323,
@@ -76,8 +76,7 @@ MAY_IMPORT = {
     "runs": "errors files knobs types images sampling policy processes advantages objectives data registry config "
     "rewards tracking training guards trainer phases evaluation run_folder report",
     "notebook": "types trainer tracking phases evaluation runs",
-    "testing": "errors _lazy types flow sampling policy objectives data registry config rewards tracking training "
-    "evaluation runs",
+    "testing": "errors types flow sampling policy data registry config rewards tracking training runs",
     "doctor": "errors registry scaffold trainer",
     "cli": "errors files types images policy processes data registry config scaffold rewards tracking training "
     "trainer phases evaluation run_folder report runs plan testing doctor",

@@ -108,9 +108,9 @@ def _list_plugins() -> None:
         rows.append([row["kind"], row["name"], f"{row['package']} {row['version']}", f"{mark}{row['summary']}"])
     titles = ("kind", "name", "package", "what it does")
     console().print(grid(titles, rows, words=titles))
-    for clash in registry.clashes():
-        choices = " or ".join(f"'{name}' (of {package})" for name, package in clash.choices.items())
-        print(f"The {clash.kind} name '{clash.name}' is ambiguous: write {choices}.")
+    for (kind, name), choices in registry.clashes().items():
+        words = " or ".join(f"'{choice}' (of {package})" for choice, package in choices.items())
+        print(f"The {kind} name '{name}' is ambiguous: write {words}.")
     for plugin in registry.plugins():
         if plugin.error:
             print(f"{plugin.name}: {plugin.error}")
@@ -121,7 +121,7 @@ def _plugin_rows() -> list[dict[str, str]]:
     from grpokit import registry
 
     rows = []
-    ambiguous = {(clash.kind, clash.name) for clash in registry.clashes()}
+    ambiguous = registry.clashes()
     for plugin in registry.plugins():
         origin = {"package": plugin.package, "version": plugin.version}
         for spec in plugin.specs:

@@ -59,13 +59,11 @@ def spec_of(kind: str, name: str) -> Spec | None:
     return None if is_path(name) else find(kind, name)[1]
 
 
-def clashes() -> Iterator[Clash]:
-    """The names that are ambiguous in this environment."""
-    for kind, name in dict.fromkeys((spec.kind, spec.name) for p in entry_points.plugins() for spec in p.specs):
-        matches = named(kind, name)
-        if len(matches) > 1:
-            choices = {_full_name(owned, matches): owned[0].package for owned in matches}
-            yield Clash(kind=kind, name=name, choices=choices)
+def clashes() -> dict[tuple[str, str], dict[str, str]]:
+    """The names that are ambiguous here: (kind, name) -> name that means one component -> its distribution."""
+    every = dict.fromkeys((spec.kind, spec.name) for plugin in entry_points.plugins() for spec in plugin.specs)
+    choices = {key: {_full_name(owned): owned[0].package for owned in named(*key)} for key in every}
+    return {key: names for key, names in choices.items() if len(names) > 1}
 
 
 def named(kind: str, name: str) -> list[Owned]:

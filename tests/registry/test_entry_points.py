@@ -297,18 +297,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     registry.plugins.cache_clear()
 
 
-def test_two_packages_with_a_plugin_of_the_same_name(site: Path) -> None:
-    """The plugin's name does not settle it, so the distribution's does."""
-    for name in ("first_twin", "second_twin"):
-        distribution(site, name, "twin", MODULE.replace("count_threes", name))
-    with pytest.raises(PluginError) as caught:
-        registry.create("reward", "threes")
-    assert str(caught.value) == (
-        "The reward name 'threes' is ambiguous: write 'first_twin:threes' or 'second_twin:threes'."
-    )
-    assert registry.create("reward", "second_twin:threes")(samples("33")) == [2]
-
-
 RIVALS = """from grpokit import RewardSpec, hookimpl
 
 
