@@ -158,10 +158,7 @@ def test_not_utf8(tmp_path: Path, content: bytes) -> None:
         read_prompts(tmp_path / "p.txt")
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    (tmp_path / "p.txt").write_bytes(b"one\nt\0w\0o\0\n")
-    with pytest.raises(DataError, match=r"p\.txt, line 2, holds a NUL byte: expected UTF-8 text"):
-        read_prompts(tmp_path / "p.txt")
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read as UTF-8 text: embedded null byte"):
         read_prompts(tmp_path / "p\0.txt")
 
@@ -314,18 +311,16 @@ def test_jsonl(tmp_path: Path) -> None:
     assert [round(grey(image), -1) for image in prompts[4].images] == [50, 40]
     assert [len(prompt.images) for prompt in prompts] == [0, 1, 0, 0, 2]
     assert prompts.unopened(4).images[1].size == prompts[4].images[1].size
-    assert prompts.parts(4)[2] == [tmp_path / "b.jpg", tmp_path / "pics/a.png"]
+    assert [image.file for image in prompts.row(4).prompt.images] == [tmp_path / "b.jpg", tmp_path / "pics/a.png"]
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{prompt: 1}", ["p.jsonl, line 3: not JSON", "at column 2"]),
+        ("{prompt: 1}", ["p.jsonl, line 3: not JSON", "column 2"]),
         ('{"prompt": "a"', ["line 3: not JSON"]),
-        ('{"prompt": "a", "prompt": "b"}', ["line 3: cannot be read: the key 'prompt' appears twice"]),
-        ('{"prompt": "a", "n": ' + "9" * 5000 + "}", ["line 3: cannot be read: Exceeds the limit"]),
-        ("[" * 100_000, ["line 3: cannot be read: maximum recursion depth exceeded"]),
-        (r'{"prompt": "a \ud83d"}', ["line 3: the prompt", "an unpaired surrogate"]),
+        ('{"prompt": "a", "n": ' + "9" * 5000 + "}", ["line 3: not JSON (Exceeds the limit"]),
+        ("[" * 100_000, ["line 3: not JSON (maximum recursion depth exceeded"]),
         ('{"prompt": "a", "image": ""}', ["line 3: source is ''; expected a file name"]),
         ('["a"]', ['line 3: expected an object like {"prompt": ...}', "got '[\"a\"]'"]),
         (
@@ -438,10 +433,7 @@ def test_a_column_of_lists_of_pictures(saved: Path) -> None:
     prompts = read_dataset(str(saved / "several"))
     assert [[image.getpixel((0, 0)) for image in prompt.images] for prompt in prompts] == [[(11, 0, 0), (22, 0, 0)], []]
     assert [image.size for image in prompts.unopened(0).images] == [(4, 4)] * 2
-    assert [kind and [type(part) for part in kind] for kind in (prompts.parts(i)[2] for i in (0, 1))] == [
-        [bytes] * 2,
-        None,
-    ]
+    assert [[type(image.file) for image in prompts.row(i).prompt.images] for i in (0, 1)] == [[bytes] * 2, []]
 
 
 def test_one_column_may_have_two_roles(saved: Path) -> None:
@@ -457,12 +449,10 @@ def test_one_column_may_have_two_roles(saved: Path) -> None:
         ("other", {"columns": {"prompt": "captoin"}}, ["no column 'captoin'", "did you mean 'caption'?"]),
         ("one", {"columns": {"image": "pic"}}, ["no column 'pic' for the image", "it has: prompt, target, level"]),
         ("one", {"columns": {"txt": "prompt"}}, ["`columns` maps prompt, target and image, not 'txt'"]),
-        ("splits", {"split": "val"}, ["has no split 'val'", "it has: train, test"]),
-        ("one", {"split": "test"}, ["saved without splits", "'test'"]),
-        ("one", {"subset": "main"}, ["saved without subsets, so it has none called 'main'"]),
+        ("splits", {"split": "val"}, ["without a split 'val'", "train, test"]),
+        ("one", {"split": "test"}, ["saved without a split 'test'"]),
+        ("one", {"subset": "main"}, ["saved without a subset 'main'"]),
         ("jsonl", {"split": "val"}, ["split 'val' cannot be read", "val"]),
-        ("one", {"columns": {"prompt": "level"}}, ["the prompt's column 'level' holds int64; expected texts"]),
-        ("several", {"columns": {"prompt": "words"}}, ["column 'words' holds a group of values; expected texts"]),
         ("empty", {}, ["split 'train' cannot be read", "no data"]),
         ("nowhere", {}, ["nowhere", "cannot be read"]),
     ],
@@ -475,33 +465,17 @@ def test_wrong_dataset(saved: Path, name: str, options: dict[str, Any], words: l
 
 
 def test_a_row_without_text(saved: Path) -> None:
-    prompts = read_dataset(str(saved / "gaps"))
-    with pytest.raises(
-        DataError, match=r"Row 1 of dataset .*gaps, split 'train' has the prompt nothing \(null\); expe"
-    ):
-        prompts[1]
+    with pytest.raises(DataError, match=r"dataset .*gaps, split 'train', row 1 has the prompt nothing \(null\); expe"):
+        read_dataset(str(saved / "gaps"))[1]
+    for name, column, row in (("one", "level", "7"), ("several", "words", "a list of 1")):
+        with pytest.raises(DataError, match=rf"row 0 has the prompt {row}; expected a text.*Name another column"):
+            read_dataset(str(saved / name), columns={"prompt": column})[0]
 
 
-@pytest.mark.parametrize(
-    ("offline", "words"),
-    [
-        (False, r"http://127\.0\.0\.1:9 cannot be reached: .*refused"),  # the port that nobody listens on
-        (True, "HF_HUB_OFFLINE is set"),
-    ],
-)
-def test_a_dataset_of_a_hub_that_is_silent(
-    offline: bool, words: str, datasets: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", offline)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)  # as if the tests' environment did not
-    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
-    began = time.monotonic()
-    with pytest.raises(
-        DataError, match=rf"cannot be read: it is not in the cache, and {words}\. Fetch it on a machine"
-    ):
+def test_a_dataset_that_is_not_in_the_cache(datasets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError, match=r"'org/absent', split 'train' cannot be read: .*\. Fetch it on a machine with"):
         read_dataset("org/absent")
-    assert time.monotonic() - began < 10
-    assert offline == datasets.config.HF_HUB_OFFLINE
 
 
 class Busy(BaseHTTPRequestHandler):
@@ -526,15 +500,6 @@ def test_a_hub_that_answers_anything_can_be_reached(monkeypatch: pytest.MonkeyPa
     assert hub.unreachable("http://127.0.0.1:9") == ""
 
 
-def test_a_dataset_that_comes_from_the_cache_says_so(datasets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
-    table = datasets.Dataset.from_dict({"prompt": ["a"]})
-    monkeypatch.setattr(datasets, "load_dataset", lambda *given, **named: table)
-    with pytest.warns(UserWarning, match=r":9 cannot be reached: .*; the dataset .org/kept. comes from the cache"):
-        assert read_dataset("org/kept")[0].text == "a"
-
-
 def test_datasets_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(DataError, match=r"needs `datasets`\. Run: pip install 'grpokit\[datasets\]'"):
@@ -553,13 +518,13 @@ def test_as_prompts() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("a prompt", "Expected a list of prompts, got the single text 'a prompt'"),
-        ({"prompt": "a"}, "Expected a list of prompts, got a value of type dict"),
-        ({"a", "b"}, "Expected a list of prompts, got a value of type set"),
+        ("a prompt", "Expected a list of prompts, got a str"),
+        ({"prompt": "a"}, "Expected a list of prompts, got a dict"),
+        ({"a", "b"}, "Expected a list of prompts, got a set"),
         ([Prompt(text="x", image="a.png")], r"the text 'a.png' among its pictures; expected a list of pictures"),  # type: ignore[arg-type]
         ([Prompt(text=5)], "Prompt 0 has 5 as its text; expected a text"),  # type: ignore[arg-type]
         (["a", 5], "Prompt 1 is of type int; expected a text or a grpokit.Prompt"),
-        (None, "Expected a list of prompts, got a value of type NoneType"),
+        (None, "Expected a list of prompts, got a NoneType"),
     ],
 )
 def test_no_prompts(given: Any, words: str) -> None:
@@ -596,8 +561,6 @@ def test_hold_out_depends_on_the_seed() -> None:
 @pytest.mark.parametrize(
     ("total", "fraction", "words"),
     [
-        (10, 0.0, "must lie between 0 and 1, got 0.0"),
-        (10, 1.0, "must lie between 0 and 1, got 1.0"),
         (10, 0.01, "Holding out 0.01 of 10 prompts leaves 10 for training and 0 for evaluation"),
         (2, 0.9, "leaves 0 for training and 2 for evaluation"),
     ],
@@ -628,5 +591,5 @@ def test_a_picture_with_too_many_pixels_is_refused_by_its_header(file: Path, tmp
     table = datasets.Dataset.from_dict({"prompt": ["x"], "image": [Image.new("L", (20, 10))]}, features=features)
     table.save_to_disk(tmp_path / "table")
     assert read_dataset(str(tmp_path / "table"), max_pixels=200)[0].image is not None
-    with pytest.raises(DataError, match=r"^Row 0 of dataset .*, column 'image' has 20 x 10 = 200 pixels; the limit is"):
+    with pytest.raises(DataError, match=r"^dataset .*, row 0 has 20 x 10 = 200 pixels; the limit is"):
         read_dataset(str(tmp_path / "table"), max_pixels=199)[0]

@@ -13,7 +13,8 @@ import torch
 from grpokit import RewardTerm, Sample, Trainer, advantages, evaluate
 from grpokit.evaluation.intervals import mean_of_totals
 from grpokit.evaluation.sample_files import find
-from grpokit.evaluation.score_files import Tally, score_files
+from grpokit.evaluation.score_files import score_files, summary
+from grpokit.evaluation.score_files import totals as totals_of_files
 from grpokit.report.scores import changes
 from grpokit.reward_totals import totals
 from grpokit.rewards.scoring import score
@@ -96,11 +97,9 @@ def test_evaluations_files_and_reports_say_the_same(tmp_path: Path) -> None:
     assert found.summary()["reward"] == float(expected.nanmean())
     lines = [{"prompt": s.prompt.text, "output": s.output, "group": s.group} for s in found.samples]
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    tally = Tally()
-    for row in score_files(TERMS, find(tmp_path / "samples.jsonl"), batch_size=4):
-        tally.add(row)
-    assert tally.totals() == expected.tolist()
-    column = tally.summary()["reward"]
+    rows = list(score_files(TERMS, find(tmp_path / "samples.jsonl"), batch_size=4))
+    assert totals_of_files(rows) == expected.tolist()
+    column = summary(rows)["reward"]
     assert (column.mean, column.half_width) == pytest.approx(
         (found.summary()["reward"], found.summary()["reward/ci95"])
     )

@@ -245,11 +245,10 @@ def _held_out(config: RunConfig) -> tuple[PromptSequence, PromptSequence]:
 
 def _about_held_out(training: PromptSequence, held_out: PromptSequence, place: Path | None) -> list[str]:
     """Warnings about held-out prompts that are trained on, or differ from those of the checkpoint's run."""
-    from grpokit.data.sequences import Subset
     from grpokit.runs import before_training, resuming
 
-    texts = {held_out.parts(i)[0][0] for i in range(len(held_out))}
-    alike = Subset(training, [i for i in range(len(training)) if training.parts(i)[0][0] in texts])
+    texts = {held_out.row(i).prompt.text for i in range(len(held_out))}
+    alike = training.subset(i for i in range(len(training)) if training.row(i).prompt.text in texts)
     digests = resuming.digests(alike, held_out)  # of no picture that cannot matter
     warnings = before_training.trained_held_out_prompts(alike, held_out, digests)
     if place is not None:

@@ -20,7 +20,7 @@ from grpokit.files import write_text, writing
 if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
     from grpokit.evaluation.sample_files import Entry
-    from grpokit.evaluation.score_files import Column, Row, Tally
+    from grpokit.evaluation.score_files import Column, Row
     from grpokit.rewards.terms import RewardTerm
 
 _FEW = 20  # rows that a table shows one by one
@@ -85,8 +85,8 @@ def score(
         _score_run(path, reward or [], words or [], out)
         return
     with _rewards(reward or [], words or [], config) as (terms, uses, settings):
-        tally, rows = _scored(_entries(path, files, settings, max_pixels), terms, uses, out, batch_size)
-    _show(tally, rows, out, weighted=settings is not None, as_json=as_json)
+        rows = _scored(_entries(path, files, settings, max_pixels), terms, uses, out, batch_size)
+    _show(rows, out, weighted=settings is not None, as_json=as_json)
 
 
 def _score_run(run: Path, names: Sequence[str], words: Sequence[str], out: Path | None) -> None:
@@ -161,7 +161,7 @@ def _entries(path: Path, files: Mapping[str, Any], settings: RunConfig | None, m
 
 def _scored(
     entries: Sequence[Entry], terms: Sequence[RewardTerm], uses: Sequence[str], out: Path | None, batch_size: int
-) -> tuple[Tally, list[Row]]:
+) -> list[Row]:
     """Score entries, with a bar on a terminal; each row is written to `out` at once."""
     from rich.progress import track
 
@@ -176,13 +176,12 @@ def _scored(
         say=lambda line: print(line, file=sys.stderr),
     )
     screen = console(stderr=True)
-    tally, rows = score_files.Tally(), []
+    rows = []
     _write(out, "", mode="w")
     for row in track(scored, "scoring", len(entries), console=screen, transient=True, disable=not screen.is_terminal):
-        tally.add(row)
         rows.append(row)
         _write(out, _line(row))
-    return tally, rows
+    return rows
 
 
 def _write(out: Path | None, line: str, *, mode: str = "a") -> None:
@@ -197,12 +196,12 @@ def _line(row: Row, *, total: float | None = None) -> str:
     return json.dumps(row.as_json(total=total), ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
-def _show(tally: Tally, rows: Sequence[Row], out: Path | None, *, weighted: bool, as_json: bool) -> None:
+def _show(rows: Sequence[Row], out: Path | None, *, weighted: bool, as_json: bool) -> None:
     """Print what came out; the totals, which are known once all rows are scored, are written to `out` as well."""
-    screen, columns, sums = console(stderr=as_json), tally.summary(), iter(tally.totals())
-    totals = [math.nan if row.problem else next(sums) for row in rows]
-    if not weighted:
-        del columns["reward"]
+    from grpokit.evaluation import score_files
+
+    screen, totals = console(stderr=as_json), score_files.totals(rows)
+    columns = {name: own for name, own in score_files.summary(rows).items() if weighted or name != "reward"}
     lines = [_line(row, total=total if weighted else None) for row, total in zip(rows, totals, strict=True)]
     if out is not None and weighted:
         write_text(out, "".join(f"{line}\n" for line in lines))
@@ -223,21 +222,21 @@ def _show(tally: Tally, rows: Sequence[Row], out: Path | None, *, weighted: bool
     screen.print(grid(["reward", "mean", "± 95 %", "lowest", "highest", "scored", "not scored"], summary))
     if out is not None:
         print(f"scores: {out}", file=screen.file)
-    _say_what_is_missing(tally.problems, columns, len(rows))
+    _say_what_is_missing(rows, columns)
 
 
 def _shown(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:z.4f}"
 
 
-def _say_what_is_missing(problems: Mapping[str, str], columns: Mapping[str, Column], total: int) -> None:
+def _say_what_is_missing(rows: Sequence[Row], columns: Mapping[str, Column]) -> None:
     """Name the samples without a score.
 
     Raises:
         DataError: files could not be read, or a reward could score nothing.
     """
-    wrong = []
-    if problems:
+    wrong, total = [], len(rows)
+    if problems := {row.entry.where: row.problem for row in rows if row.problem}:
         lines = [problem if name in problem else f"{name} ({problem})" for name, problem in problems.items()]
         some = f"{len(problems):,} of {counted(total, 'sample')}"
         wrong.append(f"{some} cannot be read:\n  " + _listed(lines, between="\n  "))

@@ -7,17 +7,15 @@ is checked at once. The order is a pure function of (seed, step), so a resumed r
 from __future__ import annotations
 
 from grpokit.data.datasets import read_dataset as read_dataset
-from grpokit.data.digests import PromptDigests as PromptDigests
 from grpokit.data.digests import digests as digests
-from grpokit.data.held_out import hold_out as hold_out
 from grpokit.data.readers import read_prompts as read_prompts
 from grpokit.data.sequences import PromptSequence as PromptSequence
 from grpokit.data.sequences import as_prompts as as_prompts
 from grpokit.data.sequences import check_prompts as check_prompts
+from grpokit.data.sequences import hold_out as hold_out
 from grpokit.data.sequences import refuse_pictures as refuse_pictures
 
 __all__ = [
-    "PromptDigests",
     "PromptSequence",
     "as_prompts",
     "check_prompts",

@@ -7,9 +7,8 @@ values. An object of an unknown class counts by its class alone, since its text 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Mapping
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -17,51 +16,36 @@ import numpy as np
 import torch
 from PIL import Image
 
-from grpokit.data.sequences import as_prompts
-from grpokit.data.shards import Slice
+from grpokit.data.sequences import PromptSequence, Stored
 from grpokit.errors import DataError, one_line
-from grpokit.types import Prompt
 
 _READERS = 8  # threads; hashing lets go of Python's lock
 _PORTION = 100  # prompts that a thread takes at a time
 
 
-@dataclass(frozen=True, kw_only=True)
-class PromptDigests:
-    """What the prompts of a run are, in 16 hexadecimal digits for each part of a prompt; empty where it has none.
+def digests(prompts: PromptSequence) -> dict[str, list[str]]:
+    """Digests of all prompts: of the "texts" with their meta, of the "targets" and of the source "images".
 
-    Attributes:
-        texts: of text and meta together.
-        targets: of the target.
-        images: of the source picture.
-    """
-
-    texts: Sequence[str]
-    targets: Sequence[str]
-    images: Sequence[str]
-
-
-def digests(prompts: Iterable[str | Prompt]) -> PromptDigests:
-    """Digests of all prompts of a sequence.
+    Returns:
+        For each part a list with 16 hexadecimal digits per prompt; empty ones where a prompt has no such part.
 
     Raises:
         DataError: a picture's file cannot be read.
     """
-    sequence = as_prompts(prompts)
 
     def of_one(index: int) -> list[str]:
+        row = prompts.row(index)
+        prompt = row.prompt
+        images = prompt.images[0] if len(prompt.images) == 1 else prompt.images or None
+        parts = (prompt.text, prompt.meta), prompt.target, images
         try:
-            return ["" if part is None else digest(part) for part in sequence.parts(index)]
+            return ["" if part is None else digest(part) for part in parts]
         except OSError as error:
-            raise DataError(f"{sequence.where(index)}: {one_line(error)}.") from error
+            raise DataError(f"{row.where}: {one_line(error)}.") from error
 
-    def of_some(start: int) -> list[list[str]]:
-        return [of_one(index) for index in range(start, min(start + _PORTION, len(sequence)))]
-
-    with ThreadPoolExecutor(_READERS) as readers:
-        rows = [row for some in readers.map(of_some, range(0, len(sequence), _PORTION)) for row in some]
-    texts, targets, images = zip(*rows, strict=True) if rows else ((), (), ())
-    return PromptDigests(texts=texts, targets=targets, images=images)
+    with ThreadPool(_READERS) as readers:
+        rows = list(readers.imap(of_one, range(len(prompts)), _PORTION))
+    return {kind: [row[i] for row in rows] for i, kind in enumerate(("texts", "targets", "images"))}
 
 
 def digest(value: Any) -> str:
@@ -86,7 +70,7 @@ def _feed(hasher: hashlib.blake2b, value: Any) -> None:
         kind, content = "str", value.encode(errors="surrogatepass")
     elif isinstance(value, bytes):
         kind, content = "file", value
-    elif isinstance(value, (Path, Slice)):
+    elif isinstance(value, (Path, Stored)):
         kind, content = "file", value.read_bytes()
     elif isinstance(value, Image.Image):
         picture = value.convert("RGBA") if value.mode == "P" else value

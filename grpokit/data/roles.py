@@ -7,6 +7,7 @@ from typing import Any
 
 from grpokit.errors import DataError, nearest, shown
 from grpokit.images import PICTURES
+from grpokit.types import Prompt
 
 Columns = Mapping[str, str | None]
 """Role -> column; None for a role that no column has."""
@@ -34,10 +35,9 @@ def assigned(names: Collection[str], columns: Columns | None, *, where: str, pic
     """
     columns = columns or {}
     there = f"it has: {shown(', '.join(names), most=200)[1:-1] or 'none'}"
-    unknown = next((role for role in columns if role not in _USUAL), None)
-    if unknown is not None:
-        raise DataError(f"`columns` maps prompt, target and image, not {shown(unknown)}.")
     for role, column in columns.items():
+        if role not in _USUAL:
+            raise DataError(f"`columns` maps prompt, target and image, not {shown(role)}.")
         if column is not None and column not in names:
             raise DataError(
                 f"{where} has no column '{column}' for the {role}{nearest(column, names)}; {there}. Name the right one "
@@ -61,15 +61,22 @@ def assigned(names: Collection[str], columns: Columns | None, *, where: str, pic
     return roles | {"prompt": roles["prompt"][:1]}
 
 
-def parts(row: Mapping[str, Any], roles: Roles, *, where: str) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """Prompt, target, source pictures and meta of a row.
+def prompt_of(row: Mapping[str, Any], roles: Roles, *, where: str, stored: Callable[[Any, str], Any]) -> Prompt:
+    """The prompt in a row; a conversation becomes its last user's text and `messages` in meta.
+
+    Args:
+        row: its columns.
+        roles: of the columns.
+        where: names the row in messages.
+        stored: (value, role) -> a source picture or a target as the prompt holds it.
 
     Raises:
-        DataError: two columns have source pictures, or there is no prompt.
+        DataError: there is no text and no conversation with a user's text, or two columns have source pictures.
     """
-    if roles["prompt"][0] not in row:
+    column = roles["prompt"][0]
+    if column not in row:
         keys = shown(", ".join(row), most=200)[1:-1]
-        raise DataError(f"{where}: the key '{roles['prompt'][0]}' is missing (keys: {keys or 'none'}).")
+        raise DataError(f"{where}: the key '{column}' is missing (keys: {keys or 'none'}).")
     images = {name: row[name] for name in roles["image"] if row.get(name) is not None}
     if len(images) > 1:
         raise DataError(
@@ -77,28 +84,30 @@ def parts(row: Mapping[str, Any], roles: Roles, *, where: str) -> tuple[Any, Any
             "all into images."
         )
     taken = {name for role in roles.values() for name in role}
-    target = next((row.get(name) for name in roles["target"]), None)
     meta = {name: value for name, value in row.items() if name not in taken}
-    return row[roles["prompt"][0]], target, next(iter(images.values()), None), meta
+    text = row[column]
+    if isinstance(text, list):
+        text, meta = _last_question(text), {**meta, "messages": text}
+    if not isinstance(text, str):
+        raise DataError(
+            f"{where} has the prompt {shown(row[column])}; expected a text, or messages that include a user's. Name "
+            "another column with `columns: {prompt: ...}`."
+        )
+    target = next((row.get(name) for name in roles["target"]), None)
+    source: Any = next(iter(images.values()), [])
+    return Prompt(
+        text=text,
+        images=[stored(image, "source") for image in (source if isinstance(source, list) else [source])],
+        target=stored(target, "target"),
+        meta=meta,
+    )
 
 
-def read_prompt(value: Any, meta: Mapping[str, Any], *, where: str) -> tuple[str, dict[str, Any]]:
-    """The text of a prompt and its meta; a conversation becomes its last user's text and `messages` in meta.
-
-    Raises:
-        DataError: it is neither a text nor a conversation with a user's text.
-    """
-    if isinstance(value, str):
-        return value, dict(meta)
-    if isinstance(value, list) and value and all(isinstance(one, dict) and "role" in one for one in value):
-        asked = [_content(one.get("content")) for one in value if one["role"] == "user"]
-        if asked:
-            return asked[-1], {**meta, "messages": value}
-    raise DataError(f"{where} has the prompt {shown(value)}; expected a text, or messages that include a user's.")
-
-
-def _content(content: Any) -> str:
-    """The text of a message, whose content may be a list of parts."""
-    parts = content if isinstance(content, list) else [{"text": content}]
-    texts: Sequence[Any] = [part.get("text") for part in parts if isinstance(part, dict)]
+def _last_question(messages: Sequence[Any]) -> str | None:
+    """The text of a conversation's last user, whose message may be a list of parts; None where there is none."""
+    asked = [one.get("content") for one in messages if isinstance(one, dict) and one.get("role") == "user"]
+    if not asked:
+        return None
+    parts = asked[-1] if isinstance(asked[-1], list) else [{"text": asked[-1]}]
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
     return " ".join(text for text in texts if isinstance(text, str))

@@ -1,34 +1,75 @@
 """Sequences of prompts that open their pictures when a prompt is asked for, and know where each prompt comes from.
 
 A list of texts, lines of a file and rows of a dataset look the same from outside. Beside the prompts themselves they
-give what a run needs before it begins: the place of a prompt for error messages, a prompt without its pixels, and the
-parts of a prompt for a digest.
+give what a run needs before it begins: the place of a prompt for error messages, a prompt without its pixels, and
+where its pictures are stored, for a digest.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
-from grpokit.data.shards import Slice
-from grpokit.errors import DataError, UsageError, counted, reworded, shown
+from PIL.ContainerIO import ContainerIO
+from PIL.Image import Image
+
+from grpokit.errors import DataError, UsageError, a_type, counted, reworded, shown
 from grpokit.images import MAX_PIXELS, blank_picture, open_picture
 from grpokit.policy import Policy
+from grpokit.sampling import STREAMS, permutation
 from grpokit.types import Prompt
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 
 _AT_ONCE = 500  # prompts that a policy checks together
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A picture that is not open: a file, a file's bytes, or a part of an archive."""
+
+    file: Path | bytes
+    start: int = 0
+    size: int | None = None  # of the part, in bytes
+
+    def read_bytes(self) -> bytes:
+        """Its content."""
+        if isinstance(self.file, bytes):
+            return self.file
+        with self.file.open("rb") as file:
+            file.seek(self.start)
+            return file.read(self.size)
+
+    def opened(self, read: Callable[..., Image], *, where: str, max_pixels: int) -> Image:
+        """What a function of `grpokit.images` makes of it; no more is read than that function asks for."""
+        if isinstance(self.file, bytes) or self.size is None:
+            return read(self.file, where=where, max_pixels=max_pixels)
+        with self.file.open("rb") as file:
+            return read(ContainerIO(file, self.start, self.size), where=where, max_pixels=max_pixels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A prompt and where it comes from.
+
+    Attributes:
+        prompt: each of its pictures may be a `Stored`.
+        where: the file and the line, or the dataset and the row, to begin a message with: "prompts.txt, line 3".
+        number: of the line or row, from 1, by which pictures in a folder name it.
+    """
+
+    prompt: Prompt
+    where: str
+    number: int
+
+
 class PromptSequence(Sequence[Prompt]):
-    """Prompts by index; slices become lists.
+    """Prompts by index, with their pictures; slices become lists.
+
+    Args:
+        row: index -> a prompt as it is stored, and where.
+        order: the indices of the sequence's prompts.
+        max_pixels: a picture with more is refused.
 
     Attributes:
         checked: whether the policy's plugin has checked all prompts already.
@@ -36,32 +77,11 @@ class PromptSequence(Sequence[Prompt]):
 
     checked = False
 
-    @abstractmethod
-    def one(self, index: int) -> Prompt:
-        """The prompt at an index that is not negative."""
+    def __init__(self, row: Callable[[int], Row], order: Sequence[int], *, max_pixels: int = MAX_PIXELS) -> None:
+        self._row, self._order, self._max_pixels = row, order, max_pixels
 
-    @abstractmethod
-    def unopened(self, index: int) -> Prompt:
-        """The same prompt with blank pictures, of the right mode and size, in place of those that lie in files."""
-
-    @abstractmethod
-    def parts(self, index: int) -> tuple[Any, Any, Any]:
-        """(text and meta, target, image) of a prompt, a `Path`, `Slice` or bytes for a picture that was not opened.
-
-        Several source pictures are a list.
-        """
-
-    @abstractmethod
-    def where(self, index: int) -> str:
-        """Where a prompt comes from, to begin a message with: "prompts.txt, line 3"."""
-
-    def number(self, index: int) -> int:
-        """The number, from 1, by which pictures in a folder name a prompt: that of its line or row."""
-        return index + 1
-
-    def first(self, count: int | None) -> PromptSequence:
-        """The first prompts, or all; unlike a slice they know where they come from."""
-        return Subset(self, range(len(self))[:count])
+    def __len__(self) -> int:
+        return len(self._order)
 
     @overload
     def __getitem__(self, index: int) -> Prompt: ...
@@ -69,141 +89,45 @@ class PromptSequence(Sequence[Prompt]):
     def __getitem__(self, index: slice) -> Sequence[Prompt]: ...
     def __getitem__(self, index: int | slice) -> Prompt | Sequence[Prompt]:
         if isinstance(index, slice):
-            return [self.one(i) for i in range(*index.indices(len(self)))]
-        return self.one(range(len(self))[index])
+            return [self[i] for i in range(len(self))[index]]
+        return self._read(range(len(self))[index], open_picture)
 
-
-def one_or_all(images: Sequence[Any]) -> Any:
-    """The only source picture of a prompt, a list of several, or None."""
-    return images[0] if len(images) == 1 else list(images) or None
-
-
-class PromptList(PromptSequence):
-    """Prompts in memory.
-
-    Args:
-        prompts: the prompts.
-        source: where they come from, for messages; may be empty.
-    """
-
-    def __init__(self, prompts: Sequence[Prompt], source: str = "") -> None:
-        self.prompts, self.source = prompts, source
-
-    def __len__(self) -> int:
-        return len(self.prompts)
-
-    def one(self, index: int) -> Prompt:
-        """The prompt."""
-        return self.prompts[index]
+    def row(self, index: int) -> Row:
+        """A prompt as it is stored, and where; no picture is opened."""
+        return self._row(self._order[index])
 
     def unopened(self, index: int) -> Prompt:
-        """The prompt: its pictures are in memory anyway."""
-        return self.prompts[index]
+        """A prompt with blank pictures, of the right mode and size, in place of those that are stored."""
+        return self._read(index, blank_picture)
 
-    def parts(self, index: int) -> tuple[Any, Any, Any]:
-        """As they are."""
-        prompt = self.prompts[index]
-        return (prompt.text, prompt.meta), prompt.target, one_or_all(prompt.images)
+    def first(self, count: int | None) -> PromptSequence:
+        """The first prompts, or all."""
+        return self.subset(range(len(self))[:count])
 
-    def where(self, index: int) -> str:
-        """Its index, from 0."""
-        return f"prompt {index} of {self.source}" if self.source else f"prompt {index}"
+    def subset(self, indices: Iterable[int]) -> PromptSequence:
+        """Some of the prompts; unlike those of a slice they know where they come from."""
+        return PromptSequence(self._row, [self._order[i] for i in indices], max_pixels=self._max_pixels)
 
+    def _read(self, index: int, read: Callable[..., Image]) -> Prompt:
+        row = self.row(index)
+        prompt = row.prompt
+        parts = (*prompt.images, prompt.target, *prompt.meta.values())
+        if not any(isinstance(part, (Stored, list)) for part in parts):
+            return prompt
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """A prompt in a file, with the paths of its pictures.
+        def opened(value: Any) -> Any:
+            if isinstance(value, list):
+                return [opened(one) for one in value]
+            if isinstance(value, Stored):
+                return value.opened(read, where=row.where, max_pixels=self._max_pixels)
+            return value
 
-    Attributes:
-        text: of the prompt.
-        target: a `Path` or `Slice` is a picture to open, anything else the target itself.
-        images: the source pictures.
-        meta: everything else.
-        number: of the line, from 1.
-        where: the file and the line.
-    """
-
-    text: str
-    target: Any = None
-    images: Sequence[Path | Slice] = ()
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    number: int
-    where: str
-
-
-class Rows(PromptSequence):
-    """Prompts in a file.
-
-    Args:
-        rows: one per prompt.
-        max_pixels: a picture with more is refused.
-    """
-
-    def __init__(self, rows: Sequence[Row], *, max_pixels: int = MAX_PIXELS) -> None:
-        self.rows, self.max_pixels = rows, max_pixels
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def one(self, index: int) -> Prompt:
-        """Open the pictures."""
-        return self._prompt(self.rows[index], open_picture)
-
-    def unopened(self, index: int) -> Prompt:
-        """Read the headers of the pictures."""
-        return self._prompt(self.rows[index], blank_picture)
-
-    def parts(self, index: int) -> tuple[Any, Any, Any]:
-        """Pictures as paths, or as slices where they lie in an archive."""
-        row = self.rows[index]
-        return (row.text, row.meta), row.target, one_or_all(row.images)
-
-    def _prompt(self, row: Row, read: Callable[..., Image]) -> Prompt:
-        def picture(stored: Path | Slice) -> Image:
-            with stored.opened() if isinstance(stored, Slice) else nullcontext(stored) as file:
-                return read(file, where=row.where, max_pixels=self.max_pixels)
-
-        target = picture(row.target) if isinstance(row.target, (Path, Slice)) else row.target
-        return Prompt(text=row.text, images=[picture(image) for image in row.images], target=target, meta=row.meta)
-
-    def number(self, index: int) -> int:
-        """Of its line."""
-        return self.rows[index].number
-
-    def where(self, index: int) -> str:
-        """The file and the line."""
-        return self.rows[index].where
-
-
-class Subset(PromptSequence):
-    """Some prompts of another sequence.
-
-    Args:
-        prompts: the other sequence.
-        indices: of the prompts, in their order here.
-    """
-
-    def __init__(self, prompts: PromptSequence, indices: Sequence[int]) -> None:
-        self.prompts, self.indices = prompts, indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def one(self, index: int) -> Prompt:
-        """As the other sequence gives it."""
-        return self.prompts.one(self.indices[index])
-
-    def unopened(self, index: int) -> Prompt:
-        """As the other sequence gives it."""
-        return self.prompts.unopened(self.indices[index])
-
-    def parts(self, index: int) -> tuple[Any, Any, Any]:
-        """As the other sequence gives them."""
-        return self.prompts.parts(self.indices[index])
-
-    def where(self, index: int) -> str:
-        """As the other sequence gives it."""
-        return self.prompts.where(self.indices[index])
+        return Prompt(
+            text=prompt.text,
+            images=opened(list(prompt.images)),
+            target=opened(prompt.target),
+            meta={name: opened(value) for name, value in prompt.meta.items()},
+        )
 
 
 def as_prompts(prompts: Iterable[str | Prompt], *, source: str = "") -> PromptSequence:
@@ -219,27 +143,41 @@ def as_prompts(prompts: Iterable[str | Prompt], *, source: str = "") -> PromptSe
     Raises:
         DataError: it is not a list of prompts, or one of them is not a prompt.
     """
-    if isinstance(prompts, str):
-        raise DataError(f"Expected a list of prompts, got the single text {prompts!r}.")
     if isinstance(prompts, PromptSequence):
         return prompts
-    if not isinstance(prompts, Iterable) or isinstance(prompts, (Mapping, set, frozenset)):  # a set has no order
-        raise DataError(f"Expected a list of prompts, got a value of type {type(prompts).__name__}.")
-    sequence: list[Prompt] = []
+    if not isinstance(prompts, Iterable) or isinstance(prompts, (str, Mapping, set, frozenset)):  # a set has no order
+        raise DataError(f"Expected a list of prompts, got {a_type(prompts)}.")
+    rows = []
     for i, item in enumerate(prompts):
         prompt = Prompt(text=item) if isinstance(item, str) else item
         if not isinstance(prompt, Prompt):
             raise DataError(f"Prompt {i} is of type {type(item).__name__}; expected a text or a grpokit.Prompt.")
         if not isinstance(prompt.text, str):
             raise DataError(f"Prompt {i} has {shown(prompt.text)} as its text; expected a text.")
-        for picture in prompt.images:
-            if isinstance(picture, (str, Path)):
-                raise DataError(
-                    f"Prompt {i} has the text '{picture}' among its pictures; expected a list of pictures, such as "
-                    "[PIL.Image.open(path)]."
-                )
-        sequence.append(prompt)
-    return PromptList(sequence, source)
+        name = next((picture for picture in prompt.images if isinstance(picture, (str, Path))), None)
+        if name is not None:
+            raise DataError(
+                f"Prompt {i} has the text '{name}' among its pictures; expected a list of pictures, such as "
+                "[PIL.Image.open(path)]."
+            )
+        rows.append(Row(prompt=prompt, where=f"prompt {i}{source and f' of {source}'}", number=i + 1))
+    return PromptSequence(rows.__getitem__, range(len(rows)))
+
+
+def hold_out(prompts: PromptSequence, fraction: float, seed: int) -> tuple[PromptSequence, PromptSequence]:
+    """Split into (training, held out): a pure function of the number of prompts, the fraction and the seed.
+
+    Raises:
+        DataError: the fraction, between 0 and 1, leaves one of the two parts without prompts.
+    """
+    held = round(len(prompts) * fraction)
+    if held == 0 or held == len(prompts):
+        raise DataError(
+            f"Holding out {fraction} of {counted(len(prompts), 'prompt')} leaves {len(prompts) - held} for training "
+            f"and {held} for evaluation; give more prompts, another fraction, or an evaluation file."
+        )
+    order = permutation(len(prompts), seed, STREAMS["evaluate"])
+    return prompts.subset(sorted(order[held:])), prompts.subset(sorted(order[:held]))
 
 
 def check_prompts(policy: Policy, prompts: Iterable[str | Prompt]) -> None:
@@ -266,7 +204,7 @@ def check_prompts(policy: Policy, prompts: Iterable[str | Prompt]) -> None:
                 try:
                     check([prompt])
                 except UsageError as error:
-                    raise reworded(error, f"{sequence.where(index)}: {error}") from error
+                    raise reworded(error, f"{sequence.row(index).where}: {error}") from error
             raise
 
 

@@ -16,7 +16,7 @@ from grpokit.evaluation.intervals import half_width, mean_of_totals
 from grpokit.policy import Policy
 from grpokit.processes.fsdp2 import gathered
 from grpokit.processes.team import Team
-from grpokit.rewards.scoring import Scores, joined, score
+from grpokit.rewards.scoring import Scores, Scoring, joined
 from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.sampling import derive_seeds
 from grpokit.training.checked_policy import CheckedPolicy
@@ -160,7 +160,6 @@ def evaluate(
             mixed_precision=mixed_precision,
             team=team,
         )
-        scores = score(terms, samples, elsewhere=len(prompts) * samples_per_prompt - len(samples))
-        scores = joined(terms, team.gather(scores))
+        scores = joined(terms, team.gather(Scoring(terms, samples).result()))
         everyone = [sample for part in team.gather_in_first(samples) for sample in part]
     return Evaluation(samples=everyone or samples, scores=scores)

@@ -6,12 +6,10 @@ entry has the paths of its files, which are only opened by `Entry.open`, so a lo
 
 from __future__ import annotations
 
-import functools
-import os
 import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +39,6 @@ class Entry:
         text: the prompt's text.
         group: the same for all samples of one prompt.
         max_pixels: a picture with more is refused.
-        problem: why it cannot be opened; empty if no problem is known yet.
         line: its line or row in the file of records that lists it, from 1; 0 if there is none.
     """
 
@@ -51,7 +48,6 @@ class Entry:
     text: str
     group: int
     max_pixels: int = MAX_PIXELS
-    problem: str = ""
     line: int = 0
 
     @property
@@ -62,7 +58,7 @@ class Entry:
     @property
     def missing(self) -> bool:
         """Whether it is a picture whose file does not exist."""
-        return isinstance(self.output, Path) and not os.path.exists(self.output)
+        return isinstance(self.output, Path) and not self.output.exists()
 
     def open(self, prompt: Prompt | None = None) -> Sample:
         """Read the files.
@@ -73,10 +69,8 @@ class Entry:
         Raises:
             DataError: a file cannot be read.
         """
-        if self.problem:
-            raise DataError(self.problem)
         if self.missing:
-            raise DataError(f"there is no file {self.output}")
+            raise DataError(f"{self.output} does not exist")
         output: Any = self.output
         if isinstance(output, Path):
             output = open_picture(output, max_pixels=self.max_pixels)
@@ -112,104 +106,43 @@ def find(
         UsageError: arguments do not go together.
         DataError: there is nothing to score, or a file is not as expected.
     """
-    if path.suffix.lower() in _RECORDS and os.path.isfile(path):
-        options = {"--prompt": prompt, "--prompts": prompts, "--target": target, "--targets": targets}
-        options |= {"--source": source, "--sources": sources}
-        return records(_without(path, options), max_pixels=max_pixels)
-    one = prompt is not None or target is not None or source is not None
-    _check_options(one=one, prompts=prompts, targets=targets, sources=sources)
-    if os.path.isdir(path):
-        _refuse_run(path)
-        if prompts is not None:
-            return numbered(path, prompts, targets=targets, sources=sources, columns=columns, max_pixels=max_pixels)
-        if (path / SAMPLES).is_file():
-            options = {"--prompt": prompt, "--target": target, "--source": source}
-            return records(_without(path / SAMPLES, options), max_pixels=max_pixels)
-        return _of_one_prompt(_pictures(path), prompt, target, source, max_pixels=max_pixels, group_each=not one)
-    if not os.path.exists(path):
+    if not path.exists():
         raise DataError(f"There is no file or folder {shown(str(path), most=1000)[1:-1]} (looked in {Path.cwd()}).")
-    if prompts is not None:
-        raise UsageError(
-            f"--prompts goes with a folder of pictures, but {path} is a file. Give its prompt with --prompt."
-        )
-    if path.suffix.lower() in PICTURES:
-        return _of_one_prompt([path], prompt, target, source, max_pixels=max_pixels, group_each=False)
-    raise DataError(
-        f"{path} is neither a picture ({', '.join(PICTURES)}) nor a file of records ({', '.join(_RECORDS)}), by its "
-        "name. A record has the keys `prompt` and `output`."
-    )
+    of_one: dict[str, object] = {"--prompt": prompt, "--target": target, "--source": source}
+    of_many: dict[str, object] = {"--prompts": prompts, "--targets": targets, "--sources": sources}
+    listed = path / SAMPLES if path.is_dir() and prompts is None else path
+    if listed.suffix.lower() in _RECORDS and listed.is_file():
+        _refuse(of_one | of_many, f"the records in {listed} have their own prompts, and pictures under the keys "
+                                  "`target` and `image` (the source)")  # fmt: skip
+        return records(listed, max_pixels=max_pixels)
+    if path.is_dir() and prompts is not None:
+        _refuse(of_one, "with --prompts, pictures are named by line number; their pictures are --targets and --sources")
+        return numbered(path, prompts, targets=targets, sources=sources, columns=columns, max_pixels=max_pixels)
+    _refuse(of_many, "they are for a folder whose pictures are named by line number, together with --prompts")
+    pictures = _pictures(path)
 
+    def opened(option: str, file: Path | None) -> Any:
+        return None if file is None else open_picture(file, where=option, max_pixels=max_pixels)
 
-def _check_options(*, one: bool, prompts: Path | None, targets: Path | None, sources: Path | None) -> None:
-    """Refuse options for one prompt together with those for many."""
-    if prompts is not None and one:
-        raise UsageError(
-            "--prompts is for pictures named by line number; it goes with --targets and --sources, not with --prompt, "
-            "--target and --source."
-        )
-    if prompts is None and (targets is not None or sources is not None):
-        name = "--targets" if targets is not None else "--sources"
-        raise UsageError(f"{name} is a folder of pictures named by line number, so it needs --prompts. For one prompt "
-                         f"give {name[:-1]}.")  # fmt: skip
-
-
-def _refuse_run(folder: Path) -> None:
-    """Refuse a run folder: its pictures belong to the report, and its samples are in folders below."""
-    if not all(os.path.isfile(folder / name) for name in ("config.yaml", "metrics.jsonl")):
-        return
-    evaluated = sorted(folder.glob(f"samples/step_*/{SAMPLES}"))
-    if evaluated:
-        raise DataError(f"{folder} is a run; its latest samples are in {evaluated[-1].parent}.")
-    raise DataError(
-        f"{folder} is a run without samples, since it was never evaluated. Draw some: grpokit sample {folder} --out "
-        "drawn"
-    )
-
-
-def _without(path: Path, options: Mapping[str, object]) -> Path:
-    """The path of records; refuses a prompt, target or source given with it."""
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise UsageError(
-            f"The records in {path} have their own prompts and pictures, under the keys `prompt`, `target` and `image` "
-            f"(the source): leave out {' and '.join(given)}."
-        )
-    return path
-
-
-def _of_one_prompt(
-    pictures: Sequence[Path],
-    text: str | None,
-    target: Path | None,
-    source: Path | None,
-    *,
-    max_pixels: int,
-    group_each: bool,
-) -> list[Entry]:
-    """Samples of one prompt or, without a prompt, unrelated pictures."""
-    for role, file in (("--target", target), ("--source", source)):
-        if file is not None and not os.path.isfile(file):
-            raise DataError(f"{role}: there is no picture {file} (looked in {Path.cwd()}).")
-
-    def prompt() -> Prompt:
-        return Prompt(
-            text=text or "",
-            target=None if target is None else open_picture(target, where="--target", max_pixels=max_pixels),
-            image=None if source is None else open_picture(source, where="--source", max_pixels=max_pixels),
-        )
-
-    prompt()  # a target that cannot be read is one error, not a problem of every picture
+    only = Prompt(prompt or "", target=opened("--target", target), image=opened("--source", source))
+    alone = all(value is None for value in of_one.values())  # each picture stands for itself
     return [
         Entry(
-            where=str(path),
-            output=path,
-            prompt=prompt,
-            text=text or "",
-            group=i if group_each else 0,
+            where=str(picture),
+            output=picture,
+            prompt=lambda: only,
+            text=only.text,
+            group=i if alone else 0,
             max_pixels=max_pixels,
         )
-        for i, path in enumerate(pictures)
+        for i, picture in enumerate(pictures)
     ]
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise UsageError(f"Leave out {' and '.join(given)}: {why}.")
 
 
 def numbered(
@@ -223,14 +156,14 @@ def numbered(
 ) -> list[Entry]:
     """Pictures for the lines of `prompts`: `7.png` for line 7, or `7_1.png`, `7_2.png`, ... for several samples.
 
-    A line without a picture becomes an entry with a problem, so that it is counted.
+    A line without a picture becomes an entry whose picture is missing, so that it is counted.
 
     Raises:
         DataError: a picture has another name or no line, two have the same name, or a target or source is missing.
     """
     sequence = data.read_prompts(prompts, columns=columns, targets=targets, images=sources, max_pixels=max_pixels)
-    texts = {sequence.number(i): sequence.parts(i)[0][0] for i in range(len(sequence))}
-    of_line: dict[int, dict[int, Path]] = defaultdict(dict)
+    rows = [sequence.row(i) for i in range(len(sequence))]
+    of_line: dict[int, dict[int, Path]] = {row.number: {} for row in rows}
     strangers = []
     for path in _pictures(folder):
         match = _NUMBERED.fullmatch(path.stem)
@@ -240,46 +173,28 @@ def numbered(
                 f"of line 7 of {prompts}."
             )
         number, sample = int(match[1]), int(match[2] or -1)
-        if number not in texts:
+        if number not in of_line:
             strangers.append(path)
         elif of_line[number].setdefault(sample, path) != path:
             raise DataError(f"Both {of_line[number][sample]} and {path} are for line {number}; keep one.")
-    if strangers:
-        _refuse(strangers, prompts, texts, folder)
-    others: dict[int, list[Path]] = defaultdict(list)
-    for path in other_pictures(folder):
-        if match := _NUMBERED.fullmatch(path.stem):
-            others[int(match[1])].append(path)
-    entries = []
-    for i, (number, text) in enumerate(texts.items()):
-        prompt = functools.partial(sequence.one, i)
-        for _, path in sorted(of_line[number].items()):
-            entries.append(
-                Entry(where=str(path), output=path, prompt=prompt, text=text, group=number, max_pixels=max_pixels)
-            )
-        if not of_line[number]:
-            picture = folder / f"{number}.png"
-            problem = f"there is no picture for line {number} of {prompts} in {folder}"
-            if number in others:
-                problem += f"; {to_convert(others[number])}"
-            entries.append(
-                Entry(where=str(picture), output=picture, prompt=prompt, text=text, group=number, problem=problem)
-            )
-    return entries
-
-
-def _refuse(strangers: Sequence[Path], prompts: Path, texts: Mapping[int, str], folder: Path) -> None:
-    """Refuse pictures without a prompt: most likely it is the wrong file of prompts, so nothing is scored."""
-    message = (
-        f"{counted(len(strangers), 'picture')} in {folder} {'has' if len(strangers) == 1 else 'have'} no prompt: the "
-        f"first is {strangers[0].name}, and {prompts} has {counted(len(texts), 'prompt')}, the last in line "
-        f"{max(texts)}."
-    )
-    if (folder / SAMPLES).is_file():
-        message += f" The folder has a {SAMPLES} with the prompts: leave out --prompts."
-    elif _NUMBERED.fullmatch(strangers[0].stem)[1].strip("0") == "":  # type: ignore[index]
-        message += " Lines are counted from 1."
-    raise DataError(message)
+    if strangers:  # most likely it is the wrong file of prompts, so nothing is scored
+        raise DataError(
+            f"{counted(len(strangers), 'picture')} in {folder} {'has' if len(strangers) == 1 else 'have'} no prompt: "
+            f"the first is {strangers[0].name}, and {prompts} has {counted(len(rows), 'prompt')}, the last in line "
+            f"{max(of_line)}. Lines are counted from 1."
+        )
+    return [
+        Entry(
+            where=str(path),
+            output=path,
+            prompt=prompt,
+            text=row.prompt.text,
+            group=row.number,
+            max_pixels=max_pixels,
+        )
+        for row, prompt in ((row, partial(sequence.__getitem__, i)) for i, row in enumerate(rows))
+        for _, path in sorted(of_line[row.number].items()) or [(0, folder / f"{row.number}.png")]
+    ]
 
 
 def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
@@ -287,44 +202,32 @@ def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
 
     An `output` with the ending of a picture's file name is a path relative to the file's folder; any other is a text.
     `file` is always a path. So the `samples.jsonl` of `grpokit sample` and of runs can be read too. Records with the
-    same `group` share a group; without that key, records with the same prompt, target and source do. A line that is
-    not such an object, or whose target or source is missing, becomes an entry with a problem, so that it is counted.
+    same `group` share a group; without that key, records with the same prompt, target and source do.
 
     Raises:
-        DataError: the file cannot be read, or none of its lines; the message has the first line's problem.
+        DataError: the file cannot be read, or a line is not such an object; a target or a source is missing.
     """
-    problems: dict[int, str] = {}
-    sequence = data.read_prompts(path, problems=problems, max_pixels=max_pixels)
-    bad = [(number, f"{path}, line {number}", problem) for number, problem in problems.items()]
+    sequence = data.read_prompts(path, max_pixels=max_pixels)
     groups: dict[str, int] = {}
     entries = []
     for i in range(len(sequence)):
-        where, number = sequence.where(i), sequence.number(i)
-        (text, meta), target, source = sequence.parts(i)
-        try:
-            output = _output(meta, path.parent, where)
-        except DataError as error:
-            bad.append((number, where, str(error)))
-            continue
+        row = sequence.row(i)
+        prompt, meta = row.prompt, row.prompt.meta
         # Of a picture its content counts, since each sample may have its own copy.
-        same = [text, target, source, *(meta.get(key) for key in ("messages", "target_text", "source"))]
+        same = [prompt.text, prompt.target, prompt.images, *map(meta.get, ("messages", "target_text", "source"))]
         key = digest(same if meta.get("group") is None else meta["group"])
+        output = _output(meta, path.parent, row.where)
         entries.append(
             Entry(
-                where=str(output) if isinstance(output, Path) else where,
+                where=str(output) if isinstance(output, Path) else row.where,
                 output=output,
-                prompt=functools.partial(_record, sequence, i),
-                text=text,
+                prompt=partial(_record, sequence, i),
+                text=prompt.text,
                 group=groups.setdefault(key, len(groups)),
                 max_pixels=max_pixels,
-                line=number,
+                line=row.number,
             )
         )
-    if not entries:
-        raise DataError(min(bad)[2])
-    unread = functools.partial(Prompt, text="")
-    for group, (number, where, problem) in enumerate(sorted(bad), len(groups)):
-        entries.append(Entry(where=where, output="", prompt=unread, text="", group=group, problem=problem, line=number))
     return sorted(entries, key=lambda entry: entry.group)
 
 
@@ -337,33 +240,31 @@ def _record(sequence: Sequence[Prompt], index: int) -> Prompt:
     )
 
 
-def _output(row: Mapping[str, Any], folder: Path, where: str) -> Path | str:
-    output, file = row.get("output"), row.get("file")
-    for key, value in (("output", output), ("file", file)):
-        is_set = value is not None or (key == "output" and key in row and file is None)
-        if is_set and (not isinstance(value, str) or (key == "file" and not value)):
-            kind = "a text or a picture's file name" if key == "output" else "a picture's file name"
-            raise DataError(f"{where}: {key} is {shown(value)}; expected {kind}.")
-    if file is not None:
-        return folder / str(file)
-    if output is None:
+def _output(record: Mapping[str, Any], folder: Path, where: str) -> Path | str:
+    output = record.get("output")
+    if record.get("file") is not None:
+        return folder / str(record["file"])
+    if not isinstance(output, str):
+        hint = "" if "output" in record else nearest("output", record)
+        raise DataError(f"{where}: output is {shown(output)}{hint}; expected a text or a picture's file name.")
+    return folder / output if output.lower().endswith(PICTURES) else output
+
+
+def _pictures(path: Path) -> list[Path]:
+    """A picture, or the pictures in a folder, `2.png` before `10.png`; those of a run are its report's."""
+    kinds = ", ".join(PICTURES)
+    if not path.is_dir():
+        if path.suffix.lower() in PICTURES:
+            return [path]
         raise DataError(
-            f"{where}: there is no key 'output'{nearest('output', row)}, a text or a picture's file name (other keys: "
-            f"{', '.join(row) or 'none'})."
+            f"{path} is neither a picture ({kinds}) nor a file of records ({', '.join(_RECORDS)}), by its name. A "
+            "record has the keys `prompt` and `output`."
         )
-    return folder / output if output.lower().endswith(PICTURES) else str(output)
-
-
-def _pictures(folder: Path) -> list[Path]:
-    """The pictures in a folder, `2.png` before `10.png`."""
-    try:
-        pictures = [path for path in folder.iterdir() if path.suffix.lower() in PICTURES and not hidden(path)]
-    except OSError as error:
-        raise DataError(f"The folder {folder} cannot be read: {error}.") from error
-    if not pictures:
-        deeper = sorted(folder.glob(f"*/{SAMPLES}"))
+    pictures = [file for file in path.iterdir() if file.suffix.lower() in PICTURES and not hidden(file)]
+    if not pictures or (path / "metrics.jsonl").is_file():
+        deeper = sorted(path.glob(f"**/{SAMPLES}"))
         hint = f" There is one in {deeper[-1].parent}." if deeper else ""
-        others = other_pictures(folder)
+        others = other_pictures(path)
         hint += f" {to_convert(others)}." if others else ""
-        raise DataError(f"{folder} contains no pictures ({', '.join(PICTURES)}) and no {SAMPLES}.{hint}")
-    return sorted(pictures, key=lambda path: [int(x) if x.isdecimal() else x for x in re.split(r"([0-9]+)", path.name)])
+        raise DataError(f"{path} contains no pictures ({kinds}) and no {SAMPLES}.{hint}")
+    return sorted(pictures, key=lambda file: [int(x) if x.isdecimal() else x for x in re.split(r"([0-9]+)", file.name)])

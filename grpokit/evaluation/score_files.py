@@ -6,20 +6,21 @@ others are scored. An error inside a reward stops everything, as in a run.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from grpokit import registry, reward_totals
-from grpokit.errors import DataError, GrpokitError, RewardError, UsageError, counted, reworded
+from grpokit.errors import DataError, GrpokitError, UsageError, reworded
 from grpokit.evaluation.intervals import mean_of_totals
 from grpokit.evaluation.sample_files import Entry
 from grpokit.registry.specs import RewardSpec
-from grpokit.rewards.failures import too_many
-from grpokit.rewards.scoring import score
+from grpokit.rewards.failures import refuse_losses
+from grpokit.rewards.scoring import Scores, Scoring
 from grpokit.rewards.terms import Rewards, RewardTerm, as_terms
 from grpokit.types import Prompt, Sample
 
@@ -44,7 +45,7 @@ class Row:
         """A line of `--out`; NaN becomes null.
 
         Args:
-            total: the row's total, from `Tally.totals`; None leaves it out.
+            total: the row's total, from `totals`; None leaves it out.
         """
         key, value = ("file", str(self.entry.output)) if self.entry.kind == "image" else ("output", self.entry.output)
         row: dict[str, Any] = {"prompt": self.entry.text, key: value, "group": self.entry.group}
@@ -61,7 +62,7 @@ def score_files(
     *,
     batch_size: int = 32,
     whole_groups: bool = True,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Row]:
     """Score entries batch by batch, one row each, in their order.
 
@@ -79,66 +80,68 @@ def score_files(
     if batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
     terms = as_terms(rewards)
-    unlimited = [replace(term, skip_limit=1.0) for term in terms]  # the limit is for all batches together
-    failures = [0] * len(terms)
+    weights = {term.name: term.weight for term in terms}
+    lost = torch.zeros(len(terms), dtype=torch.int64)
     for batch in _batches(entries, batch_size, whole_groups):
-        more = yield from _rows_of(unlimited, batch, say)
-        failures = [a + b for a, b in zip(failures, more, strict=True)]
-        for term, count in zip(terms, failures, strict=True):
-            if count > term.skip_limit * len(entries):
-                raise RewardError(
-                    f"Reward '{term.name}' lost {count:,} of {counted(len(entries), 'sample')} to errors so far; "
-                    f"{too_many(term)}"
-                )
+        samples, problems = _opened(batch)
+        columns: dict[int, list[float]] = {}
+        if samples:
+            scores = _scores(terms, batch, samples)
+            columns = dict(zip(samples, scores.matrix.tolist(), strict=True))
+            lost += scores.lost.sum(0)
+            for note in scores.notes:
+                say(note)
+        for i, entry in enumerate(batch):
+            values = columns.get(i, [math.nan] * len(terms))
+            named = dict(zip(weights, values, strict=True))
+            yield Row(entry=entry, scores=named, weights=weights, problem=problems.get(i, ""))
+        refuse_losses(terms, lost.tolist(), len(entries))
 
 
 def _batches(entries: Sequence[Entry], size: int, whole_groups: bool) -> Iterator[list[Entry]]:
     batch: list[Entry] = []
-    for i, entry in enumerate(entries):
-        begins = i == 0 or entry.group != entries[i - 1].group or not whole_groups
-        if begins and batch:
-            end = i + 1
-            while whole_groups and end < len(entries) and entries[end].group == entry.group:
-                end += 1
-            if len(batch) + end - i > size:
-                yield batch
-                batch = []
-        batch.append(entry)
+    for _, part in itertools.groupby(entries, key=lambda entry: entry.group if whole_groups else id(entry)):
+        together = list(part)
+        if batch and len(batch) + len(together) > size:
+            yield batch
+            batch = []
+        batch += together
     if batch:
         yield batch
 
 
-def _rows_of(
-    terms: Sequence[RewardTerm], batch: Sequence[Entry], say: Callable[[str], None] | None
-) -> Generator[Row, None, Sequence[int]]:
-    """Yield the rows of a batch; return the number of samples that each reward lost to errors."""
+def _opened(batch: Sequence[Entry]) -> tuple[dict[int, Sample], dict[int, str]]:
+    """By their places in a batch, the samples that can be read, and why the others cannot."""
     samples: dict[int, Sample] = {}
     problems: dict[int, str] = {}
     prompts: dict[Callable[[], Prompt], Prompt] = {}  # a group's pictures are read once
     for i, entry in enumerate(batch):
         try:
-            if entry.prompt not in prompts and not entry.problem:
+            if entry.prompt not in prompts:
                 prompts[entry.prompt] = entry.prompt()
-            samples[i] = entry.open(prompts.get(entry.prompt))
+            samples[i] = entry.open(prompts[entry.prompt])
         except DataError as error:
             problems[i] = str(error)
-    columns: dict[int, list[float]] = {}
-    failures: Sequence[int] = [0] * len(terms)
-    if samples:
-        try:
-            answers = score(terms, list(samples.values()))
-        except GrpokitError as error:
-            first, last = batch[min(samples)].where, batch[max(samples)].where
-            raise reworded(error, f"{error} (Rows are counted from 0, in the batch from {first} to {last}.)") from error
-        columns, failures = dict(zip(samples, answers.matrix.tolist(), strict=True)), answers.failed
-        for note in answers.notes if say else ():
-            say(note)  # type: ignore[misc]
-    weights = {term.name: term.weight for term in terms}
-    for i, entry in enumerate(batch):
-        values = columns.get(i, [math.nan] * len(terms))
-        scores = dict(zip(weights, values, strict=True))
-        yield Row(entry=entry, scores=scores, weights=weights, problem=problems.get(i, ""))
-    return failures
+    return samples, problems
+
+
+def _scores(terms: Sequence[RewardTerm], batch: Sequence[Entry], samples: Mapping[int, Sample]) -> Scores:
+    try:
+        return Scoring(terms, list(samples.values())).result()
+    except GrpokitError as error:
+        first, last = batch[min(samples)].where, batch[max(samples)].where
+        raise reworded(error, f"{error} (Rows are counted from 0, in the batch from {first} to {last}.)") from error
+
+
+def totals(rows: Sequence[Row]) -> list[float]:
+    """The rows' totals (see `grpokit.reward_totals.totals`); NaN for a row that could not be read or scored."""
+    if not rows:
+        return []
+    matrix = torch.tensor([list(row.scores.values()) for row in rows], dtype=torch.float64)  # [B, R]
+    weights = torch.tensor(list(rows[0].weights.values()), dtype=torch.float64)
+    groups = torch.tensor([row.entry.group for row in rows])
+    found: list[float] = reward_totals.totals(matrix, weights, groups).tolist()
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,51 +165,27 @@ class Column:
     unscored: Sequence[str]
 
 
-@dataclass
-class Tally:
-    """Collects the scores of rows, without their pictures."""
-
-    columns: dict[str, list[float]] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)
-    names: list[str] = field(default_factory=list)
-    groups: list[int] = field(default_factory=list)
-    problems: dict[str, str] = field(default_factory=dict)
-
-    def add(self, row: Row) -> None:
-        """Count a row."""
-        for name in row.scores:
-            self.columns.setdefault(name, [])
-        self.weights.update(row.weights)
-        if row.problem:
-            self.problems[row.entry.where] = row.problem
-            return
-        self.names.append(row.entry.where)
-        self.groups.append(row.entry.group)
-        for name, value in row.scores.items():
-            self.columns[name].append(value)
-
-    def totals(self) -> list[float]:
-        """The totals of the rows that could be read, in order (see `grpokit.reward_totals.totals`)."""
-        matrix = torch.tensor(list(self.columns.values()), dtype=torch.float64).T  # [B, R]
-        weights = torch.tensor(list(self.weights.values()), dtype=torch.float64)
-        return reward_totals.totals(matrix, weights, torch.tensor(self.groups)).tolist() if self.groups else []
-
-    def summary(self) -> dict[str, Column]:
-        """Reward -> its summary; the last one, "reward", is of the totals."""
-        summaries = {name: self._column(values, {name: 1.0}) for name, values in self.columns.items()}
-        return summaries | {"reward": self._column(self.totals(), self.weights)}
-
-    def _column(self, values: Sequence[float], weights: Mapping[str, float]) -> Column:
+def summary(rows: Sequence[Row]) -> dict[str, Column]:
+    """Reward -> its summary; the last one, "reward", is of the totals."""
+    weights = rows[0].weights if rows else {}
+    columns = {name: [row.scores[name] for row in rows] for name in weights}
+    parts = {name: ({name: 1.0}, column) for name, column in columns.items()} | {"reward": (weights, totals(rows))}
+    groups = [row.entry.group for row in rows]
+    summaries = {}
+    for name, (own, values) in parts.items():
+        mean = mean_of_totals([columns[part] for part in own], own.values(), groups)
         numbers = [x for x in values if not math.isnan(x)]
-        mean = mean_of_totals([self.columns[name] for name in weights], weights.values(), self.groups)
-        return Column(
+        summaries[name] = Column(
             mean=mean.value,
             half_width=mean.half_width,
             lowest=min(numbers, default=math.nan),
             highest=max(numbers, default=math.nan),
             scored=len(numbers),
-            unscored=[name for name, x in zip(self.names, values, strict=True) if math.isnan(x)],
+            unscored=[
+                row.entry.where for row, x in zip(rows, values, strict=True) if math.isnan(x) and not row.problem
+            ],
         )
+    return summaries
 
 
 def check_accepts(uses: Iterable[str], entries: Sequence[Entry]) -> None:
@@ -215,7 +194,7 @@ def check_accepts(uses: Iterable[str], entries: Sequence[Entry]) -> None:
     Raises:
         UsageError: a reward cannot score one of the entries.
     """
-    first = {entry.kind: entry.where for entry in reversed(entries) if not entry.problem}
+    first = {entry.kind: entry.where for entry in reversed(entries)}
     for use in uses:
         for kind, where in first.items():
             registry.check_accepts(use, kind, what=f"some samples (such as {where}) are")

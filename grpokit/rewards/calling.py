@@ -6,16 +6,21 @@ the reward; KeyboardInterrupt is the user's, and is passed on.
 
 from __future__ import annotations
 
+import numbers
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from grpokit import registry
-from grpokit.errors import GrpokitError, PluginError, RewardError, UsageError, a_type, raised_at, shown, typed_line
+from grpokit.errors import GrpokitError, PluginError, RewardError, UsageError, a_type, counted, raised_at, shown, typed_line
 from grpokit.rewards.submission import Portion
-from grpokit.rewards.validation import checked
 from grpokit.types import Sample
+
+LARGEST = 1e100
+"""The size up to which scores can be squared and added up."""
+
+_PAGE = "guards#while-it-runs"
 
 
 def build(use: str, params: Mapping[str, Any]) -> tuple[Any, Portion]:
@@ -82,3 +87,46 @@ def _meta(error: BaseException, samples: Sequence[Sample]) -> str:
         return ""
     prompts = (sample.prompt for sample in samples if error.args[0] not in sample.prompt.meta)
     return next((f", and the meta of {shown(p.text)} has {shown(dict(p.meta))}" for p in prompts), "")
+
+
+def checked(values: Any, rows: Sequence[int], samples: Sequence[Sample]) -> list[float]:
+    """The scores that a reward returned, as plain numbers.
+
+    Args:
+        values: what it returned: a sequence, an array or a tensor.
+        rows: the rows of the call.
+        samples: of these rows.
+
+    Raises:
+        RewardError: not one number per sample, or one that is infinite or too large to compute with.
+    """
+    if hasattr(values, "tolist"):  # of numpy or torch
+        values = values.tolist()
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise RewardError(f"it returned {a_type(values)}; expected one number per sample.", page=_PAGE)
+    if len(values) != len(rows):
+        raise RewardError(
+            f"it returned {counted(len(values), 'score')} for {counted(len(rows), 'sample')}, from row {rows[0]} on "
+            f"(prompt {samples[0].prompt.text!r}); expected one per sample.",
+            page=_PAGE,
+        )
+    scores = []
+    for value, row, sample in zip(values, rows, samples, strict=True):
+        if hasattr(value, "item"):
+            with suppress(RuntimeError, ValueError):  # more than one number: refused below
+                value = value.item()
+        where = f"row {row} (prompt {sample.prompt.text!r})"
+        if not issubclass(type(value), numbers.Real):
+            raise RewardError(
+                f"it gave {shown(value)} ({type(value).__name__}) for {where}; expected a number, or NaN for 'cannot "
+                "score this sample'.",
+                page=_PAGE,
+            )
+        if abs(value) > LARGEST:
+            raise RewardError(
+                f"it gave {shown(value)} for {where}; expected a finite number of at most {LARGEST:g} in size, or NaN "
+                "for 'cannot score this sample'.",
+                page=_PAGE,
+            )
+        scores.append(float(value))
+    return scores

@@ -24,8 +24,14 @@ Ask: TypeAlias = Callable[[list[int], list[Sample]], Portion]
 """Has the samples of some rows scored. A `GrpokitError` that it raises stops the run, whatever `on_error` says."""
 
 
+_Job: TypeAlias = tuple[list[int], list[Sample], Future[Portion]]
+
+
 class RewardElsewhere(ABC):
     """A reward that is scored elsewhere, by what `connect` connects to; each call has the samples of one group.
+
+    Each that can be asked has a thread, which takes the next call that nobody has taken. The threads are daemons, so
+    that one that waits for an answer cannot keep the program from ending.
 
     Args:
         use: a plugin's name for the reward, or "package.module:function".
@@ -34,7 +40,8 @@ class RewardElsewhere(ABC):
 
     def __init__(self, use: str, params: Mapping[str, Any] | None = None) -> None:
         self.use, self.params = use, dict(params or {})
-        self._asking: Asking | None = None
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
 
     @abstractmethod
     def connect(self) -> Sequence[Ask]:
@@ -54,18 +61,26 @@ class RewardElsewhere(ABC):
         Raises:
             UsageError: they cannot.
         """
-        if self._asking is None:
-            try:
-                self._asking = Asking(self.connect())
-            except BaseException:
-                self.disconnect()
-                raise
+        if self._threads:
+            return
+        try:
+            asks = self.connect()
+        except BaseException:
+            self.disconnect()
+            raise
+        self._jobs = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=_work, args=(ask, self._jobs), daemon=True) for ask in asks]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, samples: Sequence[Sample]) -> Pending:
         """Hand out samples and return at once."""
         self.start()
-        assert self._asking is not None
-        return self._asking.submit(self.portions(samples), samples)
+        futures: list[Future[Portion]] = []
+        for rows in self.portions(samples):
+            futures.append(Future())
+            self._jobs.put((rows, [samples[row] for row in rows], futures[-1]))
+        return Pending(futures)
 
     def portions(self, samples: Sequence[Sample]) -> list[list[int]]:
         """The rows of each call."""
@@ -81,70 +96,29 @@ class RewardElsewhere(ABC):
         return [float(x) for x in column]
 
     def close(self) -> None:
-        """Send nothing more, and disconnect; a later call connects again."""
-        asking, self._asking = self._asking, None
-        if asking is not None:
-            asking.close()
-            self.disconnect()
-            asking.join(timeout=5)
-
-
-class Asking:
-    """One thread for each that can be asked; each takes the next portion that nobody has taken.
-
-    They are daemons, so that one that waits for an answer cannot keep the program from ending.
-
-    Args:
-        asks: one for each thread.
-    """
-
-    def __init__(self, asks: Sequence[Ask]) -> None:
-        self._jobs: queue.SimpleQueue[tuple[list[int], list[Sample], Future[Portion]] | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._work, args=(ask,), daemon=True) for ask in asks]
-        for thread in self._threads:
-            thread.start()
-
-    def submit(self, portions: Sequence[list[int]], samples: Sequence[Sample]) -> Pending:
-        """Hand out samples and return at once.
-
-        Args:
-            portions: of rows, which together hold each row once.
-            samples: of all rows.
-        """
-        futures: list[Future[Portion]] = []
-        for rows in portions:
-            futures.append(Future())
-            self._jobs.put((rows, [samples[row] for row in rows], futures[-1]))
-        return Pending(futures)
-
-    def close(self) -> None:
-        """Cancel the portions that nobody has taken, and let the threads end once the others are answered."""
+        """Cancel what nobody has begun, and disconnect; a later call connects again."""
+        threads, self._threads = self._threads, []
         with suppress(queue.Empty):
             while job := self._jobs.get_nowait():
                 job[2].cancel()
-        for _ in self._threads:
-            self._jobs.put(None)
+        if threads:
+            for _ in threads:
+                self._jobs.put(None)
+            self.disconnect()
+            end = time.monotonic() + 5
+            for thread in threads:
+                thread.join(max(0.0, end - time.monotonic()))
 
-    def join(self, timeout: float) -> None:
-        """Wait for the threads.
 
-        Args:
-            timeout: seconds in all.
-        """
-        end = time.monotonic() + timeout
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-
-    def _work(self, ask: Ask) -> None:
-        while (job := self._jobs.get()) is not None:
-            rows, samples, future = job
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(ask(rows, samples))
-                except GrpokitError as error:
-                    future.set_result(Portion(rows=rows, error=error))
-                except BaseException as error:  # or the caller would wait for ever
-                    future.set_result(
-                        Portion(rows=rows, error=RewardError(f"it could not be asked: {typed_line(error)}."))
-                    )
-            del job, samples, future  # frees the samples before it waits for the next ones
+def _work(ask: Ask, jobs: queue.SimpleQueue[_Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        rows, samples, future = job
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(ask(rows, samples))
+            except GrpokitError as error:
+                future.set_result(Portion(rows=rows, error=error))
+            except BaseException as error:  # or the caller would wait for ever
+                wrong = RewardError(f"it could not be asked: {typed_line(error)}.")
+                future.set_result(Portion(rows=rows, error=wrong))
+        del job, samples, future  # frees the samples before it waits for the next ones

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 import traceback
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -41,24 +40,17 @@ class Column:
     notes: Sequence[str] = ()
 
 
-def measured(term: RewardTerm, samples: Sequence[Sample], most_lost: float) -> Column:
+def measured(term: RewardTerm, samples: Sequence[Sample]) -> Column:
     """Call a reward in the run's own process.
-
-    Args:
-        term: the reward.
-        samples: the rows of the call.
-        most_lost: how many rows its failures may cost.
 
     Raises:
         RewardError: it raised and may not be skipped, or gave an invalid answer.
         UsageError: a parameter or a target is wrong.
     """
     start = time.perf_counter()
-    changes: list[str] = []
-    with torch_state_kept(changes):
-        column = _judged(term, _called(term, samples), samples, most_lost)
-    notes = [*column.notes, *_new_notices(term, changes)]
-    return replace(column, seconds=time.perf_counter() - start, notes=notes)
+    with torch_state_kept():
+        column = _judged(term, _called(term, samples), samples)
+    return replace(column, seconds=time.perf_counter() - start)
 
 
 def _called(term: RewardTerm, samples: Sequence[Sample]) -> Iterator[Portion]:
@@ -70,21 +62,6 @@ def _called(term: RewardTerm, samples: Sequence[Sample]) -> Iterator[Portion]:
     yield replace(portion, rows=[])
     for rows in by_group(samples):
         yield call(term.reward, rows, own_copies([samples[row] for row in rows]))
-
-
-_NOTICED: weakref.WeakValueDictionary[tuple[int, str], RewardTerm] = weakref.WeakValueDictionary()
-
-
-def _new_notices(term: RewardTerm, changes: Sequence[str]) -> list[str]:
-    """A sentence on what a reward changed of torch's state, the first time that it does."""
-    new = [change for change in changes if (id(term), change) not in _NOTICED]
-    _NOTICED.update({(id(term), change): term for change in new})
-    if not new:
-        return []
-    return [
-        f"Reward '{term.name}' changed {' and '.join(new)}, which affects the whole process. It is restored "
-        "after each call. Change such state only in a `with` block inside the reward."
-    ]
 
 
 def submitted(term: RewardTerm, reward: Submits, samples: Sequence[Sample]) -> Pending:
@@ -106,20 +83,9 @@ def submitted(term: RewardTerm, reward: Submits, samples: Sequence[Sample]) -> P
     return pending
 
 
-def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample], most_lost: float = math.inf) -> Column:
-    """Wait for the answers of a reward that scores elsewhere.
-
-    Args:
-        term: the reward.
-        pending: what its `submit` gave.
-        samples: the rows of the call.
-        most_lost: how many rows its failures may cost.
-
-    Raises:
-        RewardError: a portion failed and may not be skipped, or an answer is invalid.
-        UsageError: a parameter, a target or a sample is wrong.
-    """
-    return replace(_judged(term, _each_row_once(pending, samples), samples, most_lost), seconds=pending.seconds)
+def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> Column:
+    """Wait for the answers of a reward that scores elsewhere; errors as for `measured`."""
+    return replace(_judged(term, _each_row_once(pending, samples), samples), seconds=pending.seconds)
 
 
 def _each_row_once(pending: Pending, samples: Sequence[Sample]) -> Iterator[Portion]:
@@ -135,19 +101,18 @@ def _each_row_once(pending: Pending, samples: Sequence[Sample]) -> Iterator[Port
             portion = raised(error, sorted(unanswered), samples)
         rows = list(portion.rows)
         if not rows or len(set(rows)) < len(rows) or not unanswered.issuperset(rows):
-            instead = f"rows {rows[:20]}" if rows else "nothing more"
-            rest = f"{counted(len(unanswered), 'row')} of {len(samples)}"
             wrong = (
-                f"it answered with {instead} where {rest} had no answer yet; expected a grpokit.Portion with some of "
-                "these rows, each once."
+                f"it answered with {f'rows {rows[:20]}' if rows else 'nothing more'} where "
+                f"{counted(len(unanswered), 'row')} of {len(samples)} had no answer yet; expected a grpokit.Portion "
+                "with some of these rows, each once."
             )
-            yield Portion(rows=rows, error=RewardError(wrong))
+            portion = Portion(rows=rows, error=RewardError(wrong))
         unanswered.difference_update(rows)
         lost = portion.failure or portion.error
         yield portion if lost else scored(portion.values, rows, [samples[row] for row in rows])
 
 
-def _judged(term: RewardTerm, portions: Iterable[Portion], samples: Sequence[Sample], most_lost: float) -> Column:
+def _judged(term: RewardTerm, portions: Iterable[Portion], samples: Sequence[Sample]) -> Column:
     """The scores of all portions; what a failure costs is decided here."""
     values = [math.nan] * len(samples)
     failures: list[str] = []
@@ -169,12 +134,6 @@ def _judged(term: RewardTerm, portions: Iterable[Portion], samples: Sequence[Sam
         if portion.cause is not None:
             traceback.clear_frames(portion.cause.__traceback__)  # they hold what the failed call had made
         lost += portion.rows
-        if len(lost) > most_lost:
-            raise RewardError(
-                f"Reward '{term.name}' {failures[0]}; in all it lost {len(lost)} of {len(samples)} rows or more, where "
-                f"{max(0, int(most_lost))} may be lost; {too_many(term)}",
-                page=_PAGE,
-            ) from portion.cause
     notes = []
     if failures:
         more = f", and {counted(len(failures) - 3, 'other call')} failed" if len(failures) > 3 else ""
@@ -188,6 +147,22 @@ def _in_words(rows: Sequence[int], samples: Sequence[Sample]) -> str:
     return f"{span} (prompt {samples[rows[0]].prompt.text!r})"
 
 
-def too_many(term: RewardTerm) -> str:
-    """The end of a message about more failed rows than `skip_limit` allows."""
-    return f"skip_limit allows a share of {term.skip_limit:g}. Correct the reward, or raise its skip_limit."
+def refuse_losses(terms: Sequence[RewardTerm], lost: Sequence[int], rows: int, notes: Sequence[str] = ()) -> None:
+    """Stop where failures have cost a reward too many rows.
+
+    Args:
+        terms: the rewards.
+        lost: R counts of rows.
+        rows: of which these are a part.
+        notes: sentences on the failures.
+
+    Raises:
+        RewardError: it is more than a reward's `skip_limit` allows.
+    """
+    for term, count in zip(terms, lost, strict=True):
+        if count > term.skip_limit * rows:
+            raise RewardError(
+                f"Reward '{term.name}' lost {count:,} of {counted(rows, 'row')}; skip_limit allows a share of "
+                f"{term.skip_limit:g}. Correct the reward, or raise its skip_limit. {' '.join(notes)}".rstrip(),
+                page=_PAGE,
+            )

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,34 +61,20 @@ def _new(value: Any, copies: dict[int, Any]) -> Any:
 
 
 @contextmanager
-def torch_state_kept(changes: list[str]) -> Iterator[None]:
-    """Restores torch's global state at the end; gradients are off inside.
-
-    Args:
-        changes: the names of what was changed are added to it.
-    """
-    before = {name: read() for name, (read, _) in _STATE.items()}
+def torch_state_kept() -> Iterator[None]:
+    """Restores torch's global state at the end; gradients are off inside."""
+    before = [read() for read, _ in _STATE]
     try:
         with torch.no_grad():
             yield
     finally:
-        for name, (read, write) in _STATE.items():
-            if read() != before[name]:
-                changes.append(name)
-                write(before[name])
+        for (read, write), value in zip(_STATE, before, strict=True):
+            if read() != value:
+                write(value)
 
 
 def _set_default_device(device: torch.device) -> None:
     torch.set_default_device(None if device.type == "cpu" else device)  # None: as if nobody had set one
-
-
-def _backends() -> list[Any]:
-    return [getattr(backend, name) for backend, name in _BACKENDS]
-
-
-def _set_backends(state: list[Any]) -> None:
-    for (backend, name), value in zip(_BACKENDS, state, strict=True):
-        setattr(backend, name, value)
 
 
 def _matmul_precision() -> str:
@@ -103,15 +90,17 @@ def _set_matmul_precision(precision: str) -> None:
 
 
 _CUDNN = torch.backends.cudnn
-_BACKENDS: list[tuple[Any, str]] = [
-    (torch.backends.mkldnn, "enabled"),
-    *((_CUDNN, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")),
+_STATE: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_default_device, _set_default_device),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (_matmul_precision, _set_matmul_precision),
+    *(
+        (partial(getattr, backend, name), partial(setattr, backend, name))
+        for backend, name in [
+            (torch.backends.mkldnn, "enabled"),
+            *((_CUDNN, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")),
+        ]
+    ),
 ]
-_STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
-    "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "torch's default device": (torch.get_default_device, _set_default_device),
-    "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
-    "torch's deterministic mode": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    "torch's matmul precision": (_matmul_precision, _set_matmul_precision),
-    "torch's oneDNN or cuDNN": (_backends, _set_backends),
-}

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from grpokit.errors import RewardError, counted
 from grpokit.reward_totals import totals
-from grpokit.rewards.failures import Column, collected, measured, submitted, too_many
+from grpokit.rewards.failures import Column, collected, measured, refuse_losses, submitted
 from grpokit.rewards.submission import Pending, Submits
 from grpokit.rewards.terms import RewardTerm
 from grpokit.types import Sample
@@ -36,7 +35,7 @@ class Scores:
         seconds: R wall-clock seconds.
         lost: [B, R] bool, where an exception of the reward was skipped.
         asked: R, whether the reward was called; a monitor is not called in each step.
-        notes: sentences on rewards that raised and were skipped, or that changed torch's global state.
+        notes: sentences on rewards that raised and were skipped.
     """
 
     matrix: Tensor
@@ -105,30 +104,24 @@ class Scoring:
             self.cancel()
             raise
 
-    def result(self, *, beside: Scores | None = None, elsewhere: int = 0) -> Scores:
+    def result(self) -> Scores:
         """Call the rewards of the run's own process, and wait for the others. It is called once.
 
-        Args:
-            beside: the scores of the step's other rows, if it has more: `skip_limit` is a share of all.
-            elsewhere: how many rows other processes score at the same time; `joined` looks at what these lose.
+        How many rows failures may cost is a share of all rows, at which `joined` looks.
 
         Raises:
-            RewardError: a reward raised (and its `on_error` is "stop", or too many rows are lost), returned infinity,
-                a wrong length or type, or changed the order of its samples.
+            RewardError: a reward raised (and its `on_error` is "stop"), returned infinity, a wrong length or type, or
+                changed the order of its samples.
             UsageError: a reward cannot work with its parameters or with the targets, whatever its `on_error`.
         """
         terms, samples = self.terms, self._samples
         columns = [Column(values=[math.nan] * len(samples)) for _ in terms]
-        rows, before = len(samples) + elsewhere, [0] * len(terms)
-        if beside is not None:
-            rows, before = rows + len(beside.groups), beside.failed
-        most_lost = [term.skip_limit * rows - lost for term, lost in zip(terms, before, strict=True)]
         try:
             for i, term in enumerate(terms):
                 if self.asked[i] and i not in self._pending:
-                    columns[i] = measured(term, samples, most_lost[i])
+                    columns[i] = measured(term, samples)
             for i, pending in self._pending.items():
-                columns[i] = collected(terms[i], pending, samples, most_lost[i])
+                columns[i] = collected(terms[i], pending, samples)
         finally:
             self.cancel()
         lost = torch.zeros(len(samples), len(terms), dtype=torch.bool)
@@ -154,16 +147,9 @@ class Scoring:
         self._samples, self._pending = (), {}
 
 
-def score(
-    terms: Sequence[RewardTerm],
-    samples: Sequence[Sample],
-    *,
-    step: int | None = None,
-    beside: Scores | None = None,
-    elsewhere: int = 0,
-) -> Scores:
-    """Run the rewards on all samples: `Scoring` and its `result` in one, with the arguments and errors of both."""
-    return Scoring(terms, samples, step=step).result(beside=beside, elsewhere=elsewhere)
+def score(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> Scores:
+    """Run the rewards on all samples: `Scoring`, its `result` and `joined` in one, with the errors of all three."""
+    return joined(terms, [Scoring(terms, samples).result()])
 
 
 def joined(terms: Sequence[RewardTerm], parts: Sequence[Scores], beside: Scores | None = None) -> Scores:
@@ -175,7 +161,7 @@ def joined(terms: Sequence[RewardTerm], parts: Sequence[Scores], beside: Scores 
         beside: the scores of the step's other rows, if it has more.
 
     Raises:
-        RewardError: they have lost more rows together than a reward's `skip_limit` allows.
+        RewardError: failures have cost more of the step's rows than a reward's `skip_limit` allows.
     """
     scores = Scores(
         matrix=torch.cat([part.matrix for part in parts]),
@@ -187,12 +173,6 @@ def joined(terms: Sequence[RewardTerm], parts: Sequence[Scores], beside: Scores 
         asked=[any(asked) for asked in zip(*(part.asked for part in parts), strict=True)],
         notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
     )
-    others = beside.failed if beside is not None else [0] * len(terms)
-    rows = len(scores.groups) + (0 if beside is None else len(beside.groups))
-    for term, lost in zip(terms, map(sum, zip(scores.failed, others, strict=True)), strict=True):
-        if lost and len(parts) > 1 and lost > term.skip_limit * rows:
-            raise RewardError(
-                f"Reward '{term.name}' lost {lost} of {counted(rows, 'row')} in all processes; {too_many(term)}",
-                page="guards#a-reward-that-raises",
-            )
+    lost = torch.cat([each.lost for each in (scores, beside) if each is not None])
+    refuse_losses(terms, lost.sum(0).tolist(), len(lost), scores.notes)
     return scores

@@ -67,12 +67,13 @@ def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: Pro
                 reasons[None][index] = reason
         for key, found in reasons.items():
             index, reason = next(iter(found.items()))
-            where = f"first {sequence.where(index)} ({shown(sequence.parts(index)[0][0])}): {reason}"
+            row = sequence.row(index)
+            where = f"first {row.where} ({shown(row.prompt.text)}): {reason}"
             some = f"{len(found):,} of {counted(len(sequence), what)}"
             if key is None:
                 warnings.append(
                     f"the targets of {some} have another shape than the policy's pictures, first "
-                    f"{sequence.where(index)}: {reason}. Rewards stretch a picture to the size of its target: crop the "
+                    f"{row.where}: {reason}. Rewards stretch a picture to the size of its target: crop the "
                     "targets, or change policy.size"
                 )
                 continue
@@ -92,7 +93,7 @@ def _reason(name: str, why: Callable[[Prompt], str], prompt: Prompt, sequence: P
         with registry.explained(f"The reward '{name}' cannot say which prompts it can score"):
             return why(prompt)
     except DataError as error:
-        at = f"{sequence.where(index)} ({shown(prompt.text)})"
+        at = f"{sequence.row(index).where} ({shown(prompt.text)})"
         raise reworded(error, f"The reward '{name}' cannot take {at}: {error}") from error
 
 
@@ -114,14 +115,15 @@ def trained_held_out_prompts(prompts: PromptSequence, held_out: PromptSequence |
     if held_out is None:
         return []
     pairs = {
-        kind: [(some.parts(i)[0][0], image) for i, image in enumerate((digests[kind] or {}).get("images", ()))]
+        kind: [(some.row(i).prompt.text, image) for i, image in enumerate((digests[kind] or {}).get("images", ()))]
         for kind, some in (("train", prompts), ("held_out", held_out))
     }
     training = set(pairs["train"])
     shared = [i for i, pair in enumerate(pairs["held_out"]) if pair in training]
     if not shared:
         return []
-    first = f"{held_out.where(shared[0])} ({shown(held_out.parts(shared[0])[0][0])})"
+    row = held_out.row(shared[0])
+    first = f"{row.where} ({shown(row.prompt.text)})"
     return [
         f"{len(shared):,} of {counted(len(held_out), 'held-out prompt')} {'is' if len(shared) == 1 else 'are'} trained "
         f"on as well (same text, same source picture), first {first}. Their scores say little about new prompts: take "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -111,7 +110,7 @@ def _scorer(config: RunConfig, index: int) -> Any:
             pooled.start()
             return pooled
         if reward.placement is None:
-            with _state_kept(reward.use):
+            with torch_state_kept():
                 built = registry.create("reward", reward.use, reward.params, keys=RewardConfig.model_fields)
             if not isinstance(built, Submits):
                 check_callable("reward", reward.use, built, "samples")
@@ -139,24 +138,10 @@ def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
             return None
         if makes is not None and makes not in spec.accepts:  # which has a message of its own
             return None
-        with _state_kept(config.rewards[index].use):
+        with torch_state_kept():
             function = registry.resolve(spec.unscorable)
         named = inspect.signature(function).parameters.keys() & config.rewards[index].params
         return partial(function, **{name: config.rewards[index].params[name] for name in named})
-
-
-@contextmanager
-def _state_kept(reward: str) -> Iterator[None]:
-    """What a reward changes of the process's state while it is imported and built is restored, as after its calls."""
-    changes: list[str] = []
-    with torch_state_kept(changes):
-        yield
-    if changes:
-        warnings.warn(
-            f"The reward '{reward}' changed {' and '.join(changes)} while it was built, which affects the whole "
-            "process. It is restored. Change such state only in a `with` block inside the reward.",
-            stacklevel=2,
-        )
 
 
 def name_of(reward: RewardConfig) -> str:

@@ -36,7 +36,7 @@ Digests = Mapping[str, Mapping[str, Sequence[str]] | None]
 def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests:
     """What `data.json` keeps: for the training and the held-out prompts, digests of each part of each prompt."""
     return {
-        kind: None if sequence is None else vars(data.digests(sequence))
+        kind: None if sequence is None else data.digests(sequence)
         for kind, sequence in (("train", prompts), ("held_out", held_out))
     }
 
@@ -81,9 +81,9 @@ def _change(
     rows = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]
     notes = [f"{counted(len(old), 'prompt')} became {len(new):,}"] if len(old) != len(new) else []
     if rows and prompts:
-        first = rows[0]
+        first, row = rows[0], prompts.row(rows[0])
         parts = [what for what, a, b in zip(_PARTS.values(), old[first], new[first], strict=True) if a != b]
-        where = f"{prompts.where(first)} ({shown(prompts.parts(first)[0][0])})"
+        where = f"{row.where} ({shown(row.prompt.text)})"
         some = f"{len(rows):,} of {counted(min(len(old), len(new)), 'prompt')}"
         notes.append(f"{some} changed, first the {' and '.join(parts)} of {where}")
     return "; ".join(notes)

@@ -116,9 +116,8 @@ class Drawing:
 
         @cache
         def scores() -> Scores:
-            elsewhere = len(places) * size - len(samples)
             with notes.time("reward"):
-                part = scoring.result(beside=others, elsewhere=elsewhere)
+                part = scoring.result()
             return joined(self.terms, self.team.gather(part), others)
 
         return Groups(prompts=indices, parts=[rollout] if rollout else [], scores=scores)

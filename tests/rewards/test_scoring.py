@@ -43,7 +43,7 @@ from grpokit.builtin.text_rewards import (
     TextFormat,
     contains,
 )
-from grpokit.rewards.scoring import score
+from grpokit.rewards.scoring import Scoring, joined, score
 from grpokit.rewards.terms import as_terms
 from grpokit.runs import build_rewards
 
@@ -259,9 +259,7 @@ def test_one_bad_sample_costs_its_group_alone() -> None:
 def test_skipping_has_a_limit() -> None:
     given = in_groups("a", "bb", "ccc", "poison")
     term = RewardTerm(name="fragile", reward=fragile, on_error="skip", skip_limit=0.4)
-    with pytest.raises(
-        RewardError, match=r"lost 2 of 4 rows or more, where 1 may be lost; skip_limit allows a share of 0\.4\."
-    ):
+    with pytest.raises(RewardError, match=r"lost 2 of 4 rows; skip_limit allows a share of 0\.4\."):
         score([term], given)
     assert score([replace(term, skip_limit=0.5)], given).failed == [2]
 
@@ -395,13 +393,11 @@ def test_skip_limit_is_a_share_of_all_rows_of_a_step(elsewhere: bool) -> None:
     before = score([RewardTerm(name="r", reward=fragile, on_error="skip")], in_groups("poison", *"abcde"))
     term = RewardTerm(name="r", reward=reward, on_error="skip", skip_limit=0.4)
     given = in_groups("poison", "bb", "ccc", "dddd")
-    scores = score([term], given, beside=before)
+    scores = joined([term], [Scoring([term], given).result()], before)
     assert (scores.failed, scores.lost[:, 0].tolist()) == ([2], [True, True, False, False])
     assert scores.select(torch.tensor([1, 3])).failed == [1]
-    with pytest.raises(
-        RewardError, match=r"lost 2 of 4 rows or more, where 1 may be lost; skip_limit allows a share of 0\.39"
-    ):
-        score([replace(term, skip_limit=0.39)], given, beside=before)
+    with pytest.raises(RewardError, match=r"lost 4 of 10 rows; skip_limit allows a share of 0\.39.* left 2 rows"):
+        joined([replace(term, skip_limit=0.39)], [scores], before)
 
 
 def test_a_submit_that_raises_fails_all_rows() -> None:

@@ -108,7 +108,7 @@ def test_every_part_of_a_prompt_counts(part: str, tmp_path: Path) -> None:
         row = {"prompt": text, "target": target, "image": "image.png", "level": level}
         (tmp_path / "x.jsonl").write_text(json.dumps(row))
         found = digests(read_prompts(tmp_path / "x.jsonl"))
-        return list(zip(found.texts, found.targets, found.images, strict=True))
+        return list(zip(*found.values(), strict=True))
 
     picture = "target.png" if part == "target's pixels" else 3
     change: dict[str, Any] = {

@@ -161,7 +161,7 @@ class RayReward(RewardElsewhere):
                 ) from error
             except RayError as error:
                 loss = _why(error)
-            if self._asking is None:  # it was closed meanwhile
+            if not self._threads:  # it was closed meanwhile
                 break
             self._replace(number)
         return Portion(rows=rows, failure=f"lost {counted(_TRIES, 'replica')} in a row: {loss}")
