@@ -38,7 +38,7 @@ _HOME = {
     "policy": ["Policy"],
     "reference": ["adapter_off", "frozen_copy", "swapped"],
     "registry": ["create"],
-    "rewards.submission": ["Pending", "Placed", "Portion", "Submits"],
+    "rewards.submission": ["Pending", "Portion", "Submits"],
     "rewards.terms": ["RewardTerm"],
     "rewards.worker_pool": ["PooledReward"],
     "knobs": ["Correction", "EntropyTarget"],
@@ -87,7 +87,6 @@ if TYPE_CHECKING:
     from grpokit.registry.specs import PresetSpec as PresetSpec
     from grpokit.registry.specs import RewardSpec as RewardSpec
     from grpokit.rewards.submission import Pending as Pending
-    from grpokit.rewards.submission import Placed as Placed
     from grpokit.rewards.submission import Portion as Portion
     from grpokit.rewards.submission import Submits as Submits
     from grpokit.rewards.terms import RewardTerm as RewardTerm

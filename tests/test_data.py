@@ -121,7 +121,7 @@ def test_missing_file_and_folder(file: Path, tmp_path: Path) -> None:
         read_prompts(tmp_path / "no.txt")
     with pytest.raises(DataError, match=r"file https://x\.org/no\.txt does not exist .* It is an address: download it"):
         read_prompts(Path("https://x.org/no.txt"))
-    with pytest.raises(DataError, match=r"The folder .*pictures does not exist \(looked in "):
+    with pytest.raises(DataError, match=r"There is no folder .*pictures \(looked in "):
         read_prompts(file, targets=tmp_path / "pictures")
     with pytest.raises(DataError, match="is a folder without metadata"):
         read_prompts(tmp_path)
@@ -325,9 +325,9 @@ def test_jsonl(tmp_path: Path) -> None:
         ('["a"]', ['line 3: expected an object like {"prompt": ...}', "got '[\"a\"]'"]),
         (
             '{"promt": "a", "x": 1}',
-            ["line 3: the key 'prompt' is missing (keys: promt, x)."],
+            ["line 3 has the prompt nothing (null); expected a text"],
         ),
-        ("{}", ["line 3: the key 'prompt' is missing", "(keys: none)"]),
+        ("{}", ["line 3 has the prompt nothing (null)"]),
         ('{"prompt": 5}', ["line 3 has the prompt 5; expected a text"]),
         ('{"prompt": " "}', ["line 3: the prompt is ' '; expected a text"]),
         ('{"prompt": "a", "image": "no.png"}', ["line 3: source: the file", "no.png does not exist"]),

@@ -44,6 +44,8 @@ def read_dataset(
         ) from error
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
+    verbosity = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the reason comes as an error
     try:
         table = _loaded(datasets, name, subset, split)
     except DataError:
@@ -58,6 +60,8 @@ def read_dataset(
         elif "pick one among" in reason:
             remedy = " Name it with `subset`."
         raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {reason}.{remedy}") from error
+    finally:
+        datasets.logging.set_verbosity(verbosity)
     where = f"dataset {name}, split '{split}'"
     if len(table) == 0:
         raise DataError(f"The {where} is empty.")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
-from grpokit.errors import one_line
+from grpokit.errors import one_line, plain
 
 PATIENCE = 10.0
 """Seconds that a server may take to answer."""
@@ -33,9 +33,8 @@ def _silent(address: str) -> str:
         with suppress(urllib.error.HTTPError):
             urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
     except (OSError, HTTPException, ValueError) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        certificates = "SSL" in type(reason).__name__  # the hub's libraries may know others
-        return "" if certificates else one_line(reason if isinstance(reason, BaseException) else error)
+        reason = str(getattr(error, "reason", error))
+        return "" if "SSL" in reason else plain(reason)  # the hub's libraries may know other certificates
     return ""
 
 

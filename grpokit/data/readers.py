@@ -77,12 +77,13 @@ def read_prompts(
 
 def _rows(path: Path, columns: Columns | None, max_pixels: int) -> list[Row]:
     """The rows of a file, of a folder's metadata, or of shards; a column has the same role in all of them."""
-    archives = sorted(path.glob("*.tar")) if path.is_dir() else [Path(name) for name in sorted(glob.glob(str(path)))]
-    metadata = next((path / name for name in _METADATA if (path / name).is_file()), None)
+    is_folder = os.path.isdir(path)  # unlike Path.is_dir, it is False for a name that no file can have
+    archives = sorted(path.glob("*.tar")) if is_folder else [Path(name) for name in sorted(glob.glob(str(path)))]
+    metadata = next((path / name for name in _METADATA if os.path.isfile(path / name)), None)
     if archives and archives[0].suffix.lower() == ".tar":
         samples = itertools.chain.from_iterable(map(shards.samples, archives))
         found = [(number, where, row) for number, (where, row) in enumerate(samples, 1)]
-    elif path.is_dir() and metadata is None:
+    elif is_folder and metadata is None:
         raise DataError(
             f"{path} is a folder without {' or '.join(_METADATA)} and without shards (.tar), so its pictures have no "
             "prompts. Give a folder of the datasets library as data.dataset, and pictures named by line number as "
@@ -102,7 +103,7 @@ def _rows(path: Path, columns: Columns | None, max_pixels: int) -> list[Row]:
         return any(_is_picture(row[name]) for _, _, row in found if row.get(name) is not None)
 
     roles = assigned(names, columns, where=str(path), pictured=pictured)
-    folder = path if path.is_dir() else path.parent
+    folder = path if is_folder else path.parent
     rows = []
     for number, where, row in found:
         stored = partial(_stored, folder, where, max_pixels)
@@ -197,7 +198,7 @@ def _stored(folder: Path, where: str, max_pixels: int, value: Any, role: str) ->
     if is_picture_name(value) and not value.lower().endswith(PICTURES):
         raise DataError(f"{where}: {role} is {shown(value)}, and {', '.join(PICTURES)} are read. Convert it.")
     path = folder / Path(value).expanduser()
-    if not os.path.exists(path):  # unlike Path.exists, it is False for a name that no file can have
+    if not os.path.exists(path):
         raise DataError(f"{where}: {role}: the file {shown(str(path), most=1000)[1:-1]} does not exist.")
     check_picture(path, where=f"{where}: {role}", max_pixels=max_pixels)
     return Stored(path)
@@ -209,10 +210,10 @@ def _with(row: Row, **parts: Any) -> Row:
 
 def _numbered(folder: Path, rows: Sequence[Row], prompts: Path, max_pixels: int) -> list[Stored]:
     """The picture of each row in a folder whose pictures are named by line number."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise DataError(
-            f"The folder {folder} does not exist (looked in {Path.cwd()}). It should hold a picture for each line of "
-            f"the prompts: 1.png, 2.jpg, ... {_REMEDY}"
+            f"There is no folder {folder} (looked in {Path.cwd()}). It should hold a picture for each line of the "
+            f"prompts: 1.png, 2.jpg, ... {_REMEDY}"
         )
     pictures: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):

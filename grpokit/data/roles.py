@@ -73,10 +73,6 @@ def prompt_of(row: Mapping[str, Any], roles: Roles, *, where: str, stored: Calla
     Raises:
         DataError: there is no text and no conversation with a user's text, or two columns have source pictures.
     """
-    column = roles["prompt"][0]
-    if column not in row:
-        keys = shown(", ".join(row), most=200)[1:-1]
-        raise DataError(f"{where}: the key '{column}' is missing (keys: {keys or 'none'}).")
     images = {name: row[name] for name in roles["image"] if row.get(name) is not None}
     if len(images) > 1:
         raise DataError(
@@ -85,12 +81,12 @@ def prompt_of(row: Mapping[str, Any], roles: Roles, *, where: str, stored: Calla
         )
     taken = {name for role in roles.values() for name in role}
     meta = {name: value for name, value in row.items() if name not in taken}
-    text = row[column]
-    if isinstance(text, list):
-        text, meta = _last_question(text), {**meta, "messages": text}
+    text = value = row.get(roles["prompt"][0])
+    if isinstance(value, list):
+        text, meta = _last_question(value), {**meta, "messages": value}
     if not isinstance(text, str):
         raise DataError(
-            f"{where} has the prompt {shown(row[column])}; expected a text, or messages that include a user's. Name "
+            f"{where} has the prompt {shown(value)}; expected a text, or messages that include a user's. Name "
             "another column with `columns: {prompt: ...}`."
         )
     target = next((row.get(name) for name in roles["target"]), None)

@@ -57,8 +57,6 @@ def two_way(scores: Tensor) -> Shares:
     scores = scores.double()
     scores = scores[~scores.isnan().flatten(1).any(1)]
     prompts, rows, groups = scores.shape
-    if rows < 2 or groups < 2:
-        raise UsageError(f"An analysis of variance needs at least 2 seeds of each kind, got {rows} by {groups}.")
     if not prompts:
         return Shares(row=0.0, group=0.0, both=0.0, variance=0.0, prompts=0)
     by_row, by_group = scores.mean(2, keepdim=True), scores.mean(1, keepdim=True)

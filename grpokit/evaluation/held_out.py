@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from grpokit.data import as_prompts
-from grpokit.errors import UsageError, shown
+from grpokit.errors import UsageError
 from grpokit.evaluation.intervals import half_width, mean_of_totals
 from grpokit.policy import Policy
 from grpokit.processes.fsdp2 import gathered
@@ -48,18 +48,11 @@ class Evaluation:
         """Name -> mean over the scored samples."""
         return {name: float(column.nanmean()) for name, column in self.columns().items()}
 
-    def half_widths(self) -> dict[str, float]:
-        """Name -> half the width of the mean's 95 % confidence interval, by Student's t over the prompts."""
-        prompts = self.scores.groups.tolist()
-        columns = self.scores.matrix.T.tolist()
-        return {
-            **{name: half_width(column, prompts) for name, column in zip(self.scores.names, columns, strict=True)},
-            "reward": mean_of_totals(columns, self.scores.weights.tolist(), prompts).half_width,
-        }
-
     def summary(self) -> dict[str, float]:
-        """A row of `eval.jsonl`: each mean, followed by its half-width under `<name>/ci95`."""
-        widths = self.half_widths()
+        """A row of `eval.jsonl`: each mean, and under `<name>/ci95` half the width of its 95 % interval."""
+        prompts, columns = self.scores.groups.tolist(), self.scores.matrix.T.tolist()
+        widths = {name: half_width(column, prompts) for name, column in zip(self.scores.names, columns, strict=True)}
+        widths["reward"] = mean_of_totals(columns, self.scores.weights.tolist(), prompts).half_width
         return {
             key: value
             for name, mean in self.means().items()
@@ -96,22 +89,13 @@ def draw(
         P * G samples, each prompt's next to each other; `output` has the picture or text.
 
     Raises:
-        UsageError: `policy` is not a policy, a number is not whole or is below 1, stream or mixed_precision has
-            another value, or the policy cannot read a prompt.
+        UsageError: `policy` is not a policy, a number is below 1, mixed_precision has another value, or the policy
+            cannot read a prompt.
     """
     check_policy(policy)
     prompts = as_prompts(prompts)
-    for name, number, least in (
-        ("samples_per_prompt", samples_per_prompt, 1),
-        ("batch_size", batch_size, 1),
-        ("seed", seed, None),
-    ):
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise UsageError(f"{name} must be a whole number, got {shown(number)}.")
-        if least is not None and number < least:
-            raise UsageError(f"{name} must be at least {least}, got {number}.")
-    if stream not in ("evaluate", "sample"):
-        raise UsageError(f"stream must be 'evaluate' or 'sample', got {shown(stream)}.")
+    if samples_per_prompt < 1 or batch_size < 1:
+        raise UsageError(f"samples_per_prompt is {samples_per_prompt} and batch_size {batch_size}; expected 1 or more.")
     seeds = derive_seeds(seed, stream=stream, step=0, prompts=len(prompts), group_size=samples_per_prompt)
     share = (team or Team()).share(len(prompts))
     prompts, seeds = prompts[share.start : share.stop], seeds.select(share)

@@ -6,6 +6,7 @@ entry has the paths of its files, which are only opened by `Entry.open`, so a lo
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +59,7 @@ class Entry:
     @property
     def missing(self) -> bool:
         """Whether it is a picture whose file does not exist."""
-        return isinstance(self.output, Path) and not self.output.exists()
+        return isinstance(self.output, Path) and not os.path.exists(self.output)
 
     def open(self, prompt: Prompt | None = None) -> Sample:
         """Read the files.
@@ -106,7 +107,7 @@ def find(
         UsageError: arguments do not go together.
         DataError: there is nothing to score, or a file is not as expected.
     """
-    if not path.exists():
+    if not os.path.exists(path):  # unlike Path.exists, it is False for a name that no file can have
         raise DataError(f"There is no file or folder {shown(str(path), most=1000)[1:-1]} (looked in {Path.cwd()}).")
     of_one: dict[str, object] = {"--prompt": prompt, "--target": target, "--source": source}
     of_many: dict[str, object] = {"--prompts": prompts, "--targets": targets, "--sources": sources}

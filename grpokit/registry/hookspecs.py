@@ -107,7 +107,7 @@ def grpokit_placements() -> Iterable[PlacementSpec]:  # type: ignore[empty-body]
         with, in `mypackage/queue.py`, for the config `placement: {queue: 'gpu-2:5555'}`,
         ```python
         def place(use, params, timeout, *, address):
-            return QueuedReward(address, use, params, timeout)  # with start, submit and close
+            return QueuedReward(address, use, params, timeout)  # with submit and close
         ```
     """
 

@@ -138,8 +138,9 @@ class ObjectiveSpec(Spec):
 class PlacementSpec(Spec):
     """A kind of place where rewards run, as in `placement: {http: URL}`.
 
-    The factory is a function `(use, params, timeout, *, ...) -> grpokit.Placed`: the reward's name, its parameters, and
-    the seconds that a call may take. The config's options under the kind become keywords.
+    The factory is a function `(use, params, timeout, *, ...) -> grpokit.Submits`: the reward's name, its parameters,
+    and the seconds that a call may take. It returns once samples can be scored there, or raises a `UsageError`. The
+    config's options under the kind become keywords.
 
     Attributes:
         shorthand: the option that a single value in the config stands for.

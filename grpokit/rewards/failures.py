@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import Any
 
 from grpokit.errors import RewardError, a_type, counted, reworded
 from grpokit.rewards.calling import call, raised, scored
@@ -64,23 +65,20 @@ def _called(term: RewardTerm, samples: Sequence[Sample]) -> Iterator[Portion]:
         yield call(term.reward, rows, own_copies([samples[row] for row in rows]))
 
 
-def submitted(term: RewardTerm, reward: Submits, samples: Sequence[Sample]) -> Pending:
-    """Hand samples out to a reward that scores elsewhere.
-
-    Raises:
-        RewardError: its `submit` gave no `Pending`.
-    """
+def submitted(reward: Submits, samples: Sequence[Sample]) -> Pending:
+    """Hand samples out to a reward that scores elsewhere; `collected` judges what goes wrong here, too."""
+    answer: Future[Portion] = Future()
     try:
-        pending = reward.submit(own_copies(samples))
+        pending: Any = reward.submit(own_copies(samples))
+        if isinstance(pending, Pending):
+            return pending
+        wrong = RewardError(f"its submit returned {a_type(pending)}; expected a grpokit.Pending.")
+        answer.set_result(Portion(rows=range(len(samples)), error=wrong))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # `collected` decides whether this stops the run
-        failed: Future[Portion] = Future()
-        failed.set_exception(error)
-        return Pending([failed])
-    if not isinstance(pending, Pending):
-        raise RewardError(f"Reward '{term.name}': its submit returned {a_type(pending)}; expected a grpokit.Pending.")
-    return pending
+    except BaseException as error:
+        answer.set_exception(error)
+    return Pending([answer])
 
 
 def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> Column:

@@ -86,23 +86,17 @@ class Scoring:
         terms: the rewards.
         samples: B samples.
         step: the training step, from 1, in which some monitors may not be due; None calls all rewards.
-
-    Raises:
-        RewardError: the `submit` of a reward gave no `Pending`.
     """
 
     def __init__(self, terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int | None = None) -> None:
         self.terms = terms
         self.asked = [term.due(step) and len(samples) > 0 for term in terms]
         self._samples = samples
-        self._pending: dict[int, Pending] = {}
-        try:
-            for i, term in enumerate(terms):
-                if self.asked[i] and isinstance(term.reward, Submits):
-                    self._pending[i] = submitted(term, term.reward, samples)
-        except BaseException:
-            self.cancel()
-            raise
+        self._pending: dict[int, Pending] = {
+            i: submitted(term.reward, samples)
+            for i, term in enumerate(terms)
+            if self.asked[i] and isinstance(term.reward, Submits)
+        }
 
     def result(self) -> Scores:
         """Call the rewards of the run's own process, and wait for the others. It is called once.

@@ -105,18 +105,6 @@ class Submits(Protocol):
         """Release processes and connections; called when the run ends."""
 
 
-@runtime_checkable
-class Placed(Submits, Protocol):
-    """A reward at the place that a config's `placement` names."""
-
-    def start(self) -> None:
-        """Wait until samples can be scored there.
-
-        Raises:
-            UsageError: they cannot.
-        """
-
-
 def by_group(samples: Sequence[Sample]) -> list[list[int]]:
     """The rows of each group, the groups in the order of their first row."""
     groups: dict[int, list[int]] = {}

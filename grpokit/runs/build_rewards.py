@@ -15,7 +15,7 @@ from grpokit.errors import ConfigError, PluginError, a_type, shown
 from grpokit.knobs import RewardSettings, meanings
 from grpokit.registry.specs import PlacementSpec, RewardSpec, Spec
 from grpokit.rewards.isolation import torch_state_kept
-from grpokit.rewards.submission import Placed, Submits
+from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.runs.build import check_callable, output_kind
@@ -25,7 +25,7 @@ TIMEOUT = 600.0
 """Seconds that a call at another place may take where `reward_timeout` is not set."""
 
 
-def _placed(reward: RewardConfig) -> Placed:
+def _placed(reward: RewardConfig) -> Submits:
     """Start a reward at the place that its config names.
 
     Raises:
@@ -41,9 +41,8 @@ def _placed(reward: RewardConfig) -> Placed:
     place = registry.create("placement", kind, options)
     with registry.explained(f"The placement '{kind}' of reward '{reward.use}' fails"):
         built = place(reward.use, reward.params, reward.reward_timeout or TIMEOUT)
-        if not isinstance(built, Placed):
-            raise PluginError(f"The placement '{kind}' gave {a_type(built)}; expected a grpokit.Placed.")
-        built.start()
+        if not isinstance(built, Submits):
+            raise PluginError(f"The placement '{kind}' gave {a_type(built)}; expected a grpokit.Submits.")
     return built
 
 

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_PROCESS = Path("/proc/self")
-
 
 @dataclass
 class Rise:
@@ -21,20 +19,21 @@ class Rise:
 
 @contextmanager
 def rise() -> Iterator[Rise]:
-    """How far this process's memory rises inside the context, at its highest.
+    """How far this process's memory rises inside the context, at its highest; 0 on systems other than Linux."""
+    risen, process = Rise(), Path("/proc/self")
 
-    Linux can forget a peak, so it is measured there. Other Unixes only know the peak since the process began, and tell
-    how far it was exceeded; where nothing is known it is 0.
-    """
-    found = Rise()
+    def status(key: str) -> int:
+        line = re.search(rf"^{key}:\s*(\d+) kB", (process / "status").read_text(encoding="ascii"), re.MULTILINE)
+        return int(line[1]) * 1024 if line else 0
+
     try:
-        (_PROCESS / "clear_refs").write_text("5")  # forgets the peak
+        (process / "clear_refs").write_text("5")  # forgets the peak
     except OSError:
-        before, after = highest(), highest
-    else:
-        before, after = _status("VmRSS"), lambda: _status("VmHWM")
-    yield found
-    found.bytes = max(0, after() - before)
+        yield risen
+        return
+    before = status("VmRSS")
+    yield risen
+    risen.bytes = max(0, status("VmHWM") - before)
 
 
 def highest() -> int:
@@ -45,9 +44,3 @@ def highest() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _status(key: str) -> int:
-    """An entry of this process's status, in bytes."""
-    line = re.search(rf"^{key}:\s*(\d+) kB", (_PROCESS / "status").read_text(encoding="ascii"), re.MULTILINE)
-    return int(line[1]) * 1024 if line else 0

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol
 
 from grpokit.tracking.step_report import StepReport
 
@@ -100,35 +99,23 @@ class Eta:
         return f"ETA {timedelta(seconds=round(max(0.0, self._end - time.monotonic())))}"
 
 
-class _Described(Protocol):
-    """What is shown of a trainer."""
-
-    @property
-    def steps(self) -> int:
-        """In all."""
-        ...
-
-    def describe(self) -> str:
-        """The arithmetic of batches."""
-        ...
-
-
 class IntervalLines:
     """Prints the progress of a training loop: its batches, every warning, and a line per `INTERVAL`.
 
     Args:
-        trainer: whose steps they are.
+        steps: in all.
+        batches: what a step is made of.
         enabled: if not, nothing is printed.
         write: prints a line; by default on stderr.
     """
 
     def __init__(
-        self, trainer: _Described, *, enabled: bool = True, write: Callable[[str], None] | None = None
+        self, steps: int, batches: str, *, enabled: bool = True, write: Callable[[str], None] | None = None
     ) -> None:
-        self.steps, self.enabled, self.write = trainer.steps, enabled, write or _on_stderr
+        self.steps, self.enabled, self.write = steps, enabled, write or _on_stderr
         self.course = Course()
         self.printed = time.monotonic()
-        self._print(trainer.describe())
+        self._print(batches)
 
     def step(self, report: StepReport) -> None:
         """Add a step, and print its warnings, and a line about it if one is due."""

@@ -74,7 +74,7 @@ class Loop(ABC):
 
     def __iter__(self) -> Iterator[StepReport]:
         """Take the remaining steps, or stop earlier when there is nothing left to learn."""
-        lines = IntervalLines(self, enabled=self.progress and self.team.rank == 0)
+        lines = IntervalLines(self.steps, self.describe(), enabled=self.progress and self.team.rank == 0)
         while self.completed < self.steps and not self.converged:
             report = self.step()
             lines.step(report)

@@ -59,7 +59,7 @@ def reward_of(text: str) -> list[float]:
         ("{http: {ports: 3}}", "'ports'"),
         (f"{{'{__name__}:mirror': 3}}", "is 3; expected its options"),
         (f"{{'{__name__}:mirror': {{replicas: 3}}}}", "'replicas'"),
-        (f"{{'{__name__}:wrong': {{}}}}", "expected a grpokit.Placed"),
+        (f"{{'{__name__}:wrong': {{}}}}", "expected a grpokit.Submits"),
     ],
 )
 def test_a_place_that_cannot_be_is_one_message(place: str, message: str) -> None:

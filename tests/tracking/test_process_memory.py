@@ -1,4 +1,4 @@
-"""What a process takes at its highest, with and without the help of Linux."""
+"""What a process takes at its highest, as Linux says."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grpokit.tracking import process_memory
-from grpokit.tracking.process_memory import highest, rise
+from grpokit.tracking.process_memory import rise
 
 MIB = 2**20
 
@@ -31,14 +30,3 @@ def test_a_rise_is_that_of_its_own_context() -> None:
     with rise() as nothing:
         pass
     assert nothing.bytes < 20 * MIB
-
-
-def test_without_it_a_rise_is_what_exceeds_the_highest_so_far(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    room = highest() - process_memory._status("VmRSS")
-    monkeypatch.setattr(process_memory, "_PROCESS", tmp_path / "missing")
-    with rise() as risen:
-        fill(room + 100 * MIB)
-    assert risen.bytes > 90 * MIB
-    with rise() as again:
-        fill(50 * MIB)
-    assert again.bytes == 0

@@ -28,7 +28,9 @@ _LONGEST_PAUSE = 1.0
 
 def place(use: str, params: Mapping[str, Any], timeout: float, *, urls: str | Sequence[str]) -> RemoteReward:
     """What `placement: {http: URL}` builds."""
-    return RemoteReward([urls] if isinstance(urls, str) else urls, use=use, params=params, timeout=timeout)
+    reward = RemoteReward([urls] if isinstance(urls, str) else urls, use=use, params=params, timeout=timeout)
+    reward.start()
+    return reward
 
 
 class RemoteReward(RewardElsewhere):

@@ -36,7 +36,9 @@ def place(
     address: str | None = None,
 ) -> RayReward:
     """What `placement: {ray: ...}` builds."""
-    return RayReward(use, params, timeout=timeout, replicas=replicas, gpus=gpus, cpus=cpus, pip=pip, address=address)
+    reward = RayReward(use, params, timeout=timeout, replicas=replicas, gpus=gpus, cpus=cpus, pip=pip, address=address)
+    reward.start()
+    return reward
 
 
 class RayReward(RewardElsewhere):
