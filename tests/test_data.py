@@ -522,8 +522,8 @@ def test_as_prompts() -> None:
         ({"prompt": "a"}, "Expected a list of prompts, got a dict"),
         ({"a", "b"}, "Expected a list of prompts, got a set"),
         ([Prompt(text="x", image="a.png")], r"the text 'a.png' among its pictures; expected a list of pictures"),  # type: ignore[arg-type]
-        ([Prompt(text=5)], "Prompt 0 has 5 as its text; expected a text"),  # type: ignore[arg-type]
-        (["a", 5], "Prompt 1 is of type int; expected a text or a grpokit.Prompt"),
+        ([Prompt(text=5)], r"Prompt 0 is Prompt\(text=5.*; expected a text"),  # type: ignore[arg-type]
+        (["a", 5], "Prompt 1 is 5; expected a text, or a grpokit.Prompt"),
         (None, "Expected a list of prompts, got a NoneType"),
     ],
 )

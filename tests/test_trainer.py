@@ -489,7 +489,7 @@ def test_describe_resolves_the_arithmetic() -> None:
         ({"warmup_steps": -1}, "warmup_steps must be at least 0, got -1"),
         ({"prompts": []}, "no prompt"),
         ({"prompts": "one text"}, "list of prompts"),
-        ({"prompts": [3]}, "Prompt 0 is of type int"),
+        ({"prompts": [3]}, "Prompt 0 is 3; expected a text"),
         ({"mixed_precision": "fp16"}, "needs a GPU"),
         ({"mixed_precision": "int8"}, "mixed_precision must be"),
         ({"device": "tpu"}, "device must be"),

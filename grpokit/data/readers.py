@@ -14,7 +14,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -67,11 +67,9 @@ def read_prompts(
     if not rows:
         raise DataError(f"{path} holds no prompt.")
     if targets:
-        found = _numbered(targets, rows, path, max_pixels)
-        rows = [_with(row, target=picture) for row, picture in zip(rows, found, strict=True)]
+        rows = _with_pictures(rows, targets, lambda picture: {"target": picture}, path, max_pixels)
     if images:
-        found = _numbered(images, rows, path, max_pixels)
-        rows = [_with(row, image=None, images=[picture]) for row, picture in zip(rows, found, strict=True)]
+        rows = _with_pictures(rows, images, lambda picture: {"image": None, "images": [picture]}, path, max_pixels)
     return PromptSequence(rows.__getitem__, range(len(rows)), max_pixels=max_pixels)
 
 
@@ -119,10 +117,8 @@ def _kind(text: str, ending: str) -> Callable[[str, Path], Iterator[_Found]]:
     """The reader of a text, by its file's ending or its content."""
     if ending in (".csv", ".tsv") or _HEADER.match(text):
         return _of_table
-    if re.match(r"\s*\[\s*\{" if ending != ".json" else r"\s*\[", text):
-        return _of_list
-    if ending in (".json", ".jsonl", ".ndjson") or re.match(r'\s*\{\s*"', text):
-        return _of_objects
+    if ending in (".json", ".jsonl", ".ndjson") or re.match(r'\s*(\[\s*\{|\{\s*")', text):
+        return _of_json
     return _of_lines
 
 
@@ -133,15 +129,17 @@ def _of_lines(text: str, path: Path) -> Iterator[_Found]:
             yield number, f"{path}, line {number}", {"prompt": line.strip()}
 
 
-def _of_objects(text: str, path: Path) -> Iterator[_Found]:
-    for number, where, line in _of_lines(text, path):
-        yield number, where, _checked(_parsed(line["prompt"], where), where)
-
-
-def _of_list(text: str, path: Path) -> Iterator[_Found]:
-    for number, row in enumerate(_parsed(text, str(path)), 1):
-        where = f"{path}, entry {number}"
-        yield number, where, _checked(row, where)
+def _of_json(text: str, path: Path) -> Iterator[_Found]:
+    """Objects, in a list or one on a line."""
+    found: Iterable[tuple[int, str, Any]]
+    if text.lstrip().startswith("["):
+        found = ((number, f"{path}, entry {number}", row) for number, row in enumerate(_parsed(text, str(path)), 1))
+    else:
+        found = ((number, where, _parsed(line["prompt"], where)) for number, where, line in _of_lines(text, path))
+    for number, where, row in found:
+        if not isinstance(row, dict):
+            raise DataError(f'{where}: expected an object like {{"prompt": ...}}, got {json.dumps(row)[:40]!r}.')
+        yield number, where, row
 
 
 def _of_table(text: str, path: Path) -> Iterator[_Found]:
@@ -174,12 +172,6 @@ def _parsed(text: str, where: str) -> Any:
         raise DataError(f"{where}: not JSON ({one_line(error)}).") from error
 
 
-def _checked(row: Any, where: str) -> dict[str, Any]:
-    if not isinstance(row, dict):
-        raise DataError(f'{where}: expected an object like {{"prompt": ...}}, got {json.dumps(row)[:40]!r}.')
-    return row
-
-
 def _is_picture(value: Any) -> bool:
     """Whether a value is a picture's file or name, also of a kind that is not read, or a list of them."""
     if isinstance(value, list):
@@ -204,12 +196,10 @@ def _stored(folder: Path, where: str, max_pixels: int, value: Any, role: str) ->
     return Stored(path)
 
 
-def _with(row: Row, **parts: Any) -> Row:
-    return replace(row, prompt=replace(row.prompt, **parts))
-
-
-def _numbered(folder: Path, rows: Sequence[Row], prompts: Path, max_pixels: int) -> list[Stored]:
-    """The picture of each row in a folder whose pictures are named by line number."""
+def _with_pictures(
+    rows: list[Row], folder: Path, parts: Callable[[Stored], dict[str, Any]], prompts: Path, max_pixels: int
+) -> list[Row]:
+    """Rows with the pictures of a folder, which are named by line number, as parts of their prompts."""
     if not os.path.isdir(folder):
         raise DataError(
             f"There is no folder {folder} (looked in {Path.cwd()}). It should hold a picture for each line of the "
@@ -239,4 +229,4 @@ def _numbered(folder: Path, rows: Sequence[Row], prompts: Path, max_pixels: int)
             "out, all prompts below it have the wrong pictures",
             stacklevel=2,
         )
-    return [Stored(pictures[row.number]) for row in rows]
+    return [replace(row, prompt=replace(row.prompt, **parts(Stored(pictures[row.number])))) for row in rows]

@@ -150,10 +150,8 @@ def as_prompts(prompts: Iterable[str | Prompt], *, source: str = "") -> PromptSe
     rows = []
     for i, item in enumerate(prompts):
         prompt = Prompt(text=item) if isinstance(item, str) else item
-        if not isinstance(prompt, Prompt):
-            raise DataError(f"Prompt {i} is of type {type(item).__name__}; expected a text or a grpokit.Prompt.")
-        if not isinstance(prompt.text, str):
-            raise DataError(f"Prompt {i} has {shown(prompt.text)} as its text; expected a text.")
+        if not isinstance(prompt, Prompt) or not isinstance(prompt.text, str):
+            raise DataError(f"Prompt {i} is {shown(item)}; expected a text, or a grpokit.Prompt with one.")
         name = next((picture for picture in prompt.images if isinstance(picture, (str, Path))), None)
         if name is not None:
             raise DataError(

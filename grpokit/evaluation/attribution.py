@@ -57,8 +57,9 @@ def two_way(scores: Tensor) -> Shares:
     scores = scores.double()
     scores = scores[~scores.isnan().flatten(1).any(1)]
     prompts, rows, groups = scores.shape
+    none = Shares(row=0.0, group=0.0, both=0.0, variance=0.0, prompts=prompts)
     if not prompts:
-        return Shares(row=0.0, group=0.0, both=0.0, variance=0.0, prompts=0)
+        return none
     by_row, by_group = scores.mean(2, keepdim=True), scores.mean(1, keepdim=True)
     mean = scores.mean((1, 2), keepdim=True)
     of_rows = float(groups * (by_row - mean).square().sum() / (prompts * (rows - 1)))  # mean squares
@@ -67,7 +68,7 @@ def two_way(scores: Tensor) -> Shares:
     parts = max(0.0, (of_rows - rest) / groups), max(0.0, (of_groups - rest) / rows), rest
     total = sum(parts)
     if total <= 1e-12 * max(1.0, float(scores.square().mean())):  # rounding
-        return Shares(row=0.0, group=0.0, both=0.0, variance=0.0, prompts=prompts)
+        return none
     row, group, both = (part / total for part in parts)
     return Shares(row=row, group=group, both=both, variance=total, prompts=prompts)
 

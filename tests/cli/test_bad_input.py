@@ -285,9 +285,7 @@ DATA_FILES = {
     "a target that is a folder": jsonl(
         '{"prompt": "1", "target": "t.png"}', "t.png cannot be read as a picture", files={"t.png/x": ""}
     ),
-    "targets that are not there": change(
-        "data={prompts: prompts.txt, targets: t}", "There is no folder t (looked in"
-    ),
+    "targets that are not there": change("data={prompts: prompts.txt, targets: t}", "There is no folder t (looked in"),
     "targets that are a file": change(
         "data={prompts: prompts.txt, targets: prompts.txt}", "There is no folder prompts.txt"
     ),
@@ -373,7 +371,7 @@ FUNCTIONS = {
         "data={use: 'bad_e:f'}", "def f(split): ...", "Expected a list of prompts, got a NoneType"
     ),
     "a data function that returns numbers": code(
-        "data={use: 'bad_f:f'}", "def f(split): return [1]", "Prompt 0 is of type int; expected a text or a grpokit.P"
+        "data={use: 'bad_f:f'}", "def f(split): return [1]", "Prompt 0 is 1; expected a text, or a grpokit.Prompt"
     ),
     "a data function that returns a text": code(
         "data={use: 'bad_g:f'}", "def f(split): return 'cat'", "Expected a list of prompts, got a str"
