@@ -70,7 +70,7 @@ def read_dataset(
         for column, feature in table.features.items()
         if isinstance(getattr(feature, "feature", feature), datasets.Image)  # or a list of them
     ]
-    roles = assigned(table.column_names, columns, where=f"Dataset {name}", pictured=pictured.__contains__)
+    roles = assigned(table.column_names, columns, where=f"Dataset {name}", pictured=pictured)
     for column in pictured:  # to be opened here, after a check of their size
         feature, raw = table.features[column], datasets.Image(decode=False)
         table = table.cast_column(column, raw if isinstance(feature, datasets.Image) else type(feature)(raw))

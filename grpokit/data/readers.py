@@ -96,10 +96,7 @@ def _rows(path: Path, columns: Columns | None, max_pixels: int) -> list[Row]:
     if not found:
         return []
     names = list(dict.fromkeys(name for _, _, row in found for name in row))
-
-    def pictured(name: str) -> bool:
-        return any(_is_picture(row[name]) for _, _, row in found if row.get(name) is not None)
-
+    pictured = {name for _, _, row in found for name, value in row.items() if _is_picture(value)}
     roles = assigned(names, columns, where=str(path), pictured=pictured)
     folder = path if is_folder else path.parent
     rows = []

@@ -21,14 +21,14 @@ _USUAL = {
 }
 
 
-def assigned(names: Collection[str], columns: Columns | None, *, where: str, pictured: Callable[[str], bool]) -> Roles:
+def assigned(names: Collection[str], columns: Columns | None, *, where: str, pictured: Collection[str]) -> Roles:
     """The columns of each role: as `columns` says, else by its usual names, unless a column has another role.
 
     Args:
         names: of all columns.
         columns: what the user says.
         where: names the file or dataset in messages.
-        pictured: whether a column holds pictures.
+        pictured: those that hold pictures.
 
     Raises:
         DataError: a role or column does not exist, no column is the prompt, or one picture would be source and target.
@@ -48,7 +48,7 @@ def assigned(names: Collection[str], columns: Columns | None, *, where: str, pic
         for role, usual in _USUAL.items()
     } | {role: [] if column is None else [column] for role, column in columns.items()}
     if "image" not in columns:
-        roles["image"] = [name for name in roles["image"] if name in ("image", "images") or pictured(name)]
+        roles["image"] = [name for name in roles["image"] if name in ("image", "images", *pictured)]
     if not roles["prompt"]:
         raise DataError(
             f"{where} has no column 'prompt'; {there}. Rename one, or say which it is with `columns: {{prompt: ...}}`."

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from grpokit import registry
@@ -113,7 +112,12 @@ class _Worker:
             pipe, theirs = _SPAWN.Pipe()
             printed, prints = _SPAWN.Pipe(duplex=False)
             process = _SPAWN.Process(target=serve, args=(theirs, prints, self.use, self.params), daemon=True)
-            _start(process)
+            resource_tracker.ensure_running()  # whose own start would let Ctrl-C through, which goes to all processes
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process ignores it
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         except OSError as error:
             raise UsageError(
                 f"a worker process for '{self.use}' cannot be started ({typed_line(error)}). Set fewer `workers`."
@@ -219,13 +223,3 @@ def _show(printed: Connection) -> None:
             with suppress(OSError, ValueError, AttributeError):  # a stderr that is closed, or none
                 sys.stderr.write(decode(data))
                 sys.stderr.flush()
-
-
-def _start(process: BaseProcess) -> None:
-    """Ctrl-C goes to all processes; a new one must not die of it before it knows to ignore it."""
-    resource_tracker.ensure_running()  # whose own start would let the signal through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
