@@ -190,7 +190,7 @@ TABLE: Mapping[str, Bad] = {
     "a source too large": edit("processor would scale to 2048 x 2048", change=sources((96, 64), (2080, 2080))),
     "a source that is a text": edit("line 2: sources/2.png cannot be read as a picture", change=no_picture),
     "a source too few": edit("prompts.txt, line 2, has no picture in sources", change=sources((96, 64))),
-    "no folder of sources": edit("The folder sources does not exist", "1.png, 2.jpg"),
+    "no folder of sources": edit("There is no folder sources", "1.png, 2.jpg"),
     "sources for texts": Bad(["train", "c.yaml", EDITS[1]], ["set policy.edits=true"], sources((96, 64), (96, 64))),
     "no source for an edit": Bad(
         ["sample", "c.yaml", "policy.edits=true", "--prompt", "red"], ["'red' has no picture to edit. Name a folder"]
