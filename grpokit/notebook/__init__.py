@@ -77,7 +77,7 @@ class _Block:
 
     def start(self, trainer: Trainer | PhasedTrainer) -> None:
         self.trainer, self.display = trainer, _display()
-        self.lines = IntervalLines(trainer, enabled=self.display is None, write=_print)
+        self.lines = IntervalLines(trainer.steps, trainer.describe(), enabled=self.display is None, write=_print)
         self.eta.start()
         self.show()
 

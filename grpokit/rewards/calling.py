@@ -13,7 +13,17 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from grpokit import registry
-from grpokit.errors import GrpokitError, PluginError, RewardError, UsageError, a_type, counted, raised_at, shown, typed_line
+from grpokit.errors import (
+    GrpokitError,
+    PluginError,
+    RewardError,
+    UsageError,
+    a_type,
+    counted,
+    raised_at,
+    shown,
+    typed_line,
+)
 from grpokit.rewards.submission import Portion
 from grpokit.types import Sample
 

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from grpokit.rewards.calling import checked
 from grpokit.rewards.failures import collected
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward, RewardTerm
-from grpokit.rewards.validation import checked
 from grpokit.testing.check import NotChecked, attempt
 from grpokit.types import Sample
 

@@ -17,7 +17,6 @@ from PIL import Image
 
 from grpokit.errors import GrpokitError, UsageError, one_line, shown
 from grpokit.registry.specs import RewardSpec
-from grpokit.rewards.calling import checked
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward
 from grpokit.testing.check import (
