@@ -126,7 +126,7 @@ def test_the_large_preset_without_network_or_datasets(
     assert "The model 'Qwen/Qwen2.5-0.5B-Instruct' is not a folder here and not in the Hugging Face cache" in done.err
     done = call("train", "qwen-gsm8k", here)
     assert (done.code, done.out) == (2, "")
-    assert "Dataset 'openai/gsm8k', split 'train' cannot be read: it is not in the cache, and " in done.err
+    assert "Dataset 'openai/gsm8k', split 'train' cannot be read: " in done.err
     assert "Fetch it on a machine with a network, or give a folder with its files." in done.err
     monkeypatch.setitem(sys.modules, "datasets", None)
     done = call("train", "qwen-gsm8k", here)
