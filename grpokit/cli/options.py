@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from grpokit.data import PromptSequence
 
 Source = Annotated[
-    str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, a config file, or a run folder to --resume.")
+    str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, a config file, or a run folder.")
 ]
 RunOrSource = Annotated[
     str,

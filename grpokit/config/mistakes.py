@@ -37,6 +37,7 @@ _EXPECTED = {  # pydantic's kinds of mistake, in our words
 _EXAMPLES = {
     "data": "{prompts: ...}",
     "rewards": "[{use: my-reward}, {use: length}]",
+    "trackers.use": "[wandb]",
     "trainer.correction": "{how: mask}",
     "trainer.entropy": "{target: 1}",
 }

@@ -262,10 +262,10 @@ def _pictures(path: Path) -> list[Path]:
             "record has the keys `prompt` and `output`."
         )
     pictures = [file for file in path.iterdir() if file.suffix.lower() in PICTURES and not hidden(file)]
-    if not pictures or (path / "metrics.jsonl").is_file():
+    if not pictures or (path / "metrics.jsonl").is_file() or any(path.glob(f"*/{SAMPLES}")):  # a run, or --before
         deeper = sorted(path.glob(f"**/{SAMPLES}"))
         hint = f" There is one in {deeper[-1].parent}." if deeper else ""
         others = other_pictures(path)
         hint += f" {to_convert(others)}." if others else ""
-        raise DataError(f"{path} contains no pictures ({kinds}) and no {SAMPLES}.{hint}")
+        raise DataError(f"{path} contains no pictures of samples ({kinds}) and no {SAMPLES}.{hint}")
     return sorted(pictures, key=lambda file: [int(x) if x.isdecimal() else x for x in re.split(r"([0-9]+)", file.name)])

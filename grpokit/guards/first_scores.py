@@ -31,14 +31,13 @@ class FirstScores(Observer):
                 continue
             if term.unscorable is not None and all(map(term.unscorable, prompts)):
                 continue
-            targets, images = any(p.target is not None for p in prompts), any(p.images for p in prompts)
-            where = shown(prompts[0].text)
-            lacks = [lacking(role, prompts) for role, there in (("target", targets), ("image", images)) if not there]
+            there = {"target": any(p.target is not None for p in prompts), "image": any(p.images for p in prompts)}
+            lacks = [lacking(role, prompts) for role in there if not there[role]]
+            note = f" For prompts such as {shown(prompts[0].text)} {' and '.join(lacks)}." if lacks else ""
             raise UsageError(
-                f"The reward '{term.name}' could score no sample of the first step, so it would train nothing. For "
-                f"prompts such as {where} {' and '.join(lacks) or 'there are targets and source pictures'}. "
-                "Give the prompts what it reads, or remove it (weight: 0 only measures it). A reward that can score "
-                "only some prompts says so with `unscorable`.",
+                f"The reward '{term.name}' could score no sample of the first step (NaN for all), so it would train "
+                f"nothing.{note} Give the prompts what it reads, or remove it (weight: 0 only measures it). A reward "
+                "that can score only some prompts says so with `unscorable`.",
                 page="guards#before-the-first-step",
             )
         return []

@@ -5,7 +5,6 @@ All of it comes from the run's files, so nobody has to remember it, and a hub re
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 
 from grpokit.errors import counted
 from grpokit.report.scores import Change, changes
+from grpokit.report.view import as_yaml, packages_of
 from grpokit.run_folder.reader import Run
 
 
@@ -71,14 +71,14 @@ def _training(run: Run, step: int) -> Iterator[str]:
     source = next((data[key] for key in ("dataset", "prompts", "use") if data.get(key)), "unknown")
     own = {key: value for key, value in policy.items() if key != "use" and value is not None}
     rows = {
-        "policy": f"{policy.get('use', 'unknown')}{f' ({_flat(own)})' if own else ''}",
+        "policy": f"{policy.get('use', 'unknown')} {as_yaml(own) if own else ''}",
         "data": source,
         "steps": step,
         "prompts per step": trainer.get("prompts_per_step"),
         "samples per prompt": trainer.get("group_size"),
         "learning rate": trainer.get("learning_rate"),
-        "objective": _flat(trainer.get("objective")),
-        "advantage": _flat(trainer.get("advantage")),
+        "objective": as_yaml(trainer.get("objective")),
+        "advantage": as_yaml(trainer.get("advantage")),
         "kl_coef": trainer.get("kl_coef"),
         "seed": run.settings.get("seed"),
     }
@@ -121,21 +121,11 @@ def _change(change: Change) -> str:
 
 
 def _versions(text: str, further: str) -> str:
-    try:
-        versions = json.loads(text)
-    except ValueError:
-        versions = None
-    versions = versions if isinstance(versions, dict) else {}
+    versions = packages_of(text)
     plugins = versions.get("plugins")
     names = [f"{key} {value}" for key, value in versions.items() if isinstance(value, str)]
     names += [*map(str, plugins.values() if isinstance(plugins, dict) else ()), *filter(None, [further])]
     return f"Versions: {', '.join(dict.fromkeys(names))}." if names else ""
-
-
-def _flat(value: Any) -> str | None:
-    if not isinstance(value, dict):
-        return None if value is None else str(value)
-    return ", ".join(f"{key}: {_flat(each) if not isinstance(each, list) else each}" for key, each in value.items())
 
 
 def _cell(value: Any) -> str:

@@ -267,7 +267,7 @@ def _comparison(runs: Sequence[Run], equal: int | None) -> dict[str, Any]:
     return {
         "modes": {mode: _at(runs, steps) for mode, steps in modes.items()},
         "config": _differences([dict(run.settings) for run in runs]),
-        "versions": _differences([_parsed(run.versions) for run in runs]),
+        "versions": _differences([packages_of(run.versions) for run in runs]),
     }
 
 
@@ -307,18 +307,20 @@ def _differences(settings: Sequence[dict[str, Any]]) -> list[list[str]]:
     for i, other in enumerate(settings[1:], 1):
         for key, old, new in differences(settings[0], other):
             if key != "run.dir":
-                row = changed.setdefault(key, [_yaml(old)] * len(settings))
-                row[i] = _yaml(new)
+                row = changed.setdefault(key, [as_yaml(old)] * len(settings))
+                row[i] = as_yaml(new)
     return [[key, *values] for key, values in changed.items()]
 
 
-def _yaml(value: Any) -> str:
+def as_yaml(value: Any) -> str:
+    """A value on one line."""
     if value is None:
         return "–"
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
 
 
-def _parsed(versions: str) -> dict[str, Any]:
+def packages_of(versions: str) -> dict[str, Any]:
+    """What a run's file of versions holds; nothing if it cannot be read."""
     try:
         packages = json.loads(versions)
     except (ValueError, RecursionError):

@@ -135,8 +135,8 @@ def _judged(term: RewardTerm, portions: Iterable[Portion], samples: Sequence[Sam
     notes = []
     if failures:
         more = f", and {counted(len(failures) - 3, 'other call')} failed" if len(failures) > 3 else ""
-        rows = counted(len(lost), "row")
-        notes = [f"Reward '{term.name}' left {rows} unscored: it {'; it '.join(failures[:3])}{more}."]
+        left = f"left {counted(len(lost), 'row')} unscored" if lost else "scored all rows once asked again by group"
+        notes = [f"Reward '{term.name}' {left}: it {'; it '.join(failures[:3])}{more}."]
     return Column(values=values, lost=lost, notes=notes)
 
 

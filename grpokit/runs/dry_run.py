@@ -81,7 +81,7 @@ def _group(trainer: Trainer, prompts: PromptSequence, where: str) -> Iterator[st
         yield f"  {i + 1}  {numbers}{text}"
     for name, column in columns.items():
         finite = column[~column.isnan()]
-        useless = ": the group would teach nothing" if name == "reward" and not finite.var(correction=0) else ""
-        numbers = f"mean {finite.mean():.3f}, std {finite.std(correction=0):.3f}{useless}"
-        yield f"  {name}: {numbers if len(finite) else 'no sample was scored'}"
+        useless = name == "reward" and len(finite) and not finite.std(correction=0)
+        numbers = f"mean {finite.mean():.3f}, std {finite.std(correction=0):.3f}" if len(finite) else "scored no sample"
+        yield f"  {name}: {numbers}{': equal rewards teach nothing' if useless else ''}"
     yield from (f"warning: {line}" for line in scores.notes)

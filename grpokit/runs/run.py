@@ -16,7 +16,7 @@ from typing import Any
 from grpokit import registry, report
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.data import check_prompts
-from grpokit.errors import counted
+from grpokit.errors import UsageError, counted
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
 from grpokit.guards.hacking import too_seldom
@@ -28,7 +28,7 @@ from grpokit.run_folder import rollout_record
 from grpokit.run_folder.header import begun, may_go_on, versions, write_header, write_machine
 from grpokit.run_folder.journal import Journal
 from grpokit.run_folder.lock import locked
-from grpokit.run_folder.names import CHECKPOINTS
+from grpokit.run_folder.names import CHECKPOINTS, CONFIG
 from grpokit.runs import before_training, build, build_rewards, resuming
 from grpokit.runs.tracking import Tracking
 from grpokit.tracking.step_report import StepReport
@@ -105,7 +105,7 @@ class Run:
         if self.team.rank == 0:
             stack.enter_context(locked(self.folder))
         self.resumed = self.team.first(lambda: may_go_on(self.folder, resume=resume, overwrite=overwrite))
-        if resume and not self.resumed:
+        if resume and not self.resumed and (self.folder / CONFIG).exists():
             self.watcher.say(f"{self.folder} has no checkpoint, so the run starts over")
         self.terms, self._own_terms = stack.enter_context(build_rewards.all_rewards(config))  # which may fetch weights
         self._digests = resuming.digests(*data)
@@ -151,6 +151,9 @@ class Run:
         latest = self.team.first(lambda: checkpoint.latest(self.checkpoints))
         assert latest is not None  # `may_go_on` has seen it
         self.trainer.load(latest)
+        if self.trainer.completed > self.trainer.steps:
+            done = counted(self.trainer.completed, "step")
+            raise UsageError(f"{self.folder} has completed {done}, and the config asks for {self.trainer.steps}.")
         self.watcher.say(f"resuming after step {self.trainer.completed} of {self.trainer.steps} from {latest}")
         broken_off = checkpoint.broken_off(checkpoint.read_state(latest))
         if broken_off is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ def stopping() -> Iterator[threading.Event]:
     def handle(signum: int, frame: Any) -> None:
         if stop.is_set() and signum != signal.SIGHUP:
             signal.default_int_handler(signum, frame)
+        if signum == signal.SIGINT and os.environ.get("RANK", "0") == "0":  # by hand; print may be at work already
+            os.write(2, b"\nThe run stops after this step. Ctrl-C again stops it at once and loses the step.\n")
         stop.set()
         ENDING.set()
 

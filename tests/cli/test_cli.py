@@ -204,12 +204,17 @@ def test_overwrite(call: Call, tmp_path: Path) -> None:
 
 def test_resume_goes_on_or_starts(call: Call, tmp_path: Path) -> None:
     config(tmp_path, eval={})
-    assert "out has no checkpoint, so the run starts over" in call("train", "c.yaml", "trainer.steps=1", "--resume").out
+    assert "starts over" not in call("train", "c.yaml", "trainer.steps=1", "--resume").out
     assert "resuming after step 1 of 2" in call("train", "c.yaml", "trainer.steps=2", "--resume").out
     assert "already complete (2 steps)" in call("train", "c.yaml", "trainer.steps=2", "--resume").out
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2]
+    fewer = call("train", "c.yaml", "trainer.steps=1", "--resume")
+    assert fewer.code == 2
+    assert "out has completed 2 steps, and the config asks for 1." in fewer.err
+    assert "steps: 2" in (tmp_path / "out/config.yaml").read_text()
     shutil.rmtree(tmp_path / "out/checkpoints")  # as after a kill before the first one
-    assert call("train", "c.yaml", "trainer.steps=1", "--resume").code == 0
+    again = call("train", "c.yaml", "trainer.steps=1", "--resume")
+    assert "out has no checkpoint, so the run starts over" in again.out
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1]
 
 
@@ -700,6 +705,10 @@ def test_a_dry_run_draws_a_group_and_writes_nothing(call: Call, tmp_path: Path) 
     assert f"  digit_sum: mean {sum(scores) / 4:.3f}, std " in done.out
     assert sorted(tmp_path.rglob("*")) == files
     assert "there is no held-out score 'digits'" in call("train", "c.yaml", "--dry-run", "run.best=digits").err
+    use = reward_file(tmp_path, "def score(samples):\n    return [float('nan')] * len(samples)\n")
+    nothing = call("train", "c.yaml", "--dry-run", f"rewards=[{{use: '{use}'}}]")
+    assert "  score: scored no sample\n  reward: scored no sample\n" in nothing.out
+    assert nothing.err == ""
 
 
 def test_attribute(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -744,6 +753,9 @@ def test_sample_from_the_start_and_from_the_end(
     options = ("-n", 20, "--prompts", tmp_path / "p.txt", "--before")
     assert call("sample", "out", "--out", tmp_path / "two", *options).code == 0
     assert [rows(tmp_path / "two" / name / "samples.jsonl") for name in ("before", "after")] == [start, end]
+    both = call("score", tmp_path / "two", "--reward", "length")
+    assert (both.code, both.out) == (2, "")
+    assert both.err.endswith(f"There is one in {tmp_path / 'two/before'}.\n")
     alone = call("sample", "c.yaml", "--out", tmp_path / "none", *options)
     assert alone.code == 2
     assert "--before needs a run folder" in alone.err

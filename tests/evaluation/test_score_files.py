@@ -411,9 +411,7 @@ def test_a_folder_of_other_kinds(call: Call, tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("one\n")
     picture(tmp_path / "drawn/1.png")
     done = call("scans", "--reward", "mse")
-    wanted = (
-        "scans contains no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl. 1.tif is a picture of another kind"
-    )
+    wanted = "scans contains no pictures of samples (.png, .jpg, .jpeg, .webp) and no samples.jsonl. 1.tif is a picture of another kind"
     assert (done.code, done.err) == (2, f"error: {wanted}: convert it.\n")
     done = call("drawn", "--prompts", "prompts.txt", "--targets", "scans", "--reward", "mse")
     assert done.code == 2
@@ -451,7 +449,7 @@ def test_a_run_is_refused_with_the_place_of_its_samples(call: Call, three: Path)
         (three / "pictures" / name).touch()
     done = call("pictures", "--reward", "length")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: pictures contains no pictures (.png, ")
+    assert done.err.startswith("error: pictures contains no pictures of samples (.png, ")
     for step in ("step_000000", "step_000070"):
         (three / "pictures/samples" / step).mkdir(parents=True)
         (three / f"pictures/samples/{step}/samples.jsonl").write_text('{"prompt": "p", "output": "abc"}\n')
@@ -459,7 +457,7 @@ def test_a_run_is_refused_with_the_place_of_its_samples(call: Call, three: Path)
     assert done.err.endswith(" and no samples.jsonl. There is one in pictures/samples/step_000070.\n")
     done = call("pictures/samples", "--reward", "length")
     assert done.err == (
-        "error: pictures/samples contains no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl. There is one in "
+        "error: pictures/samples contains no pictures of samples (.png, .jpg, .jpeg, .webp) and no samples.jsonl. There is one in "
         "pictures/samples/step_000070.\n"
     )
     assert call("pictures/samples/step_000070", "--reward", "length").code == 0
@@ -536,7 +534,10 @@ def test_the_share_that_may_be_lost_is_of_all_whatever_the_batch(tmp_path: Path,
 WITH = ["--reward", "mse"]
 BAD: dict[str, tuple[list[str], str]] = {
     "missing file": (["nix.png", *WITH], "There is no file or folder nix.png (looked in {here})."),
-    "empty folder": (["empty", *WITH], "empty contains no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl."),
+    "empty folder": (
+        ["empty", *WITH],
+        "empty contains no pictures of samples (.png, .jpg, .jpeg, .webp) and no samples.jsonl.",
+    ),
     "another kind of file": (
         ["prompts.txt", *WITH],
         "prompts.txt is neither a picture (.png, .jpg, .jpeg, .webp) nor a file of records (.jsonl, ",

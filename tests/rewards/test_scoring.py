@@ -306,7 +306,7 @@ def test_a_passing_failure_costs_nothing() -> None:
     assert calls == [4, 2, 2]
     assert scores.matrix[:, 0].tolist() == [1, 1, 1, 1]
     assert scores.failed == [0]
-    assert "left 0 rows unscored" in scores.notes[0]
+    assert "scored all rows once asked again by group" in scores.notes[0]
 
 
 def test_ctrl_c_is_no_failure_of_the_reward() -> None:
