@@ -47,7 +47,7 @@ def train(
 
         for line in lines(config, name=name):
             print(line, flush=True)
-        print("\nNothing was trained and nothing was written. `grpokit plan` estimates memory and time on a GPU.")
+        print("\nNothing was trained and nothing was written.")
         return
     from grpokit.cli.progress import watch
     from grpokit.runs import train as run
