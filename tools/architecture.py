@@ -115,6 +115,7 @@ def files() -> list[Path]:
     return sorted(file for file in PACKAGE.rglob("*.py") if "templates" not in file.parts)
 
 
+@cache
 def imports(file: Path) -> list[Import]:
     """All imports of a file, also in functions and for type checkers."""
     return list(_walk(file, ast.parse(file.read_text(encoding="utf-8")), False))
@@ -238,6 +239,7 @@ def longest() -> list[tuple[int, str]]:
     return sorted(found, reverse=True)
 
 
+@cache
 def sizes() -> dict[str, int]:
     """How much there is of what `LIMITS` holds."""
     found = longest()  # not by name: a file may have two functions of one

@@ -32,6 +32,7 @@ def test_the_peak_is_a_fraction_of_log_softmax(way: str, dense: float) -> None:
     assert found["error"] < 1e-5
 
 
+@pytest.mark.long
 def test_other_numbers_than_those_of_log_softmax_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(head.AGREEMENT, "cpu", 0.0)
     with pytest.raises(SystemExit, match=r"fused differs from log-softmax by \d\.\de-0\d at 50 tokens"):

@@ -69,6 +69,7 @@ def test_bytes_take_the_time_of_the_memory_that_they_pass_over(mib: int, passes:
     assert floor.Work(flops=0, bytes=mib * 2**20, passes=passes).seconds(peaks) == mib * 2**20 / speed
 
 
+@pytest.mark.long
 def test_peaks_are_measured_and_the_highest_count() -> None:
     measured = floor.measure(TINY)
     assert set(measured["wall"]) == set(measured["cpu"]) == {"flops", *map(str, floor.SPANS["cpu"])}
@@ -411,6 +412,7 @@ def test_jobs_of_the_tables() -> None:
         tables.wanted("avx2", "cuda")
 
 
+@pytest.mark.long
 def test_processes_are_held_to_avx2() -> None:
     with rounds._started("check", "", Job(), Path(sys.executable), tables.AVX2) as worker:
         assert worker.ask()["machine"]["instructions"] in ("AVX2", "DEFAULT")

@@ -79,6 +79,7 @@ def test_a_broken_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip uninstall grpokit-mine" in finding.advice
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "state"), [("grpokit-mine", "problem"), ("someone-elses", "note")])
 def test_requirements_that_are_not_met(name: str, state: str, first_on_path: Path) -> None:
     place = first_on_path / f"{name.replace('-', '_')}-1.0.dist-info"

@@ -411,8 +411,8 @@ def test_a_folder_of_other_kinds(call: Call, tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("one\n")
     picture(tmp_path / "drawn/1.png")
     done = call("scans", "--reward", "mse")
-    wanted = "scans contains no pictures of samples (.png, .jpg, .jpeg, .webp) and no samples.jsonl. 1.tif is a picture of another kind"
-    assert (done.code, done.err) == (2, f"error: {wanted}: convert it.\n")
+    assert done.code == 2
+    assert done.err.endswith(" and no samples.jsonl. 1.tif is a picture of another kind: convert it.\n")
     done = call("drawn", "--prompts", "prompts.txt", "--targets", "scans", "--reward", "mse")
     assert done.code == 2
     assert done.err.endswith("The folder has 0 numbered pictures. 1.tif is a picture of another kind: convert it.\n")
@@ -457,8 +457,8 @@ def test_a_run_is_refused_with_the_place_of_its_samples(call: Call, three: Path)
     assert done.err.endswith(" and no samples.jsonl. There is one in pictures/samples/step_000070.\n")
     done = call("pictures/samples", "--reward", "length")
     assert done.err == (
-        "error: pictures/samples contains no pictures of samples (.png, .jpg, .jpeg, .webp) and no samples.jsonl. There is one in "
-        "pictures/samples/step_000070.\n"
+        "error: pictures/samples contains no pictures of samples (.png, .jpg, .jpeg, .webp) and no samples.jsonl. "
+        "There is one in pictures/samples/step_000070.\n"
     )
     assert call("pictures/samples/step_000070", "--reward", "length").code == 0
 

@@ -710,6 +710,7 @@ def threes(samples, *, each=1.0):
 """
 
 
+@pytest.mark.long
 def test_fifteen_lines_make_a_reward_that_a_config_can_name(tmp_path: Path) -> None:
     assert len((PYPROJECT + MODULE).splitlines()) <= 15
     source = tmp_path / "source"

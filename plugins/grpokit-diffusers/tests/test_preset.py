@@ -16,6 +16,7 @@ from grpokit_diffusers.tiny_prompts import prompts
 PRESET = Path(plugin.__file__).parent / "presets" / "diffusers-tiny.yaml"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["tiny-sd3", "tiny-qwen-image"])
 def test_two_steps(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -201,6 +201,7 @@ def kept(layers: int, lora: Mapping[str, Any] | None, dtype: torch.dtype) -> tup
     return sum(size for place, size in storages.items() if place not in weights), tokens
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lora", "dtype", "within"),
     [(None, "float32", 0.02), ({"r": 4}, "bfloat16", 0.1)],

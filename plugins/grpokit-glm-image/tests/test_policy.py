@@ -47,7 +47,11 @@ OF_WEIGHTS = {"ratio-is-one", "logprobs-repeat", "gradient", "reference", "save-
             {"lora": ADAPTER, "train_tokens": "large", "top_p": 0.9, "size": (96, 64), "merge_adapter": False},
             lambda name: name != "frequencies",  # of a few trained tokens it would need many samples
         ),
-        ({"gradient_checkpointing": True, "eval_temperature": 0, "top_p": 0.9}, OF_WEIGHTS.__contains__),
+        pytest.param(
+            {"gradient_checkpointing": True, "eval_temperature": 0, "top_p": 0.9},
+            OF_WEIGHTS.__contains__,
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["an adapter", "all weights"],
 )

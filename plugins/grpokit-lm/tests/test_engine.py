@@ -88,6 +88,7 @@ def test_an_engine_that_ignores_the_adapter_is_noticed(server: Served) -> None:
         trainer.step()
 
 
+@pytest.mark.long
 def test_an_engine_with_log_probs_from_before_the_temperature_is_noticed(server: Served) -> None:
     server.states_raw = True
     trainer_of(policy_of(server)).step()  # at the temperature 1 they are the same

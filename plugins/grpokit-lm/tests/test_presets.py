@@ -57,6 +57,7 @@ def test_the_reward_rises_in_a_few_steps(preset: str, right: str, rise: float, t
     assert done.after["format"] > done.before["format"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_report")
 def test_micro_batches_of_two_give_the_same_update(tmp_path: Path) -> None:
     found = []

@@ -113,6 +113,7 @@ def test_a_completion_may_have_the_token_that_stands_for_a_picture(family: str) 
     assert (scores(fast, forced) - scores(fast, rollout)).abs().max() > 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["qwen3-vl", "llava-next"])
 def test_a_rollout_in_several_calls_is_the_whole_one(family: str) -> None:
     """Pictures of other sizes, or none at all in a call, give the same trace, log-probs and updates."""

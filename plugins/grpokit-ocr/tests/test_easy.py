@@ -111,6 +111,7 @@ def weights(files, monkeypatch):
     return files
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", ["line", "page"])
 def test_the_real_package_reads(weights, layout):
     engine = build("easyocr", layout=layout, languages=["en"], device="cpu", weights_path=weights)
