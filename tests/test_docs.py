@@ -67,6 +67,7 @@ def test_python_snippets_run(run: Run, name: str, body: str) -> None:
     run(re.sub(r"steps=\d+", "steps=2", body))  # the same code, a shorter wait
 
 
+@pytest.mark.long
 def test_the_ten_lines_learn(run: Run) -> None:
     """At their full length, and their own intervals confirm it."""
     lines = dict(re.findall(r"^(\w+) (.+)$", run(TEN_LINES[1]), re.MULTILINE))

@@ -30,6 +30,7 @@ def problems(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.state == "problem"]
 
 
+@pytest.mark.long
 def test_a_healthy_environment(call: Call) -> None:
     done = call("doctor", "--json")
     report = json.loads(done.out)

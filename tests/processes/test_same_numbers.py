@@ -17,6 +17,7 @@ def test_weights_and_metrics_are_those_of_one_process(size: int) -> None:
             assert_equal(alone[name], answer[name], 1e-12)
 
 
+@pytest.mark.long
 def test_other_policies() -> None:
     """In process 1 there is little memory for one of them: it shrinks its micro-batches alone."""
     alone = other_policies()

@@ -130,6 +130,7 @@ def test_many_failures_are_told_by_three(pooled: Make) -> None:
     assert note.endswith(" on row 2 (prompt 'prompt 1'), and 2 other calls failed.")
 
 
+@pytest.mark.long
 def test_the_first_failing_row_is_named_whoever_fails_first(pooled: Make) -> None:
     reward = pooled("obey", workers=2, timeout=1, per_sample=True)
     for _ in range(3):
@@ -215,6 +216,7 @@ def test_called_directly(pooled: Make) -> None:
         pooled("short")(samples("1", "1", "1", "1"))
 
 
+@pytest.mark.long
 def test_it_works_beside_the_other_rewards(pooled: Make) -> None:
     rewards = [pooled("slow", workers=2, per_sample=True), pooled("slow", workers=1, per_sample=True)]
     for reward in rewards:

@@ -173,6 +173,7 @@ RUNS = {
 }
 
 
+@pytest.mark.long
 def test_two_steps_of_training(clean: Clean) -> None:
     small = {score: ["train", *words, "trainer.steps=2", f"run.dir=runs/{score}"] for score, words in RUNS.items()}
     for score, said in zip(small, clean.grpokit(*small.values()), strict=True):

@@ -116,9 +116,10 @@ OF_SOURCES = {"ratio-is-one", "scored-is-sampled", "batch-size", "slices", "gaus
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        (
+        pytest.param(
             {"model": "tiny-sd3", "guidance": 2.0, "window": {"width": 2}, "steps": 3, "eval_steps": 2},
             lambda name: True,
+            marks=pytest.mark.long,
         ),
         (
             {"model": "tiny-flux-kontext", "sampler": "cps", "gradient_checkpointing": True, "steps": 2},

@@ -54,7 +54,9 @@ def fill(folder: Path, kind: str, *, steps: int, keep: str) -> None:
 
 
 @pytest.mark.usefixtures("without_report", "small_draft")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.long if kind == "texts" else ()) for kind in KINDS]
+)
 def test_a_resume_is_bit_equal(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fill(tmp_path, kind, steps=STEPS, keep="null")

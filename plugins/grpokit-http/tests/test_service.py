@@ -482,6 +482,7 @@ def test_a_slow_service_works_beside_other_rewards() -> None:
         reward.close()
 
 
+@pytest.mark.long
 def test_the_command_serves_a_run_and_stops_when_all_is_scored(tmp_path: Path, call: Call) -> None:
     command = [sys.executable, "-m", "grpokit", "serve-reward", "length", "maximum=3", "scale=0.1", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

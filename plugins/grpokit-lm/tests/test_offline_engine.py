@@ -163,6 +163,7 @@ def test_a_run_with_it_uses_each_update(vllm: Any) -> None:
         trainer.step()
 
 
+@pytest.mark.long
 def test_it_sleeps_while_the_run_learns(vllm: Any) -> None:
     trainer = trainer_of(offline(engine={"sleep": True}))
     (engine,) = vllm.LLM.started
@@ -219,6 +220,7 @@ def test_a_failure_while_it_draws_is_what_the_run_says(vllm: Any) -> None:
         trainer.step()
 
 
+@pytest.mark.long
 def test_a_process_of_vllm_that_dies_ends_the_wait(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
 

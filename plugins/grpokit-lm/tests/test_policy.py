@@ -118,7 +118,9 @@ OF_SETTINGS = OF_ARCHITECTURES | {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(f, marks=() if f in ("llama", "gpt2", "qwen2") else pytest.mark.long) for f in FAMILIES]
+)
 def test_contract_of_an_architecture(family: str) -> None:
     """`test_both_paths_write_and_score_alike` has the rest."""
     checks = policy_checks(lambda: build(family), PROMPTS[:2], group_size=2, decode=texts, makes="text")

@@ -1,10 +1,13 @@
 """lpips against grpokit's conformance checks, with a random trunk."""
 
+import pytest
+
 from grpokit import registry
 from grpokit.testing import example_samples, outcomes, reward_checks
 from grpokit_lpips.reward import LPIPSReward
 
 
+@pytest.mark.long
 def test_lpips(checkpoints):
     params = {"net": "squeeze", "weights_path": checkpoints["squeeze"], "device": "cpu", "batch_size": 4}
     results = list(

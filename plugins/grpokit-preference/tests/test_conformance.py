@@ -7,7 +7,7 @@ from grpokit.testing import example_samples, outcomes, reward_checks
 
 
 @pytest.mark.parametrize(
-    "name", ["pickscore", *(pytest.param(x, marks=pytest.mark.long) for x in ("hpsv2", "imagereward"))]
+    "name", ["hpsv2", *(pytest.param(x, marks=pytest.mark.long) for x in ("pickscore", "imagereward"))]
 )
 def test_conformance(tiny, name):
     params = tiny.params[name]
