@@ -55,7 +55,7 @@ def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: Pro
                 asked[build_rewards.name_of(reward), bool(reward.weight), reward.use, repr(reward.params)] = why
     size, warnings = build.picture_size(config), []
     for what, sequence in (("training prompt", prompts), ("held-out prompt", held_out)):
-        if sequence is None or not asked:
+        if sequence is None or not (asked or size):
             continue
         reasons: dict[Any, dict[int, str]] = defaultdict(dict)  # reward, None for the target's shape -> prompt
         for index in range(len(sequence)):

@@ -82,6 +82,8 @@ def test_targets_of_another_shape_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     [line] = unscorable_prompts(config("{use: pairs}"), prompts, None)
     assert "of 2 of 4 training prompts have another shape" in line
     assert "prompt 2 of p.txt: 64 x 64 pixels instead of 64 x 32" in line
+    monkeypatch.setattr(build_rewards, "unscorable", lambda config, index: None)  # it cannot be asked
+    assert unscorable_prompts(config("{use: pairs}"), prompts, None) == [line]
 
 
 def test_what_a_prompt_lacks() -> None:
