@@ -99,7 +99,7 @@ def _options(
 
 def started_together() -> int:
     """The number of processes that torchrun started to train together."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def is_first() -> bool:

@@ -102,13 +102,7 @@ def sweep(
 
     again = shlex.join(["grpokit", "sweep", source, *values, *(["--dir", str(folder)] if folder else [])])
     try:
-        swept = sweeping.sweep(
-            source,
-            points,
-            folder=folder,
-            say=print,
-            watching=lambda: watch(console()),
-        )
+        swept = sweeping.sweep(source, points, folder=folder, say=print, watching=lambda: watch(console()))
     except KeyboardInterrupt:
         print(f"Stopped at once. Continue from the last saved checkpoints with:\n  {again}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -95,8 +95,8 @@ def _score_run(run: Path, names: Sequence[str], words: Sequence[str], out: Path 
 
     if len(names) != 1:
         raise UsageError("Recorded rollouts are scored with one reward at a time. Give one --reward NAME.")
-    _write(out, "", mode="w")
-    result = rescore(run, names[0], _parameters(names, words)[names[0]], write=lambda row: _write(out, json.dumps(row)))
+    with _writer(out) as write:
+        result = rescore(run, names[0], _parameters(names, words)[names[0]], write=lambda row: write(json.dumps(row)))
     console().print(grid(["reward", *HEADINGS], table(result, names[0].rpartition(":")[2])))
     for line in lines(result):
         print(line)
@@ -176,19 +176,30 @@ def _scored(
         say=lambda line: print(line, file=sys.stderr),
     )
     screen = console(stderr=True)
+    followed = track(scored, "scoring", len(entries), console=screen, transient=True, disable=not screen.is_terminal)
     rows = []
-    _write(out, "", mode="w")
-    for row in track(scored, "scoring", len(entries), console=screen, transient=True, disable=not screen.is_terminal):
-        rows.append(row)
-        _write(out, _line(row))
+    with _writer(out) as write:
+        for row in followed:
+            rows.append(row)
+            write(_line(row))
     return rows
 
 
-def _write(out: Path | None, line: str, *, mode: str = "a") -> None:
-    """Add a line to the file of --out, if there is one, so that it holds the earlier ones after an error."""
-    if out is not None:
-        with writing(out), out.open(mode, encoding="utf-8") as file:
-            file.write(line and f"{line}\n")
+@contextmanager
+def _writer(out: Path | None) -> Iterator[Callable[[str], None]]:
+    """Yields what adds a line to the file of --out, if there is one; after an error it holds the earlier ones."""
+    if out is None:
+        yield lambda line: None
+        return
+    with writing(out):
+        file = out.open("w", encoding="utf-8", buffering=1)
+
+    def write(line: str) -> None:
+        with writing(out):
+            file.write(f"{line}\n")
+
+    with file:
+        yield write
 
 
 def _line(row: Row, *, total: float | None = None) -> str:
@@ -202,14 +213,14 @@ def _show(rows: Sequence[Row], out: Path | None, *, weighted: bool, as_json: boo
 
     screen, totals = console(stderr=as_json), score_files.totals(rows)
     columns = {name: own for name, own in score_files.summary(rows).items() if weighted or name != "reward"}
-    lines = [_line(row, total=total if weighted else None) for row, total in zip(rows, totals, strict=True)]
+    pairs = list(zip(rows, totals, strict=True))
     if out is not None and weighted:
-        write_text(out, "".join(f"{line}\n" for line in lines))
+        write_text(out, "".join(f"{_line(row, total=total)}\n" for row, total in pairs))
     if as_json:
-        print(*lines, sep="\n")
+        print(*(_line(row, total=total if weighted else None) for row, total in pairs), sep="\n")
     elif 1 < len(rows) <= _FEW:
         cells = []
-        for row, total in zip(rows, totals, strict=True):
+        for row, total in pairs:
             unread = ("missing" if row.entry.missing else "unreadable") if row.problem else ""
             values = {**row.scores, "reward": total}
             cells.append([row.entry.where, *(unread or _shown(values[name]) for name in columns), row.entry.text])

@@ -6,18 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from grpokit.run_folder.names import (
-    ATTRIBUTION,
-    CONFIG,
-    DATA,
-    END,
-    EVALUATIONS,
-    METRICS,
-    ROWS,
-    SCORES,
-    VERSIONS,
-    WARNINGS,
-)
+from grpokit.run_folder import names
 
 State: TypeAlias = Literal["running", "stopped", "failed", "finished"]
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=10**10)]
@@ -118,15 +107,15 @@ class _Config(_Phase):
 
 
 KINDS: dict[str, type[BaseModel]] = {
-    CONFIG: _Config,
-    METRICS: _Step,
-    EVALUATIONS: _Evaluation,
-    WARNINGS: _Warning,
-    ATTRIBUTION: _Attribution,
-    ROWS: _Sample,
-    SCORES: Scores,
-    END: _End,
-    VERSIONS: _Versions,
-    DATA: _Data,
+    names.CONFIG: _Config,
+    names.METRICS: _Step,
+    names.EVALUATIONS: _Evaluation,
+    names.WARNINGS: _Warning,
+    names.ATTRIBUTION: _Attribution,
+    names.ROWS: _Sample,
+    names.SCORES: Scores,
+    names.END: _End,
+    names.VERSIONS: _Versions,
+    names.DATA: _Data,
 }
 """The model of each file: of its lines, or of all of it."""

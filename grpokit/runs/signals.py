@@ -15,17 +15,17 @@ ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
+def stopping(*, tell: bool) -> Iterator[threading.Event]:
     """The first signal sets the event, so that the step under way is finished; a second ends it at once.
 
-    But for another SIGHUP: a shell and its terminal both send one.
+    But for another SIGHUP: a shell and its terminal both send one. Ctrl-C is answered with a line on stderr, if `tell`.
     """
     stop = threading.Event()
 
     def handle(signum: int, frame: Any) -> None:
         if stop.is_set() and signum != signal.SIGHUP:
             signal.default_int_handler(signum, frame)
-        if signum == signal.SIGINT and os.environ.get("RANK", "0") == "0":  # by hand; print may be at work already
+        if tell and signum == signal.SIGINT:  # by os.write, since a print may be at work
             os.write(2, b"\nThe run stops after this step. Ctrl-C again stops it at once and loses the step.\n")
         stop.set()
         ENDING.set()

@@ -56,7 +56,7 @@ def train(
             run.read(stack, resume=resume, overwrite=overwrite)
             run.build(force=force)
             run.begin()
-        with signals.stopping() as stop, saved_on_error(run), team.failing_together(), no_exit():
+        with signals.stopping(tell=team.rank == 0) as stop, saved_on_error(run), team.failing_together(), no_exit():
             while not (ended := run.ended) and not any(team.gather(stop.is_set())):
                 run.step()
             run.save()

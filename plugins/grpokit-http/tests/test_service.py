@@ -419,7 +419,7 @@ def test_a_run_that_is_told_to_end_waits_for_no_service() -> None:
     with serving("fingerprint") as service:
         reward = RemoteReward([service.address])
         reward.start()
-    with stopping() as stop:
+    with stopping(tell=False) as stop:
         pending = reward.submit([Sample(prompt=Prompt(text="p"), output="x", group=0)])
         time.sleep(0.5)
         start = time.monotonic()
