@@ -153,7 +153,10 @@ class Run:
         self.trainer.load(latest)
         if self.trainer.completed > self.trainer.steps:
             done = counted(self.trainer.completed, "step")
-            raise UsageError(f"{self.folder} has completed {done}, and the config asks for {self.trainer.steps}.")
+            raise UsageError(
+                f"{self.folder} has completed {done}, and the config asks for {self.trainer.steps}. Raise "
+                f"{'rounds' if self.config.phases else 'trainer.steps'}, or start over with --overwrite."
+            )
         self.watcher.say(f"resuming after step {self.trainer.completed} of {self.trainer.steps} from {latest}")
         broken_off = checkpoint.broken_off(checkpoint.read_state(latest))
         if broken_off is not None:

@@ -210,7 +210,10 @@ def test_resume_goes_on_or_starts(call: Call, tmp_path: Path) -> None:
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2]
     fewer = call("train", "c.yaml", "trainer.steps=1", "--resume")
     assert fewer.code == 2
-    assert "out has completed 2 steps, and the config asks for 1." in fewer.err
+    assert (
+        "out has completed 2 steps, and the config asks for 1. Raise trainer.steps, or start over with --overwrite."
+        in fewer.err
+    )
     assert "steps: 2" in (tmp_path / "out/config.yaml").read_text()
     shutil.rmtree(tmp_path / "out/checkpoints")  # as after a kill before the first one
     again = call("train", "c.yaml", "trainer.steps=1", "--resume")
