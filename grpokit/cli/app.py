@@ -142,7 +142,8 @@ def _another_says(error: GrpokitError) -> bool:
     if is_first():
         return False
     if "grpokit.processes.team" not in sys.modules:  # only the command line and its files were read
-        time.sleep(2)  # torchrun ends this process meanwhile if the first one has found the same in them
+        if os.environ.get("LOCAL_RANK") != "0":
+            time.sleep(2)  # torchrun ends this process meanwhile if the machine's first one has found the same in them
         return False
     from grpokit.processes.team import all_know, wait_for_first
 

@@ -26,8 +26,8 @@ FAILED = "Reward 'fails_later' raised ValueError: the model of the reward is gon
         ),
         (
             "raises too often",
-            "RewardError: In process 1 of 2: Reward 'it' raised ValueError",
-            "RewardError: Reward 'it' raised ValueError",
+            "RewardError: Reward 'it' lost 6 of 12 rows; skip_limit allows a share of 0.3.",
+            "RewardError: Reward 'it' lost 6 of 12 rows; skip_limit allows a share of 0.3.",
         ),
         ("not finite", "RunError: In process 1 of 2: The loss is nan in step 1, update 1", "RunError: The loss is nan"),
         (
