@@ -128,8 +128,7 @@ def main() -> None:
 
 def _end(code: int) -> NoReturn:
     """Exit. With other processes, PyTorch is not shut down first: its threads would abort this process."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_initialized():
+    if (distributed := sys.modules.get("torch.distributed")) and distributed.is_initialized():
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
