@@ -10,7 +10,7 @@ export NO_MKDOCS_2_WARNING = 1
 # Whatever the caller's says: every process would compile what it imports of torch and transformers again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test long several weights tutorials env lint types docs dist clean
+.PHONY: demo test long gpu several weights tutorials env lint types docs dist clean
 
 demo: $(SMALL)
 	$(BIN)/grpokit train toy-glyph --overwrite
@@ -22,6 +22,10 @@ test: $(FULL)
 # Whole runs, wheels, a browser's every button, kills, words that are learned: CI runs them after `test`.
 long: $(FULL)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "long and not slow"
+
+# Tests that need CUDA, on a GPU that is only rehearsed: its kernels are the CPU's (tests/gpu). g++ builds it once.
+gpu: $(FULL)
+	PYTHONPATH=tests/gpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p rehearsal -n auto -m gpu -p no:nbmake
 
 # Several processes, of which `test` has only a few cases: they take minutes, and all cores at once.
 several: $(FULL)

@@ -22,11 +22,17 @@ def _quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Non
     monkeypatch.delenv("WORLD_SIZE", raising=False)
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where a test computes."""
+    return str(request.param)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs CUDA"))
+                item.add_marker(pytest.mark.skip(reason="needs CUDA (make gpu)"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -13,8 +13,10 @@ import pytest
 
 _TEXT = r"\[ladder-(letters|blank|extra-text)\]$"
 ALLOWED = {  # pattern of a test's id: why it may be skipped in CI
-    r"tests/test_trainer\.py::test_activation_memory_on_cuda$": "CI has no GPU",
-    r"plugins/grpokit-hf/\S+_captured_steps_\S+$": "CI has no GPU",
+    r"tests/gpu/": "CI has no GPU; make gpu runs them on one that is rehearsed",
+    r"tests/test_trainer\.py::test_activation_memory_on_cuda$": "as above",
+    r"plugins/grpokit-hf/\S+_captured_steps_\S+$": "as above",
+    r"plugins/grpokit-(clip|lpips|preference)/\S+\[\S*cuda\S*\]$": "as above",
     r"plugins/grpokit-lm/\S+_gguf_file": "the job with an older transformers, which reads such a file wrongly",
     r"plugins/grpokit-ray/tests/test_ray\.py$": "Ray is too large for an environment that everybody installs",
     # Conformance checks that do not apply to a reward; a skip of any other check is a surprise.

@@ -63,16 +63,17 @@ class TinyTokens(Policy):
     def logits(self, prompt: Tensor, position: Tensor, previous: Tensor) -> Tensor:
         """[b, t] each -> [b, t, V]"""
         parts = (prompt % 16, 16), (position, self.length), (previous, self.vocab)
-        dtype = next(self.net.parameters()).dtype
-        return self.net(torch.cat([torch.eye(n, dtype=dtype)[x] for x, n in parts], dim=-1))
+        like = next(self.net.parameters())
+        return self.net(torch.cat([torch.eye(n, dtype=like.dtype, device=like.device)[x] for x, n in parts], dim=-1))
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
-        numbers = torch.tensor([int(p.text) for p in prompts]).repeat_interleave(group_size)
-        draws = uniforms(seeds.row, self.length)
-        tokens = torch.zeros(len(numbers), self.length, dtype=torch.int64)
-        logprobs = torch.zeros(len(numbers), self.length, dtype=next(self.net.parameters()).dtype)
+        like = next(self.net.parameters())
+        numbers = torch.tensor([int(p.text) for p in prompts]).repeat_interleave(group_size).to(like.device)
+        draws = uniforms(seeds.row, self.length).to(like.device)
+        tokens = numbers.new_zeros(len(numbers), self.length)
+        logprobs = like.new_zeros(tokens.shape)
         previous, alive = torch.zeros_like(numbers), torch.ones_like(numbers, dtype=torch.bool)
-        mask = torch.zeros(len(numbers), self.length, dtype=torch.bool)
+        mask = torch.zeros_like(tokens, dtype=torch.bool)
         for t in range(self.length):
             logits = self.logits(numbers[:, None], torch.full_like(numbers, t)[:, None], previous[:, None])[:, 0]
             previous, _ = sample_categorical(logits, draws[:, t])
@@ -102,9 +103,9 @@ class TinyTokens(Policy):
     def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
         self.scored.append((rollout.rows, steps))
         tokens = rollout.trace.per_row["tokens"]
-        prompt = rollout.trace.per_group["number"][rollout.group_index]
+        prompt = rollout.trace.per_group["number"][rollout.group_index.to(tokens.device)]
         previous = nn.functional.pad(tokens, (1, 0))[:, :-1][:, steps]
-        position = torch.arange(self.length)[steps].expand_as(previous)
+        position = torch.arange(self.length, device=tokens.device)[steps].expand_as(previous)
         logprobs = self.logits(prompt[:, None].expand_as(previous), position, previous).log_softmax(-1)
         entropy = -(logprobs.exp() * logprobs).sum(-1) if self.entropy else None
         return Decisions(logprobs=logprobs.gather(-1, tokens[:, steps, None])[..., 0], entropy=entropy)

@@ -34,10 +34,19 @@ from grpokit.training.contract import missing_methods
 from grpokit.types import Prompt
 
 
+def device(config: RunConfig) -> str:
+    """Where a run computes, as `trainer.device` says it, else the policy's own `device`: "auto", "cpu" or "cuda"."""
+    named = config.trainer.device
+    return named if named != "auto" else config.policy.params.get("device") or "auto"
+
+
 def policies(config: RunConfig) -> dict[str, Policy]:
-    """Build what `policy` names, on the config's device: one policy, which is called "", or several over one model."""
+    """Build what `policy` names, on the run's device: one policy, which is called "", or several over one model."""
+    place = device(config)
     with config.at("policy"):
-        built = registry.create("policy", config.policy.use, config.policy.params)
+        loads_itself = place != "auto" and "device" in registry.declared("policy", config.policy.use)[0]
+        parameters = {**config.policy.params, **({"device": place} if loads_itself else {})}
+        built = registry.create("policy", config.policy.use, parameters)
         several = dict(built) if isinstance(built, Mapping) else {"": built}
         if not several or (isinstance(built, Mapping) and not all(map(is_plain_name, several))):
             raise PluginError(
@@ -53,7 +62,7 @@ def policies(config: RunConfig) -> dict[str, Policy]:
                 )
     with config.at("trainer", "device"):
         for one in several.values():
-            devices.place(one.modules(), devices.find(config.trainer.device))
+            devices.place(one.modules(), devices.find(place))
     return several
 
 
@@ -192,7 +201,7 @@ def trainer(
         terms = (own_rewards or {}).get(phase.name, rewards)
         named = _policy_of(config, place, phase, policies)
         settings: dict[str, Any] = {name: getattr(own.trainer, name) for name in meanings(TrainerSettings)}
-        settings |= {"advantage": advantage(own, terms), "objective": objective(own)}
+        settings |= {"advantage": advantage(own, terms), "objective": objective(own), "device": device(own)}
         with config.at("phases", place) if config.phases else nullcontext():
             built = Trainer(
                 policies[named],

@@ -83,8 +83,8 @@ SIZES = [(32, 32), (48, 40), (40, 49), (200, 31), (31, 200), (7, 5), (1, 1), (50
 
 
 @pytest.mark.parametrize("form", ["torch_file", "safetensors_file"])
-def test_scores_are_those_of_an_independent_computation(form, params, tiny):
-    params["weights_path"] = getattr(tiny, form)
+def test_scores_are_those_of_an_independent_computation(form, params, tiny, device):
+    params.update(weights_path=getattr(tiny, form), device=device)
     pictures = [picture(i, *size) for i, size in enumerate(SIZES)]
     texts = [f"{i} apples, and a red bird" for i in range(len(pictures))]
     wanted = [by_hand(tiny, prepared(image), text) for image, text in zip(pictures, texts, strict=True)]

@@ -63,8 +63,8 @@ def score(checkpoints):
 
 
 @NETS
-def test_scores_are_the_librarys(net, library, checkpoints):
-    score = LPIPSReward(net=net, weights_path=checkpoints[net], device="cpu", batch_size=3)
+def test_scores_are_the_librarys(net, library, checkpoints, device):
+    score = LPIPSReward(net=net, weights_path=checkpoints[net], device=device, batch_size=3)
     pairs = [(noise(picture(i), 20 * i), picture(i)) for i in range(4)] + [(picture(1), picture(2))]
     by_hand = [direct(library[net], *pair) for pair in pairs]
     assert score([sample(*pair) for pair in pairs]) == pytest.approx(by_hand, abs=1e-6)

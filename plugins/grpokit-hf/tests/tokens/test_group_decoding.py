@@ -235,7 +235,11 @@ def test_no_captured_steps_where_a_model_waits_for_the_gpu(monkeypatch: pytest.M
     prompts = [prompt.cuda() for prompt in prompts_of(3, 9)]
     monkeypatch.setattr(f"{__name__}.SEEDS", SEEDS.cuda())
     captured = write(model, prompts)
-    model.get_decoder().register_forward_pre_hook(lambda *given: torch.zeros(1, device="cuda").nonzero())
+
+    def wait(*given: Any) -> None:
+        torch.zeros(1, device="cuda").nonzero()
+
+    model.get_decoder().register_forward_pre_hook(wait)
     with pytest.warns(UserWarning, match="waits for the GPU within a step"):
         waiting = write(model, prompts)
     assert torch.equal(waiting.tokens, captured.tokens)

@@ -1,0 +1,151 @@
+"""What users do with a preset, on a GPU: it gives the numbers of a CPU, and the host waits for it seldom."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from command_line import Call
+from grpokit.runs.run import Watcher
+from whole_runs import measured, newest, train_preset
+
+pytestmark = pytest.mark.gpu
+
+FLOAT = "policy.dtype=float32"
+WRITES = "{name: tokens, policy: ar, steps: 1, trainer: {learning_rate: 1e-4}}"
+PAINTS = "{name: painting, policy: dit, steps: 1, trainer: {learning_rate: 1e-4}}"
+STEPS = ("trainer.steps=2",)
+PRESETS = {  # what a short run needs beside its preset
+    "toy-lm": STEPS,
+    "toy-glyph": STEPS,
+    "toy-flow": STEPS,
+    "lm-arithmetic": STEPS,
+    "lm-countdown": STEPS,
+    "diffusers-tiny": (*STEPS, FLOAT),
+    "glm-image-tiny": (*STEPS, FLOAT),
+    "glm-image-dit-tiny": (*STEPS, FLOAT),
+    "glm-image-halves-tiny": (f"phases=[{WRITES}, {PAINTS}]", "rounds=1", FLOAT),
+}
+SHORT = ("data.limit=4", "eval.every=2", "eval.samples=1", "run.save_every=1", "trainer.learning_rate=1e-4")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_run_and_what_is_made_of_it(preset: str, call: Call, tmp_path: Path) -> None:
+    """Train, evaluate, save, lose the last step, resume, sample, evaluate, redraw, export."""
+    train_preset(preset, tmp_path / "run", *PRESETS[preset], *SHORT, "run.record=true")
+    before = measured(tmp_path / "run", "metrics.jsonl")
+    shutil.rmtree(tmp_path / "run/checkpoints/step_000002")
+    train_preset(preset, tmp_path / "run", *PRESETS[preset], *SHORT, "run.record=true", resume=True)
+    assert_near(measured(tmp_path / "run", "metrics.jsonl"), before, 1e-4)
+    assert newest(tmp_path / "run/checkpoints") == 2
+    for words in (
+        ("sample", "run", "--limit", 2),
+        ("evaluate", "run"),
+        ("redraw", "run", "--step", 2),
+        *([] if preset.startswith("toy") else [("export", "run", "--to", "exported")]),
+    ):
+        done = call(*words)
+        assert done.code == 0, (words, done.err)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_numbers_are_those_of_the_cpu(preset: str, tmp_path: Path) -> None:
+    """With `trainer.device=cpu` all parts of a policy work there, though the machine has a GPU."""
+    for device in ("cpu", "cuda"):
+        train_preset(preset, tmp_path / device, *PRESETS[preset], *SHORT, f"trainer.device={device}")
+    here, there = (measured(tmp_path / device, "metrics.jsonl") for device in ("cpu", "cuda"))
+    assert_near(there, here, 1e-3)
+    here, there = (measured(tmp_path / device, "eval.jsonl") for device in ("cpu", "cuda"))
+    assert_near(there, here, 1e-3)
+    weights = [
+        sorted((tmp_path / device / "checkpoints/step_000002").glob("*.safetensors")) for device in ("cpu", "cuda")
+    ]
+    for one, other in zip(*(map(load_file, files) for files in weights), strict=True):
+        assert one.keys() == other.keys()
+        differ = torch.cat([((other[name].double() - x.double()).abs() > 1e-5).flatten() for name, x in one.items()])
+        assert differ.float().mean() < 0.02  # where a gradient is nearly 0, Adam's step has either sign
+
+
+LORA, SD3 = ("lm-arithmetic", *STEPS), ("diffusers-tiny", *STEPS, FLOAT)
+WAYS = {
+    "full training": (*LORA, "policy.lora=null"),
+    "DoRA": (*LORA, "policy.lora={r: 4, dora: true}"),
+    "KL": (*LORA, "trainer.kl_coef=0.05"),
+    "EMA": (*SD3, "policy.ema={decay: 0.5}"),
+    "bf16": (*LORA, "trainer.mixed_precision=bf16"),
+    "fp16": (*LORA, "trainer.mixed_precision=fp16"),
+    "no fast path": (*LORA, "policy.fast=false"),
+    "fewer rows at a time": (*LORA, "trainer.rollout_batch_size=4"),
+    "flows: full training": (*SD3, "policy.lora=null"),
+    "flows: KL": (*SD3, "trainer.kl_coef=0.05", "trainer.kl=gaussian"),
+    "flows: bf16 weights": ("diffusers-tiny", *STEPS, "policy.dtype=bfloat16"),
+    "offload": ("glm-image-tiny", *STEPS, FLOAT, "policy.offload=idle"),
+    "autoregressive: bf16 weights": ("glm-image-tiny", *STEPS, "policy.dtype=bfloat16"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_to_train(way: str, tmp_path: Path) -> None:
+    preset, *overrides = WAYS[way]
+    result = train_preset(preset, tmp_path / "run", *overrides, *SHORT)
+    assert result.steps == 2
+    rows = measured(tmp_path / "run", "metrics.jsonl")
+    low = "16" in way
+    assert all(
+        abs(row["old_logprob_diff/mean"]) < (0.1 if low else 1e-4) for row in rows if "old_logprob_diff/mean" in row
+    )
+
+
+# Waits of the host in the second step, with what the run writes of it.
+WAITS = {
+    "toy-lm": 137,
+    "toy-glyph": 91,
+    "toy-flow": 860,
+    "lm-arithmetic": 109,
+    "lm-countdown": 123,
+    "diffusers-tiny": 429,
+    "glm-image-tiny": 166,
+    "glm-image-dit-tiny": 762,
+    "glm-image-halves-tiny": 826,
+}
+
+
+@pytest.mark.parametrize("preset", WAITS)
+def test_a_step_waits_seldom(preset: str, tmp_path: Path) -> None:
+    if "rehearsal" not in sys.modules:
+        pytest.skip("counts on the rehearsal GPU alone")
+    counted: Callable[[], Any] = sys.modules["rehearsal"].counted
+    totals, lines = [], []
+    with counted() as count:
+
+        def note(report: Any) -> None:
+            totals.append(count.waits.total())
+            lines.append(count.waits.copy())
+
+        train_preset(
+            preset,
+            tmp_path / "run",
+            *PRESETS[preset],
+            *SHORT,
+            "eval.every=9",
+            "run.save_every=9",
+            watcher=Watcher(step=note),
+        )
+    second = totals[1] - totals[0]
+    listed = "\n".join(f"{n:5} {line}" for line, n in (lines[1] - lines[0]).most_common())
+    assert second <= WAITS[preset], f"{second} waits in a step of {preset}:\n{listed}"
+
+
+def assert_near(given: list[dict[str, float]], expected: list[dict[str, float]], near: float) -> None:
+    assert len(given) == len(expected)
+    for row, other in zip(given, expected, strict=True):
+        assert row.keys() == other.keys()
+        for name, x in row.items():
+            assert x == (pytest.approx(other[name], rel=near, abs=near) if isinstance(x, float) else other[name]), name
