@@ -43,7 +43,7 @@ class Kernel:
             v: the same shape, the velocity there, in any precision.
         """
         x, v = (y.to(torch.promote_types(y.dtype, torch.float32)) for y in (x, v))
-        x_coef, v_coef, std = (c.to(x) for c in (self.x_coef, self.v_coef, self.std))
+        x_coef, v_coef, std = (c.to(x, non_blocking=True) for c in (self.x_coef, self.v_coef, self.std))
         return x_coef * x + v_coef * v, std
 
 
@@ -166,7 +166,8 @@ def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Decisions:
             "density and cannot be trained. Leave it out of the decisions, or mask it and do not score it."
         )
     mean, std = step.moments(x, v)
-    std, v_coef = (c.to(mean).expand(*mean.shape[:2], *[1] * (mean.ndim - 2)) for c in (std, step.v_coef))
+    shape = (*mean.shape[:2], *[1] * (mean.ndim - 2))
+    std, v_coef = (c.to(mean, non_blocking=True).expand(shape) for c in (std, step.v_coef))
     return Decisions(logprobs=gaussian_logprobs(x_next.detach(), mean, std), mean=mean, std=std, v_coef=v_coef)
 
 

@@ -97,7 +97,7 @@ class Seeds:
 
     def to(self, device: torch.device | str) -> Seeds:
         """Return the same seeds on `device`."""
-        tensors = {name: getattr(self, name).to(device) for name in ("row", "group", "group_ids")}
+        tensors = {name: getattr(self, name).to(device, non_blocking=True) for name in ("row", "group", "group_ids")}
         return replace(self, **tensors)
 
 

@@ -9,7 +9,7 @@ are summed once for each optimizer step, outside of the policy: there is no wrap
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any, TypeVar
@@ -167,17 +167,18 @@ def local(tensor: Tensor) -> Tensor:
     return part
 
 
-def fingerprint(tensor: Tensor) -> tuple[float, float]:
-    """The sum and the norm, in fp64, of what this process has of a tensor; any real update changes one of them."""
-    part = local(tensor.detach())
-    return float(part.sum(dtype=torch.float64)), float(torch.linalg.vector_norm(part, dtype=torch.float64))
+def fingerprints(tensors: Iterable[Tensor]) -> list[list[float]]:
+    """The sum and the norm, in fp64, of what this process has of tensors; any real update changes one of them."""
+    parts = [local(tensor.detach()) for tensor in tensors]
+    kinds = (torch.sum, torch.linalg.vector_norm)
+    return torch.stack([kind(part, dtype=torch.float64) for part in parts for kind in kinds]).view(-1, 2).tolist()
 
 
 def refuse_other_weights(team: Team, weights: Mapping[str, torch.nn.Parameter]) -> None:
     """Make sure that all processes start from the same weights, given as name -> trainable parameter."""
     if team.size == 1:
         return
-    first, *others = team.gather({name: fingerprint(p) for name, p in weights.items()})
+    first, *others = team.gather(dict(zip(weights, fingerprints(weights.values()), strict=True)))
     for rank, theirs in enumerate(others, start=1):
         different = [name for name in {**first, **theirs} if first.get(name) != theirs.get(name)]
         if different:

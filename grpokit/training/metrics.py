@@ -118,7 +118,9 @@ class Tally:
 
     def on_cpu(self) -> Tally:
         """The same, for another process."""
-        sums, largest = ({name: x.cpu() for name, x in part.items()} for part in (self.sums, self.largest))
+        parts = [*self.sums.values(), *self.largest.values()]
+        pairs: Iterator[Tensor] = iter(torch.stack(parts).cpu() if parts else ())  # in one copy
+        sums, largest = (dict(zip(part, pairs, strict=False)) for part in (self.sums, self.largest))
         return Tally(sums, largest, self.scored, self.decided)
 
     def means(self) -> dict[str, float]:

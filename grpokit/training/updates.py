@@ -11,7 +11,7 @@ from grpokit.errors import UsageError
 from grpokit.knobs import TrainerSettings
 from grpokit.policy import Policy
 from grpokit.processes.fsdp2 import How, has_shards, shard
-from grpokit.processes.team import Team, fingerprint, is_sharded, local, refuse_other_weights
+from grpokit.processes.team import Team, fingerprints, is_sharded, local, refuse_other_weights
 from grpokit.training import checks
 from grpokit.training.devices import is_low_precision, loss_scaler, place, wait_for
 from grpokit.training.lr_schedule import learning_rate
@@ -153,9 +153,9 @@ class Updates:
         if self._moved or norm == 0 or rate == 0:
             self.optimizer.step()
             return
-        before = [fingerprint(p) for p in self.parameters]
+        before = fingerprints(self.parameters)
         self.optimizer.step()
-        unchanged = self.team.gather(before == [fingerprint(p) for p in self.parameters])
+        unchanged = self.team.gather(before == fingerprints(self.parameters))
         checks.check_change(not all(unchanged), norm=norm, rate=rate)
         self._moved = True
 
@@ -177,7 +177,7 @@ class Updates:
         states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
         for state in (state for state in states if "exp_avg_sq" in state):  # a script may set another optimizer
             squares = local(state["exp_avg_sq"])
-            bound = epsilon**2 * (1 - beta ** float(state["step"]))
+            bound = epsilon**2 * (1 - beta ** state["step"].double())
             found = torch.stack([((squares > 0) & (squares <= bound)).sum(), (squares > 0).sum()])
             counts[is_sharded(state["exp_avg_sq"])] += found.to(self.device)
         parts = [counts[False].tolist(), *(self.team.gather(counts[True].tolist()) if self.sharded else [])]

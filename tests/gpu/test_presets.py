@@ -105,15 +105,15 @@ def test_ways_to_train(way: str, tmp_path: Path) -> None:
 
 # Waits of the host in the second step, with what the run writes of it.
 WAITS = {
-    "toy-lm": 137,
-    "toy-glyph": 91,
-    "toy-flow": 860,
-    "lm-arithmetic": 109,
-    "lm-countdown": 123,
-    "diffusers-tiny": 429,
-    "glm-image-tiny": 166,
-    "glm-image-dit-tiny": 762,
-    "glm-image-halves-tiny": 826,
+    "toy-lm": 74,
+    "toy-glyph": 28,
+    "toy-flow": 27,
+    "lm-arithmetic": 30,
+    "lm-countdown": 36,
+    "diffusers-tiny": 35,
+    "glm-image-tiny": 40,
+    "glm-image-dit-tiny": 36,
+    "glm-image-halves-tiny": 38,
 }
 
 

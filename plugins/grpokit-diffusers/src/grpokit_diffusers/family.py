@@ -188,7 +188,7 @@ class PipelineFamily(Family):
             return tuple(part.cpu() for part in self.encoded(text))
 
     def _there(self, text: Text) -> Text:
-        return tuple(part.to(self.device) for part in text)
+        return tuple(part.to(self.device, non_blocking=True) for part in text)
 
 
 class PackedFamily(PipelineFamily):

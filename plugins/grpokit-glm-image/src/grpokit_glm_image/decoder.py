@@ -218,7 +218,7 @@ class Decoder:
         """Noise [n, C, h, w] on the device; drawn on the CPU, so that it is the same for every device and batch."""
         shape = self.painter.latent_shape((height, width))
         flat = normals(seeds.cpu(), math.prod(shape), start=_BEHIND_THE_TOKENS)
-        return flat.float().unflatten(1, shape).to(self.painter.device)
+        return flat.float().unflatten(1, shape).to(self.painter.device, non_blocking=True)
 
     def _clean(self, latents: Tensor, told: Told, settings: DecodeSettings) -> Tensor:
         """Latents [n, C, h, w] without noise, by the pipeline's own scheduler."""

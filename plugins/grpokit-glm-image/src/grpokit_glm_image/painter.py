@@ -66,6 +66,7 @@ class Painter(Family):
         self._pipeline = pipeline
         self.transformer = pipeline.transformer
         self._glyphs = lru_cache(maxsize=1024)(self._encoded)
+        self._rotary = lru_cache(maxsize=8)(self._tables)
 
     @property
     def device(self) -> torch.device:
@@ -76,16 +77,18 @@ class Painter(Family):
     def schedule(self, steps: int, size: Size) -> Schedule:
         """See `Family`: the noise levels are shifted for the size of the picture, and the times stay as they are."""
         scheduler, times = self.scheduler(steps, size)
-        return Schedule(sigmas=scheduler.sigmas.double().cpu(), times=times.float().cpu())
+        return Schedule(sigmas=scheduler.sigmas.double().cpu(), times=times.float())
 
     def scheduler(self, steps: int, size: Size) -> tuple[Any, Tensor]:
-        """A scheduler of its own, and the times [K] on the device."""
+        """A scheduler of its own, at its first step, and the times [K] on the CPU."""
         scheduler = type(self._pipeline.scheduler).from_config(self._pipeline.scheduler.config)
         config, tokens = scheduler.config, (size[0] // _FINE) * (size[1] // _FINE)
         times = np.linspace(config.num_train_timesteps, 1.0, steps + 1)[:-1].astype(np.int64).astype(np.float32)
         shift = calculate_shift(tokens, config.base_image_seq_len, config.base_shift, config.max_shift)
         levels = times / config.num_train_timesteps
-        return scheduler, retrieve_timesteps(scheduler, steps, self.device, times, levels, mu=shift)[0]
+        times, _ = retrieve_timesteps(scheduler, steps, "cpu", times, levels, mu=shift)
+        scheduler.set_begin_index(0)
+        return scheduler, times
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
         """See `Family`."""
@@ -94,7 +97,7 @@ class Painter(Family):
 
     def prior(self, codes: Tensor, size: Size) -> Tensor:
         """The codes [n, rows, columns] of a grid, one for each of the transformer's tokens: [n, N]."""
-        return _resampled(codes.to(self.device), size[0] // _FINE, size[1] // _FINE)
+        return _resampled(codes.to(self.device, non_blocking=True), size[0] // _FINE, size[1] // _FINE)
 
     def condition(self, prompt: Prompt, size: Size, shared: Mapping[str, Tensor]) -> Told:
         """See `Family`; `shared` has the codes [rows, columns] of the grid that is painted."""
@@ -166,20 +169,31 @@ class Painter(Family):
         if told.sources is not None:
             told.sources.set_mode("read" if conditional else "skip")
         prior = told.prior.expand(rows, -1)
-        sizes = torch.tensor([told.size], dtype=transformer.dtype, device=latents.device).expand(rows, -1)
+        sizes = self._there(told.size, transformer.dtype).expand(rows, -1)
         glyphs = told.glyphs if conditional else told.no_glyphs
         flow: Tensor = transformer(
             hidden_states=latents.to(transformer.dtype),
             encoder_hidden_states=glyphs.repeat(rows, 1, 1),  # a view would be rounded in another way
             prior_token_id=prior,
-            prior_token_drop=torch.full_like(prior, not conditional, dtype=torch.bool),
-            timestep=time.to(latents.device).expand(rows) - 1,
+            # Numbers of rows: to write at a mask, the host would wait for the number of its true elements.
+            prior_token_drop=torch.arange(0 if conditional else rows, device=latents.device),
+            timestep=time.to(latents.device, non_blocking=True).expand(rows) - 1,
             target_size=sizes,
             crop_coords=torch.zeros_like(sizes),
             kv_caches=told.sources,
+            image_rotary_emb=self._rotary(*latents.shape[-2:], latents.device),
             return_dict=False,
         )[0]
         return flow.float()
+
+    def _tables(self, height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the rotary embedding of latents [n, C, height, width]."""
+        cosines, sines = self.transformer.rope(torch.empty(1, 1, height, width))
+        return cosines.to(device), sines.to(device)
+
+    def _there(self, numbers: Sequence[float], dtype: torch.dtype) -> Tensor:
+        """Numbers [n] on the device, for which the host does not wait."""
+        return torch.tensor(numbers, dtype=dtype).to(self.device, non_blocking=True)
 
     def _encoded(self, text: str) -> Tensor:
         """The glyphs [1, L, D] of what is in quotes in a text; of nothing if there are no quotes.
@@ -205,7 +219,7 @@ class Painter(Family):
         """Mean and standard deviation [1, C, 1, 1] of the autoencoder's latents."""
         vae = self._pipeline.vae
         both = (vae.config.latents_mean, vae.config.latents_std)
-        mean, std = (torch.tensor(x, dtype=vae.dtype, device=self.device)[None, :, None, None] for x in both)
+        mean, std = (self._there(x, vae.dtype)[None, :, None, None] for x in both)
         return mean, std
 
 

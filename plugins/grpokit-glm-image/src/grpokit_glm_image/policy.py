@@ -253,7 +253,7 @@ class GlmImageAR(Policy):
                 casts=self._casts,
                 ask=ask,
                 scale=1 / float(rollout.trace.per_row["temperature"][0]),
-                forbidden=self.writer.forbidden.to(device),
+                forbidden=self.writer.forbidden.to(device, non_blocking=True),
             )
 
     @contextmanager
@@ -335,7 +335,7 @@ def _completions(rollout: Rollout, device: torch.device, *, before: int, stop: i
     row, group = rollout.trace.per_row, rollout.trace.per_group
     end, kept = before + stop, row.get("kept")
     return Completions(
-        prompts=group["prompt"].to(device),
+        prompts=group["prompt"].to(device, non_blocking=True),
         prompt_lengths=group["prompt_length"].tolist(),
         tokens=row["tokens"][:, :end].to(device),
         lengths=[end] * rollout.rows,

@@ -33,7 +33,7 @@ class Reading:
 
     def to(self, device: torch.device) -> Reading:
         """The same with its tokens on a device."""
-        return replace(self, tokens=self.tokens.to(device))
+        return replace(self, tokens=self.tokens.to(device, non_blocking=True))
 
 
 class PromptEncoder:

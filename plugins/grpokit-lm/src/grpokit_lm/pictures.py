@@ -40,8 +40,8 @@ class Reading:
 
     def to(self, device: torch.device) -> Reading:
         """The same on a device."""
-        pictures = {name: x.to(device) for name, x in self.pictures.items()}
-        return replace(self, tokens=self.tokens.to(device), pictures=pictures)
+        pictures = {name: x.to(device, non_blocking=True) for name, x in self.pictures.items()}
+        return replace(self, tokens=self.tokens.to(device, non_blocking=True), pictures=pictures)
 
     def span(self, further: int) -> Tensor:
         """Positions of the tokens and of `further` ones behind them: [S + further] or [3, S + further] on the CPU."""

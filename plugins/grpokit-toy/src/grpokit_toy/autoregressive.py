@@ -128,7 +128,8 @@ class AutoregressivePolicy(Policy, ABC):
         device = self.model.head.weight.device
         start, stop, _ = steps.indices(rollout.mask.shape[1])
         tokens = rollout.trace.per_row["tokens"][:, :stop].to(device)
-        prompts = rollout.trace.per_group["prompt"][rollout.group_index].to(device)  # [p, L] -> [b, L]
+        index = rollout.group_index.to(device, non_blocking=True)
+        prompts = rollout.trace.per_group["prompt"].to(device)[index]  # [p, L] -> [b, L]
         temperature = rollout.trace.per_row["temperature"].to(device)
         logits = self.model(prompts, tokens)[:, start:].float()  # [b, t, V]
         logprobs = (logits / temperature[:, None, None]).log_softmax(-1)

@@ -105,7 +105,7 @@ class ToyFlow(Policy):
         seeds = seeds.to(device)
         sigmas = self.eval_sigmas if evaluate else self.sigmas
         decisions = 0 if evaluate else self.decisions
-        radii = torch.tensor([prompt_radius(prompt) for prompt in prompts], dtype=torch.float64).to(device, self._dtype)
+        radii = torch.tensor([prompt_radius(prompt) for prompt in prompts], dtype=torch.float64).to(device, self._dtype, non_blocking=True)
         radius = radii.repeat_interleave(group_size)  # [P] -> [B]
         noise = normals(seeds.row, (1 + decisions) * DIMS).to(self._dtype).unflatten(1, (-1, DIMS))  # [B, 1 + T, 2]
         x = noise[:, 0]
@@ -150,7 +150,8 @@ class ToyFlow(Policy):
         start, stop, _ = steps.indices(rollout.mask.shape[1])
         steps = slice(start, max(start, stop))
         latents = rollout.trace.per_row["latents"].to(self._weight.device)[:, start : steps.stop + 1]
-        radius = rollout.trace.per_group["radius"][rollout.group_index].to(latents)  # [p] -> [b]
+        index = rollout.group_index.to(latents.device, non_blocking=True)
+        radius = rollout.trace.per_group["radius"].to(latents)[index]  # [p] -> [b]
         here, there = latents[:, :-1], latents[:, 1:]  # [b, t, 2]
         v = self._velocity(here, self.sigmas[steps], radius)
         return flow.score(self._kernel(steps), here, v, there)
@@ -195,7 +196,7 @@ class ToyFlow(Policy):
 
     def _velocity(self, x: Tensor, sigmas: Tensor, radius: Tensor) -> Tensor:
         """Latents [b, t, 2] at sigmas [t] for rings of radius [b] -> [b, t, 2]."""
-        velocity: Tensor = self.net(x, sigmas.to(x).expand(x.shape[:2]), radius[:, None].expand(x.shape[:2]))
+        velocity: Tensor = self.net(x, sigmas.to(x, non_blocking=True).expand(x.shape[:2]), radius[:, None].expand(x.shape[:2]))
         return velocity
 
     def _kernel(self, steps: slice) -> flow.Kernel:

@@ -33,7 +33,7 @@ class Flux(PackedFamily):
         told = torch.full((count,), guidance, device=device) if self.transformer.config.guidance_embeds else None
         v: Tensor = self.transformer(
             hidden_states=tokens,
-            timestep=time.to(device).expand(count) / 1000,
+            timestep=time.to(device, non_blocking=True).expand(count) / 1000,
             guidance=told,
             encoder_hidden_states=rows(embeddings, count),
             pooled_projections=rows(pooled, count),

@@ -43,7 +43,7 @@ class QwenImage(PackedFamily):
         count = len(latents)
         v: Tensor = self.transformer(
             hidden_states=latents.to(self.transformer.dtype),
-            timestep=time.to(latents.device).expand(count) / 1000,
+            timestep=time.to(latents.device, non_blocking=True).expand(count) / 1000,
             encoder_hidden_states=rows(embeddings, count),
             encoder_hidden_states_mask=None,
             img_shapes=[[(1, *self.grid(size))]] * count,

@@ -38,7 +38,7 @@ class SD3(PipelineFamily):
         embeddings, pooled = (torch.cat([rows(part, count) for part in parts]) for parts in zip(*texts, strict=True))
         v: Tensor = self.transformer(
             hidden_states=latents.to(self.transformer.dtype).repeat(len(texts), 1, 1, 1),
-            timestep=time.to(latents.device).expand(len(texts) * count),
+            timestep=time.to(latents.device, non_blocking=True).expand(len(texts) * count),
             encoder_hidden_states=embeddings,
             pooled_projections=pooled,
             return_dict=False,

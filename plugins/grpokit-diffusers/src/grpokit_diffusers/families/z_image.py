@@ -25,7 +25,7 @@ class ZImage(PipelineFamily):
         if guidance > 0:
             texts += [condition.negative[0]] * len(latents)
         frames = latents.to(self.transformer.dtype)[:, :, None].repeat(len(texts) // len(latents), 1, 1, 1, 1)
-        times = (1000 - time.to(latents.device)).expand(len(texts)) / 1000
+        times = (1000 - time.to(latents.device, non_blocking=True)).expand(len(texts)) / 1000
         parts = self.transformer(list(frames.unbind(0)), times, texts, return_dict=False)[0]
         v = -torch.stack([part.float() for part in parts])[:, :, 0]
         if guidance > 0:

@@ -173,26 +173,27 @@ class FlowPolicy(Policy):
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` pictures per prompt, group by group; in evaluation by the ODE, which decides nothing."""
+        seeds = seeds.to("cpu")
         shared = self.family.shared(prompts, seeds, evaluate=evaluate)
         with self.averaged() if evaluate else nullcontext():
             drawn = [
                 self._draw(
                     prompt,
                     {name: x[i] for name, x in shared.items()},
-                    rows=seeds.row[i * group_size :][:group_size].cpu(),
-                    group=seeds.group[i : i + 1].cpu(),
+                    rows=seeds.row[i * group_size :][:group_size],
+                    group=seeds.group[i : i + 1],
                     step=seeds.step,
                     evaluate=evaluate,
                 )
                 for i, prompt in enumerate(prompts)
             ]
-        groups = seeds.group_ids.cpu().repeat_interleave(group_size)
+        groups = seeds.group_ids.repeat_interleave(group_size)
         pictures = [picture for group in drawn for picture in group.pictures]
         samples = [
             Sample(prompt=prompts[row // group_size], output=picture, group=int(groups[row]))
             for row, picture in enumerate(pictures)
         ]
-        order = seeds.group_ids.cpu().argsort()
+        order = seeds.group_ids.argsort()
         decided = torch.cat([group.old.logprobs for group in drawn])
         return Rollout(
             samples=samples,
@@ -221,14 +222,14 @@ class FlowPolicy(Policy):
             prompt = rollout.samples[int(rows[0])].prompt
             own = {name: x[place] for name, x in shared.items()}
             condition = self.family.condition(prompt, self._training.size, own)
-            here = latents[rows.to(latents.device)].to(self.device)
+            here = latents[rows.to(latents.device, non_blocking=True)].to(self.device)
             views = [
                 self._score(here[:, t : t + 1], here[:, t + 1 : t + 2], first + t, condition)
                 for t in range(start, max(start, stop))
             ]
             parts.append(joined(views, dim=1))
             order.append(rows)
-        return joined(parts, dim=0).select(torch.cat(order).argsort().to(self.device))
+        return joined(parts, dim=0).select(torch.cat(order).argsort().to(self.device, non_blocking=True))
 
     def slices(self, rollout: Rollout) -> list[slice]:
         """One slice per step: its graph is that of a forward pass of the transformer."""
@@ -357,6 +358,6 @@ class FlowPolicy(Policy):
         """
         shape = self.family.latent_shape(size)
         count = math.prod(shape)
-        flat = normals(seeds.cpu(), count, start=_BEHIND_ALL_ELSE + index * count).float()
+        flat = normals(seeds, count, start=_BEHIND_ALL_ELSE + index * count).float()
         noise: Tensor = flat.unflatten(1, shape)
-        return noise.to(self.device)
+        return noise.to(self.device, non_blocking=True)

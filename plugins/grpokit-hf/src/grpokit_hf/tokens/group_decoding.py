@@ -73,7 +73,7 @@ class GroupCache(Packed):
         self.begun = 0  # blocks that attention looks at; the columns behind the current one are hidden
         self.slots = max(prompts)  # S
         self._padded, self._real = padding(prompts, device)
-        self.lengths = torch.tensor(prompts, device=device)  # [P]
+        self.lengths = torch.tensor(prompts).to(device, non_blocking=True)  # [P]
         self.last = self.lengths.cumsum(0) - 1  # [P], the prompts' last tokens
         self.positions = torch.empty(0)  # [P, T - 1] or [P, 3, T - 1], of the tokens that are written
         self._now = torch.zeros(1, dtype=torch.int64, device=device)  # the column's place in its block
@@ -87,7 +87,7 @@ class GroupCache(Packed):
         device = self.lengths.device
         sizes = prompt_of.bincount()
         self._prompt_of = prompt_of
-        self.prompt_of = prompt_of.to(device)  # the same where the model is
+        self.prompt_of = prompt_of.to(device, non_blocking=True)  # the same where the model is
         self._most = int(sizes.max())  # G, samples of a prompt
         even = len(prompt_of) == len(sizes) * self._most
         self._grid = None if even else padding(sizes.tolist(), device)  # to the groups padded to G, and back
@@ -177,7 +177,7 @@ class GroupCache(Packed):
         """Keep some places: ascending, int64, on the CPU."""
         prompts, prompt_of = self._prompt_of[places].unique_consecutive(return_inverse=True)
         self._group(prompt_of)
-        prompts, places = prompts.to(self.lengths.device), places.to(self.lengths.device)
+        prompts, places = (x.to(self.lengths.device, non_blocking=True) for x in (prompts, places))
         self.lengths, self.positions = self.lengths[prompts], self.positions[prompts]
         self._hidden = {window: hidden[: len(places)] for window, hidden in self._hidden.items()}
         for layer, (keys, values) in self._own.items():
@@ -231,11 +231,11 @@ def decode(
     cache = GroupCache([len(prompt) for prompt in prompts], group_size, max_new_tokens, device=device)
     spans = positions or [torch.arange(len(prompt) + max_new_tokens - 1) for prompt in prompts]
     halves = [span.tensor_split([len(prompt)], -1) for span, prompt in zip(spans, prompts, strict=True)]
-    cache.positions = torch.stack([behind for _, behind in halves]).to(device)
-    before = torch.cat([before for before, _ in halves], -1).to(device)  # [N] or [3, N]
+    cache.positions = torch.stack([behind for _, behind in halves]).to(device, non_blocking=True)
+    before = torch.cat([before for before, _ in halves], -1).to(device, non_blocking=True)  # [N] or [3, N]
     hidden = run(decoder, torch.cat(list(prompts)), before, cache, **given)[cache.last].repeat_interleave(group_size, 0)
     left = torch.arange(rows)  # the samples that are still being written, each in a place of the cache
-    places = left.to(device)
+    places = left.to(device, non_blocking=True)
     checked, step = 0, _Step(decoder, cache)
     for t in range(max_new_tokens):
         drawn = draw(hidden, t, places)
@@ -252,7 +252,7 @@ def decode(
             if len(stay) <= LEAVE_AT * len(left):
                 cache.keep(stay)
                 left = left[stay]
-                places = left.to(device)
+                places = left.to(device, non_blocking=True)
         cache.advance(t)
         following = cache.positions[..., t][cache.prompt_of]  # [b] or [b, 3]
         hidden = step(tokens[places, t], following.movedim(0, -1))
