@@ -79,8 +79,8 @@ class Writer:
         """
         sources = [self.sources(prompt) for prompt in prompts]
         readings = [self.encoder.encode(*both).to(self.device) for both in zip(prompts, sources, strict=True)]
-        forbidden = self.forbidden.to(self.device, non_blocking=True)
-        sampler = self.sampling.sampler(chances.to(self.device, non_blocking=True), evaluate=evaluate, forbidden=forbidden)
+        chances, forbidden = (x.to(self.device, non_blocking=True) for x in (chances, self.forbidden))
+        sampler = self.sampling.sampler(chances, evaluate=evaluate, forbidden=forbidden)
         decoder, head, count = self.network.model.language_model, self.network.lm_head, self.encoder.target.count
         with (
             torch.inference_mode(),

@@ -366,7 +366,8 @@ class CausalLMPolicy(Policy):
         ]
         trained = [length if end or not self.mask_truncated else 0 for length, end in zip(lengths, ended, strict=True)]
         column = torch.arange(written.tokens.shape[1])
-        real, mask = ((column < torch.tensor(counts)[:, None]).to(device, non_blocking=True) for counts in (lengths, trained))  # [B, T]
+        both = [column < torch.tensor(counts)[:, None] for counts in (lengths, trained)]
+        real, mask = (x.to(device, non_blocking=True) for x in both)  # [B, T]
         ascending = [readings[i] for i in asked.seeds.group_ids.cpu().argsort().tolist()]
         return Rollout(
             samples=samples,

@@ -105,7 +105,8 @@ class ToyFlow(Policy):
         seeds = seeds.to(device)
         sigmas = self.eval_sigmas if evaluate else self.sigmas
         decisions = 0 if evaluate else self.decisions
-        radii = torch.tensor([prompt_radius(prompt) for prompt in prompts], dtype=torch.float64).to(device, self._dtype, non_blocking=True)
+        radii = torch.tensor([prompt_radius(prompt) for prompt in prompts], dtype=torch.float64)
+        radii = radii.to(device, self._dtype, non_blocking=True)
         radius = radii.repeat_interleave(group_size)  # [P] -> [B]
         noise = normals(seeds.row, (1 + decisions) * DIMS).to(self._dtype).unflatten(1, (-1, DIMS))  # [B, 1 + T, 2]
         x = noise[:, 0]
@@ -196,7 +197,8 @@ class ToyFlow(Policy):
 
     def _velocity(self, x: Tensor, sigmas: Tensor, radius: Tensor) -> Tensor:
         """Latents [b, t, 2] at sigmas [t] for rings of radius [b] -> [b, t, 2]."""
-        velocity: Tensor = self.net(x, sigmas.to(x, non_blocking=True).expand(x.shape[:2]), radius[:, None].expand(x.shape[:2]))
+        shape, sigmas = x.shape[:2], sigmas.to(x, non_blocking=True)
+        velocity: Tensor = self.net(x, sigmas.expand(shape), radius[:, None].expand(shape))
         return velocity
 
     def _kernel(self, steps: slice) -> flow.Kernel:
