@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from grpokit import Prompt, UsageError
 from grpokit.sampling import derive_seeds, normals
 from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_diffusers.tiny import tiny_pipeline
+from grpokit_hf.models import dtypes
 
 
 @pytest.fixture
@@ -147,3 +149,15 @@ def test_damaged_folders(tmp_path: Path) -> None:
         DiffusersFlow(str(folder))
     with pytest.raises(UsageError, match="no weights in 'text_encoder'"):
         DiffusersFlow(without_weights(tiny_pipeline("tiny-flux"), tmp_path / "flux"))
+
+
+def test_a_model_that_cannot_be_built_leaves_the_default_type_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dtypes, "cpu_has_bfloat16", lambda: True)
+    tiny_pipeline("tiny-sd3").save_pretrained(tmp_path)
+    path = tmp_path / "transformer/config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_layers": "three"}))
+    with pytest.raises(UsageError, match="cannot be loaded"):
+        DiffusersFlow(str(tmp_path), size=(32, 32), steps=4, dtype="bfloat16")
+    assert torch.get_default_dtype() == torch.float32
