@@ -20,7 +20,7 @@ from grpokit.policy import CutBy, Policy, Work, optional
 from grpokit.processes.fsdp2 import any_shards, gathered
 from grpokit.processes.team import is_sharded
 from grpokit.training.contract import scorer
-from grpokit.training.devices import autocast, is_low_precision
+from grpokit.training.devices import any_low_precision, autocast
 from grpokit.training.micro_batches import Cut, Limit, cuts
 from grpokit.training.rollout_calls import call_at, concatenate_rollouts
 from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
@@ -46,9 +46,7 @@ class CheckedPolicy:
             known = " or ".join(map(repr, get_args(CutBy)))
             raise UsageError(f"A policy's cut_by must be {known}, got {self._cut_by!r}.")
         self._packs: bool = optional(policy, "packs")
-        dtypes = {p.dtype for module in policy.modules().values() for p in module.parameters()}
-        # If it computes in less than fp32, sampling and scoring differ by rounding.
-        self.low_precision = mixed_precision != "no" or any(is_low_precision(dtype) for dtype in dtypes)
+        self.low_precision = mixed_precision != "no" or any_low_precision(policy.modules())
 
     @contextmanager
     def during(self, work: Work) -> Iterator[None]:

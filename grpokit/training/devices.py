@@ -34,6 +34,11 @@ def is_low_precision(dtype: torch.dtype) -> bool:
     return not dtype.is_floating_point or dtype.itemsize < 4
 
 
+def any_low_precision(modules: Mapping[str, torch.nn.Module]) -> bool:
+    """Whether some module computes in less than fp32, so that sampling and scoring differ by rounding."""
+    return any(is_low_precision(p.dtype) for module in modules.values() for p in module.parameters())
+
+
 def wait_for(device: torch.device) -> None:
     """Wait until a GPU has done all that was asked of it; what went wrong there is raised here."""
     if device.type == "cuda":

@@ -1,7 +1,8 @@
 """Retries work in smaller batches when memory runs out.
 
 A step is a pure function of the seed and the weights, and a loss is a sum over rows. So work that did not fit can be
-repeated in halves, with the same result to rounding. accelerate decides which errors mean out of memory.
+repeated in halves, with the same result to rounding, which may change a draw in low precision. accelerate decides which
+errors mean out of memory.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class Sizes:
         size = min(self.rollout_batch_size or rows, rows)
         result, fits = fitting(attempt, size, what="drawing samples")
         if fits < size:
-            warn(_reduced("drawing samples", f"{size} rows", "rollout_batch_size", fits))
+            same = "with the same samples in float32; in a lower precision some may be others"
+            warn(_reduced("drawing samples", f"{size} rows", "rollout_batch_size", fits, same))
             self.rollout_batch_size = fits
         return result
 
@@ -104,7 +106,8 @@ class Sizes:
 
         result, fits = fitting(lambda size: attempt(limit(size)), size, what="scoring samples", used=largest)
         if fits < size:
-            warn(_reduced("scoring samples", f"{largest(size)} {unit}", name, fits))
+            same = "with the same result to rounding"
+            warn(_reduced("scoring samples", f"{largest(size)} {unit}", name, fits, same))
             setattr(self, name, fits)
         return result
 
@@ -119,11 +122,9 @@ class Sizes:
             setattr(self, name, fits if wanted == size else size)
 
 
-def _reduced(what: str, load: str, name: str, size: int) -> str:
-    return (
-        f"memory ran out while {what} with {load} at a time: trainer.{name} is now {size}. The work was repeated, with "
-        "the same result to rounding"
-    )
+def _reduced(what: str, load: str, name: str, size: int, same: str) -> str:
+    now = f"trainer.{name} is now {size}"
+    return f"memory ran out while {what} with {load} at a time: {now}. The work was repeated, {same}"
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from grpokit.testing import (
 from grpokit.testing.policy.case import same_output
 from grpokit.testing.reward import dependencies, examples, unusual_outputs
 from grpokit.training.contract import METHODS, missing_methods
-from tiny_policies import TinyGaussian
+from tiny_policies import TinyGaussian, TinyTokens
 from tiny_rewards import Elsewhere, always_stops
 
 PROMPTS = ["1", "2", "3"]
@@ -82,6 +83,14 @@ def test_a_good_policy_of_tokens(check: Check) -> None:
 @parametrize_with_checks(policy_checks(TinyGaussian, PROMPTS, decisions=broken.decisions))
 def test_a_good_policy_of_gaussian_steps(check: Check) -> None:
     check()
+
+
+def test_a_policy_in_low_precision_is_compared_as_far_as_rounding_allows() -> None:
+    found = list(outcomes(policy_checks(partial(TinyTokens, dtype=torch.bfloat16), PROMPTS)))
+    assert not [each.name for each in found if each.failed]
+    assert {each.name for each in found if "less than fp32" in each.message} == {"batch-size", "gradient"}
+    wrong = failed(policy_checks(partial(broken.PerGroupByPlace, dtype=torch.bfloat16), PROMPTS))
+    assert "ratio-is-one" in wrong
 
 
 @parametrize_with_checks(reward_checks(broken.good, samples(), spec=SPEC, module="tiny_policies"))

@@ -128,10 +128,8 @@ def test_rollouts_are_drawn_in_pieces_with_the_same_result(policy: type[Small], 
     fitted = next(n for n in (16, 8, 4, 2, 1) if n <= room)
     assert trainer.sizes.rollout_batch_size == fitted
     assert max(trainer.policy.drawn[-16 // fitted :]) == fitted
-    assert warnings == [
-        f"memory ran out while drawing samples with 16 rows at a time: trainer.rollout_batch_size is now {fitted}. "
-        "The work was repeated, with the same result to rounding"
-    ]
+    (warning,) = warnings
+    assert f"trainer.rollout_batch_size is now {fitted}" in warning
 
 
 def test_rollout_batch_size_may_be_given() -> None:

@@ -24,7 +24,7 @@ MOST_DEVIATIONS = 5.0
 
 def ratio_is_one(case: Case) -> None:
     """`logprobs` right after `rollout` gives the rollout's log-probs, for group ids in any order and new weights."""
-    policy, seeds = case.factory(), case.seeds()
+    policy, seeds = case.build(), case.seeds()
     reversed_ids = replace(seeds, group_ids=seeds.group_ids.flip(0))
     for when, own_seeds in (("ascending group ids", seeds), ("descending ones after an update", reversed_ids)):
         rollout = case.rollout(policy, seeds=own_seeds)
@@ -40,7 +40,7 @@ def ratio_is_one(case: Case) -> None:
 
 def rows_independent(case: Case) -> None:
     """A row's log-probs are the same alone, in another order and among other rows."""
-    policy = case.factory()
+    policy = case.build()
     rollout = case.shared(policy)
     whole, count = all_logprobs(policy, rollout), rollout.rows
     selections = [[i] for i in range(count)] + [list(range(count))[::-1], list(range(0, count, 2))]
@@ -52,7 +52,7 @@ def rows_independent(case: Case) -> None:
 
 def logprobs_repeat(case: Case) -> None:
     """Two calls agree to the bit."""
-    policy = case.factory()
+    policy = case.build()
     rollout = case.shared(policy)
     first, second = all_logprobs(policy, rollout), all_logprobs(policy, rollout)
     expect_close(replace(case, tolerance=0.0), first, second, rollout.mask, "two calls that agree to the bit",
@@ -61,7 +61,7 @@ def logprobs_repeat(case: Case) -> None:
 
 def mask(case: Case) -> None:
     """What the trace holds under the mask changes no decision's log-prob."""
-    policy = case.factory()
+    policy = case.build()
     rollout = case.shared(policy)
     decisions = rollout.mask
 
@@ -81,7 +81,7 @@ def mask(case: Case) -> None:
 
 def slices(case: Case) -> None:
     """Step slices follow each other from 0 to T, and add up to the log-probs of the whole."""
-    policy = case.factory()
+    policy = case.build()
     rollout = case.shared(policy)
     length, end = rollout.mask.shape[1], 0
     for steps in policy.slices(rollout):
@@ -99,7 +99,7 @@ def slices(case: Case) -> None:
 
 def trimmed(case: Case) -> None:
     """A slice that is cut short gives the log-probs of the whole, as in a batch whose longest row ends there."""
-    policy = case.factory()
+    policy = case.build()
     rollout = case.shared(policy)
     whole, score, length = all_logprobs(policy, rollout), scorer(policy), rollout.mask.shape[1]
     for end in sorted({1, length // 2, length - 1} - {0}):
@@ -122,7 +122,7 @@ def frequencies(case: Case) -> None:
     A decision's surprisal, minus its log-prob, has the stated entropy as its mean, whatever was drawn before. So their
     differences are uncorrelated numbers of mean 0, unless only the draws, or only the log-probs, have a temperature.
     """
-    policy, group_size = case.factory(), case.group_size
+    policy, group_size = case.build(), case.group_size
     parts: list[Tensor] = []
     for number in range(MOST_ROLLOUTS):
         rollout = case.rollout(policy, seeds=case.seeds(step=number, group_size=group_size))
@@ -148,7 +148,7 @@ def frequencies(case: Case) -> None:
 
 def gaussian(case: Case) -> None:
     """Log-probs are the density per dimension under the mean and std of the same decisions."""
-    policy = case.factory()
+    policy = case.build()
     rollout = case.rollout(policy, seeds=case.seeds(group_size=max(case.group_size, 16)))
     squares: list[Tensor] = []
     dims = rollout.action_dims

@@ -52,6 +52,16 @@ class Written:
     logprobs: Tensor
 
 
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a [..., n, k] times b [..., k, m], added up and given in fp32, whatever the type of both is."""
+    if a.dtype == torch.float32:
+        return a @ b
+    if a.device.type != "cuda":
+        return a.float() @ b.float()
+    product = torch.bmm(a.flatten(0, -3), b.flatten(0, -3), out_dtype=torch.float32)
+    return product.view(*a.shape[:-1], b.shape[-1])
+
+
 class GroupCache(Packed):
     """Keys and values of prompts and of their samples, which have B places, those of prompt 0 first.
 
@@ -121,23 +131,25 @@ class GroupCache(Packed):
         rows, heads, width = query.shape
         (count, kv), split = shared_keys.shape[:2], self.slots
         each, most = heads // kv, self._most
-        query = (query * rules.scale).view(rows, kv, each, width)
+        query = query.view(rows, kv, each, width)
         columns = self.begun * self.block
-        scores = query.new_empty(rows, kv, each, split + columns)
+        scores = query.new_empty(rows, kv, each, split + columns, dtype=torch.float32)
         together = self._by_prompt(query).transpose(1, 2).reshape(count, kv, most * each, width)
-        shared = (together @ shared_keys).view(count, kv, most, each, split)
+        shared = _product(together, shared_keys).view(count, kv, most, each, split)
         scores[..., :split] = self._by_place(shared.transpose(1, 2))
-        own = query.expand(self.begun, -1, -1, -1, -1) @ keys.transpose(-1, -2)  # [blocks, B, K, H / K, block]
+        # [blocks, B, K, H / K, block]
+        own = _product(query.expand(self.begun, -1, -1, -1, -1), keys.transpose(-1, -2))
         scores[..., split:].unflatten(-1, (self.begun, self.block))[:] = own.permute(1, 2, 3, 0, 4)
+        scores *= rules.scale
         if rules.softcap is not None:
             scores = rules.softcap * torch.tanh(scores / rules.softcap)
         scores += self._hidden[rules.window][:, None, None, : split + columns]
-        weights = scores.softmax(-1, dtype=torch.float32).to(values)
+        weights = scores.softmax(-1).to(values)
         first = self._by_prompt(weights[..., :split]).transpose(1, 2).reshape(count, kv, most * each, split)
-        prompts = (first @ shared_values).view(count, kv, most, each, -1)
+        prompts = _product(first, shared_values).view(count, kv, most, each, -1)
         by_block = weights[..., split:].unflatten(-1, (self.begun, self.block)).permute(3, 0, 1, 2, 4)
-        output: Tensor = self._by_place(prompts.transpose(1, 2)) + (by_block.contiguous() @ values).sum(0)
-        return output.reshape(rows, heads, -1)
+        output = self._by_place(prompts.transpose(1, 2)) + _product(by_block.contiguous(), values).sum(0)
+        return output.reshape(rows, heads, -1).to(values)
 
     def _by_prompt(self, x: Tensor) -> Tensor:
         """[B, ...] -> [P, G, ...]; a group with fewer samples than G is filled up with others."""
