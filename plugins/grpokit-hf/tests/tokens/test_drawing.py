@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -62,13 +64,28 @@ def test_frequencies_are_the_probabilities(setting: str) -> None:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_log_probs_and_entropy_are_of_the_truncated_distribution(setting: str) -> None:
+def test_log_probs_and_entropy_are_of_the_truncated_distribution(setting: str, device: str) -> None:
     z, options = logits(64), SETTINGS[setting]
-    drawn = draw(z, uniforms(torch.arange(64), 1)[:, 0], **options, entropy=True)
+    there = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in options.items()}
+    drawn = draw(z.to(device), uniforms(torch.arange(64, device=device), 1)[:, 0], **there, entropy=True)
     p = truncated(z, **options)
-    expected = p.gather(1, drawn.tokens[:, None])[:, 0].log()
-    torch.testing.assert_close(drawn.logprobs.double(), expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(drawn.entropy.double(), -torch.xlogy(p, p).sum(-1), rtol=0, atol=1e-5)
+    expected = p.gather(1, drawn.tokens.cpu()[:, None])[:, 0].log()
+    torch.testing.assert_close(drawn.logprobs.double().cpu(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(drawn.entropy.double().cpu(), -torch.xlogy(p, p).sum(-1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_draw_takes_few_launches(setting: str) -> None:
+    """At least 2 microseconds each, for each token, since they are not part of the captured step."""
+    if "rehearsal" not in sys.modules:
+        pytest.skip("counts on the rehearsal GPU alone")
+    options = {name: x.cuda() if isinstance(x, Tensor) else x for name, x in SETTINGS[setting].items()}
+    z, chances = logits(8).cuda(), uniforms(torch.arange(8, device="cuda"), 1)[:, 0]
+    with sys.modules["rehearsal"].counted() as count:
+        draw(z, chances, **options)
+    assert count.launches <= 85
+    assert not count.waits
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -178,12 +195,12 @@ def test_bits_hold_any_set(vocabulary: int) -> None:
     assert ((restrict(torch.zeros(20, vocabulary), bits) == 0) == keep).all()
 
 
-def test_truncation_by_hand() -> None:
+def test_truncation_by_hand(device: str) -> None:
     """Of 0.2, 0.4, 0.1, 0.3, top_k 3 leaves 0.9, and 0.75 of that needs 0.4 + 0.3; alone, 0.75 needs 0.2, too."""
     p = torch.tensor([[0.2, 0.4, 0.1, 0.3]])
 
     def left(p: Tensor, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> list[int]:
-        return truncation(p, top_k=top_k, top_p=top_p, min_p=min_p)[0].nonzero()[:, 0].tolist()
+        return truncation(p.to(device), top_k=top_k, top_p=top_p, min_p=min_p)[0].nonzero()[:, 0].tolist()
 
     assert left(p, top_k=3) == [0, 1, 3]
     assert left(p, top_k=3, top_p=0.75) == [1, 3]

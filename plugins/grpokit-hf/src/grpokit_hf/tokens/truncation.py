@@ -62,8 +62,12 @@ def truncation(p: Tensor, *, top_k: int, top_p: float, min_p: float) -> Tensor:
 def _nucleus(p: Tensor, mass: Tensor) -> Tensor:
     """The largest number for which the tokens of at least this probability have `mass`: [B, V], [B, 1] -> [B, 1].
 
-    Bisection on a float's bits, which are in the order of the numbers: 30 sums are quicker than a sort.
+    A GPU sorts, in a few launches. On a CPU bisection on a float's bits, which are in the order of the numbers, is
+    quicker: 30 sums.
     """
+    if p.device.type == "cuda":
+        falling = p.sort(1, descending=True).values
+        return falling.gather(1, (falling.cumsum(1) < mass).sum(1, keepdim=True).clamp(max=p.shape[1] - 1))
     low, high = torch.zeros_like(mass, dtype=torch.int32), p.amax(1, keepdim=True).view(torch.int32) + 1
     stays = torch.empty_like(p)
     for _ in range(30):  # 1.0 is 0x3F800000
