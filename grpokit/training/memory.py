@@ -1,8 +1,7 @@
 """Retries work in smaller batches when memory runs out.
 
 A step is a pure function of the seed and the weights, and a loss is a sum over rows. So work that did not fit can be
-repeated in halves, with the same result to rounding, which may change a draw in low precision. accelerate decides which
-errors mean out of memory.
+repeated in halves, with the same result to rounding, which may change a draw in low precision.
 """
 
 from __future__ import annotations
@@ -23,6 +22,15 @@ T = TypeVar("T")
 Warn: TypeAlias = Callable[[str], None]
 
 
+# As cudaMalloc, cuBLAS and cuDNN say it, which accelerate does not know.
+_FURTHER = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+
+
+def ran_out(error: RuntimeError) -> bool:
+    """Whether an error means that a device's memory ran out."""
+    return should_reduce_batch_size(error) or any(words in str(error) for words in _FURTHER)
+
+
 def fitting(attempt: Callable[[int], T], size: int, *, what: str, used: Callable[[int], int] = int) -> tuple[T, int]:
     """Call `attempt(size)`, halving the size as long as memory runs out; returns its result and the size that fitted.
 
@@ -32,7 +40,7 @@ def fitting(attempt: Callable[[int], T], size: int, *, what: str, used: Callable
         try:
             return attempt(size), size
         except RuntimeError as error:
-            if not should_reduce_batch_size(error):
+            if not ran_out(error):
                 raise
             reason = shortened(error)
         # After the handler: inside it the exception keeps the frames, and so the tensors that did not fit.
@@ -133,7 +141,7 @@ def explained(what: str, *, remedies: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not should_reduce_batch_size(error):
+        if not ran_out(error):
             raise
         raise RunError(
             f"Out of memory while {what}: {shortened(error)} Remedies: {remedies}, or a GPU with more memory.",

@@ -352,3 +352,21 @@ def test_traces_that_cannot_be_joined_say_so() -> None:
         RunError, match=r"trace\.per_row\['path'\] has the shapes \(2, 5, 2\), \(2, 5, 3\); only axis 1"
     ):
         concatenate_rollouts(parts)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        NO_ROOM,
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    ],
+)
+def test_memory_has_run_out_in_whatever_words_cuda_says_it(words: str) -> None:
+    def attempt(size: int) -> int:
+        if size > 2:
+            raise RuntimeError(words)
+        return size
+
+    assert fitting(attempt, 8, what="drawing samples") == (2, 2)

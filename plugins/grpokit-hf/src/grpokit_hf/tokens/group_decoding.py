@@ -13,7 +13,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 import torch
@@ -23,6 +23,7 @@ from grpokit_hf.cpu.products import filled
 from grpokit_hf.tokens.packed_attention import Packed, Rules, causal_attention, padding, run
 
 LEAVE_AT = 0.75  # finished samples leave when this share of the places is left
+LEAVE_CAPTURED_AT = 0.5  # the same where each size needs a capture, which takes as long as some dozens of steps
 
 
 class Drawn(Protocol):
@@ -261,7 +262,7 @@ def decode(
             if bool(done.all()):
                 break
             stay = (~done[left]).nonzero()[:, 0]
-            if len(stay) <= LEAVE_AT * len(left):
+            if len(stay) <= (LEAVE_CAPTURED_AT if cache.captured else LEAVE_AT) * len(left):
                 cache.keep(stay)
                 left = left[stay]
                 places = left.to(device, non_blocking=True)
@@ -299,23 +300,31 @@ class _Step:
         first, self._shape = self._shape == (0, 0), (len(last), self.cache.begun)
         self._last, self._positions = last.clone(), positions.clone()
         read = partial(run, self.decoder, self._last, self._positions, self.cache)
-        stream = torch.cuda.Stream()
+        stream = _stream(last.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             read()  # a first run outside the graph lets libraries set themselves up
             self.cache.captured = not (first and _waits(read))
-        torch.cuda.current_stream().wait_stream(stream)
-        if self.cache.captured:
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=stream):  # its default is of the device of the first capture
+            if self.cache.captured:
+                # Unlike `torch.cuda.graph` this leaves the allocator's cache, and other threads may use the GPU.
+                self._graph = torch.cuda.CUDAGraph()
+                self._graph.capture_begin(capture_error_mode="thread_local")
                 self._hidden = read()
-        else:
+                self._graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+        if not self.cache.captured:
             warnings.warn(
                 f"{type(self.decoder).__name__} waits for the GPU within a step, so its steps cannot be captured as a "
                 "CUDA graph. Decoding is slower.",
                 stacklevel=2,
             )
         return self.cache.captured
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all captures on a device: each further one would keep a workspace of cuBLAS for good."""
+    return torch.cuda.Stream(device)
 
 
 def _waits(step: Callable[[], Any]) -> bool:

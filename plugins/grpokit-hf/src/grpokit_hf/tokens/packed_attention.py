@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from grpokit.errors import UsageError
@@ -242,11 +244,15 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor 
 
 
 def _product(query: Tensor, key: Tensor, value: Tensor, rules: Rules, **mask: Any) -> Tensor:
-    if query.device.type == "cuda" and not _flash(query, key, value, **mask):
+    kernels: AbstractContextManager[Any] = nullcontext()
+    if query.device.type == "cuda" and _flash(query, key, value, **mask):
+        kernels = sdpa_kernel(SDPBackend.FLASH_ATTENTION)  # cuDNN would make a plan for each new length
+    elif query.device.type == "cuda":
         # The other kernel that does without a table [B, H, T, S] has no heads that share their keys.
         key, value = causal_blocks.for_each_head(query, key, value)
     shared = query.shape[1] != key.shape[1]
-    return F.scaled_dot_product_attention(query, key, value, scale=rules.scale, enable_gqa=shared, **mask)
+    with kernels:
+        return F.scaled_dot_product_attention(query, key, value, scale=rules.scale, enable_gqa=shared, **mask)
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> bool:
