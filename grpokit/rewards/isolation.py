@@ -62,9 +62,10 @@ def _new(value: Any, copies: dict[int, Any]) -> Any:
 
 @contextmanager
 def torch_state_kept() -> Iterator[None]:
-    """Restores torch's global state at the end; gradients are off inside."""
+    """Restores torch's global state at the end; inside, gradients are off and float32 convolutions are not TF32."""
     before = [read() for read, _ in _STATE]
     try:
+        _CUDNN.allow_tf32 = False
         with torch.no_grad():
             yield
     finally:

@@ -324,7 +324,7 @@ def _replace_attention(torch: Any) -> None:
         "_scaled_dot_product_efficient_attention_backward": efficient_backward,
         "_efficient_attention_forward": by_place,
         "_efficient_attention_backward": by_place_backward,
-        "bmm.dtype": lambda a, b, dtype: a.to(dtype) @ b.to(dtype),  # which only CUDA has
+        "bmm.dtype": torch.autocast("cuda", enabled=False)(lambda a, b, dtype: a.to(dtype) @ b.to(dtype)),
     }.items():
         _library.impl(name, call)
 

@@ -20,7 +20,8 @@ WEIGHTS = {
 }
 TINY = (
     "policy.model=tiny",
-    "policy.size=[64, 96]",
+    "policy.size=[
+    "trainer.mixed_precision=no",64, 96]",
     "policy.decode.steps=1",
     "policy.eval_decode={steps: 1, guidance: 1.0}",
     "eval.fraction=0.25",

@@ -153,8 +153,8 @@ class PipelineFamily(Family):
         some = max(1, _PIXELS_PER_PASS // (size[0] * size[1]))
         pictures: list[Image] = []
         with torch.no_grad(), self.as_loaded():
-            for part in latents.to(vae.dtype).split(some):
-                pixels = self.decoded(part, size)
+            # All are started before the host waits for the first.
+            for pixels in [self.decoded(part, size) for part in latents.to(vae.dtype).split(some)]:
                 pictures += self.pipeline.image_processor.postprocess(pixels, output_type="pil")
         return pictures
 

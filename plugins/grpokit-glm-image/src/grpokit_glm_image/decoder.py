@@ -215,10 +215,11 @@ class Decoder:
         return [picture.resize((width, height), Resampling.LANCZOS) for picture in pictures]
 
     def noise(self, seeds: Tensor, height: int, width: int) -> Tensor:
-        """Noise [n, C, h, w] on the device; drawn on the CPU, so that it is the same for every device and batch."""
+        """Noise [n, C, h, w], drawn on the device: for every batch the same, and for every device to a last bit."""
         shape = self.painter.latent_shape((height, width))
-        flat = normals(seeds.cpu(), math.prod(shape), start=_BEHIND_THE_TOKENS)
-        return flat.float().unflatten(1, shape).to(self.painter.device, non_blocking=True)
+        seeds = seeds.to(self.painter.device, non_blocking=True)
+        flat = normals(seeds, math.prod(shape), start=_BEHIND_THE_TOKENS)
+        return flat.float().unflatten(1, shape)
 
     def _clean(self, latents: Tensor, told: Told, settings: DecodeSettings) -> Tensor:
         """Latents [n, C, h, w] without noise, by the pipeline's own scheduler."""

@@ -158,8 +158,9 @@ class Painter(Family):
         some = max(1, PIXELS_PER_PASS // (size[0] * size[1]))
         pictures: list[Image] = []
         with torch.no_grad(), self._as_loaded():
-            for part in (latents.to(vae.dtype) * std + mean).split(some):
-                pixels = vae.decode(part, return_dict=False)[0]
+            parts = (latents.to(vae.dtype) * std + mean).split(some)
+            # All are started before the host waits for the first.
+            for pixels in [vae.decode(part, return_dict=False)[0] for part in parts]:
                 pictures += self._pipeline.image_processor.postprocess(pixels, output_type="pil")
         return pictures
 

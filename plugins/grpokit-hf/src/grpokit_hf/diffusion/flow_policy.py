@@ -350,7 +350,7 @@ class FlowPolicy(Policy):
         return flow.Kernel(x_coef=own.x_coef[k], v_coef=own.v_coef[k], std=own.std[k])
 
     def _noise(self, seeds: Tensor, index: int, size: Size) -> Tensor:
-        """Noise [n, ...] on the device; drawn on the CPU, so that it is the same for every device and batch.
+        """Noise [n, ...], drawn on the device: for every batch the same, and for every device to a last bit.
 
         Args:
             seeds: [n].
@@ -358,6 +358,7 @@ class FlowPolicy(Policy):
         """
         shape = self.family.latent_shape(size)
         count = math.prod(shape)
+        seeds = seeds.to(self.device, non_blocking=True)
         flat = normals(seeds, count, start=_BEHIND_ALL_ELSE + index * count).float()
         noise: Tensor = flat.unflatten(1, shape)
-        return noise.to(self.device, non_blocking=True)
+        return noise

@@ -58,7 +58,8 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype == torch.float32:
         return a @ b
     if a.device.type != "cuda":
-        return a.float() @ b.float()
+        with torch.autocast(a.device.type, enabled=False):
+            return a.float() @ b.float()
     product = torch.bmm(a.flatten(0, -3), b.flatten(0, -3), out_dtype=torch.float32)
     return product.view(*a.shape[:-1], b.shape[-1])
 
