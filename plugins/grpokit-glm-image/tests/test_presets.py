@@ -20,8 +20,7 @@ WEIGHTS = {
 }
 TINY = (
     "policy.model=tiny",
-    "policy.size=[
-    "trainer.mixed_precision=no",64, 96]",
+    "policy.size=[64, 96]",
     "policy.decode.steps=1",
     "policy.eval_decode={steps: 1, guidance: 1.0}",
     "eval.fraction=0.25",
@@ -30,6 +29,7 @@ TINY = (
     "trainer.prompts_per_step=2",
     "trainer.group_size=2",
     "trainer.device=cpu",
+    "trainer.mixed_precision=no",
 )
 
 
