@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from typing import Any
@@ -48,13 +48,29 @@ def build(job: Job) -> GlmImagePipeline:
 def released_pipeline(device: torch.device) -> GlmImagePipeline:
     """The released architecture with random weights, in bfloat16.
 
+    Args:
+        device: where the weights are drawn; "meta" for shapes alone.
+    """
+    return random_pipeline(released_sizes(), device, torch.bfloat16)
+
+
+def released_sizes() -> dict[str, Any]:
+    """Part of the pipeline -> its configuration."""
+    text = resources.files("grpokit_glm_image").joinpath("released.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+def random_pipeline(sizes: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -> GlmImagePipeline:
+    """A pipeline of some size with random weights.
+
     Its prompts are read byte by byte. Visual ids and the begin of text ids are the released ones; special ids follow
     the bytes. The global random state stays as it is.
 
     Args:
+        sizes: as `released_sizes` gives them.
         device: where the weights are drawn; "meta" for shapes alone.
+        dtype: of the weights.
     """
-    sizes = json.loads(resources.files("grpokit_glm_image").joinpath("released.json").read_text(encoding="utf-8"))
     writer = sizes["vision_language_encoder"]
     codes = writer["vq_config"]["num_embeddings"]
     tokenizer = make_tokenizer(codes, spare=writer["text_config"]["vision_vocab_size"] - codes)
@@ -67,7 +83,7 @@ def released_pipeline(device: torch.device) -> GlmImagePipeline:
     )
     channels = sizes["vae"]["latent_channels"]
     scale = {"latents_mean": [0.0] * channels, "latents_std": [1.0] * channels}  # which the pipeline reads
-    with _drawn_on(device):
+    with _drawn_on(device, dtype):
         ar = GlmImageForConditionalGeneration(config).eval()
         _drop_vision(ar)
         models = {
@@ -108,13 +124,13 @@ def _drop_vision(ar: Any) -> None:
 
 
 @contextmanager
-def _drawn_on(device: torch.device) -> Iterator[None]:
-    """Inside, modules are built on a device in bfloat16, from a seed."""
+def _drawn_on(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Inside, modules are built on a device in a type, from a seed."""
     before = torch.get_default_dtype()
     devices = [torch.cuda.current_device()] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), device:
         torch.manual_seed(0)
-        torch.set_default_dtype(torch.bfloat16)
+        torch.set_default_dtype(dtype)
         try:
             yield
         finally:

@@ -96,7 +96,7 @@ class Memory:
     def __init__(self, *, cuda: bool) -> None:
         self.cuda = cuda
         gc.collect()
-        self.before = torch.cuda.memory_allocated() / 2**20 if cuda else _status("VmRSS")
+        self.before = torch.cuda.memory_allocated() / 2**20 if cuda else status("VmRSS")
 
     def reset(self) -> None:
         """Begin a step."""
@@ -108,10 +108,10 @@ class Memory:
 
     def growth(self) -> float:
         """MiB."""
-        return (torch.cuda.max_memory_allocated() / 2**20 if self.cuda else _status("VmHWM")) - self.before
+        return (torch.cuda.max_memory_allocated() / 2**20 if self.cuda else status("VmHWM")) - self.before
 
 
-def _status(field: str) -> float:
+def status(field: str) -> float:
     """A figure of Linux about this process, in MiB."""
     found = re.search(rf"{field}:\s+(\d+)", Path("/proc/self/status").read_text())
     assert found, f"/proc/self/status has no {field}"

@@ -73,7 +73,7 @@ def check(job: Job) -> dict[str, str]:
         for weights, gradient in both:
             value, expected = _plain(twin, reference, ids, rewards, small, weights=weights, old_weights=both[0][0])
             losses.append(value)
-            worst_gradient = max(worst_gradient, _difference(gradient, expected))
+            worst_gradient = max(worst_gradient, difference(gradient, expected))
         worst_loss = max(worst_loss, abs(report.metrics["loss"] - sum(losses) / 2))
     figures = f"loss {worst_loss:.1e}, gradient {worst_gradient:.1e} relative"
     most = TOLERANCE[small.device]
@@ -98,7 +98,7 @@ def _plain(
     return float(value.detach()), {name: p.grad for name, p in twin.named_parameters()}
 
 
-def _difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+def difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
     """Norm of the difference over the norm."""
     apart = sum(float((found[name] - expected[name]).double().square().sum()) for name in expected)
     whole = sum(float(gradient.double().square().sum()) for gradient in expected.values())

@@ -221,7 +221,7 @@ def play(
                         stays = on_cpu and len(jobs) > 1 and len(played) == 1 and name == names[0]
                         python = peers_python if name in PEERS else Path(sys.executable)
                         worker = (sweep if stays else stack).enter_context(
-                            _started(name, label, job, python, environment)
+                            started(name, label, job, python, environment)
                         )
                         first = worker if stays else first
                         here.append(worker)
@@ -308,10 +308,25 @@ def _versions(each: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 @contextmanager
-def _started(
-    name: str, label: str, job: Job, python: Path, further: Mapping[str, str] = MappingProxyType({})
+def started(
+    name: str,
+    label: str,
+    job: Any,
+    python: Path,
+    further: Mapping[str, str] = MappingProxyType({}),
+    *,
+    module: str = "lm_job.worker",
 ) -> Iterator[Worker]:
-    """A worker, ended at the end; what it prints goes into a file."""
+    """A worker, ended at the end; what it prints goes into a file.
+
+    Args:
+        name: of the contender.
+        label: of the job.
+        job: with `threads`, `device` and `dumps`.
+        python: the interpreter.
+        further: variables of its environment.
+        module: what it runs, as `python -m MODULE NAME JOB`.
+    """
     own = {"OMP_NUM_THREADS": str(job.threads), "MKL_NUM_THREADS": str(job.threads), "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w") as log:
         environment = {**os.environ, **own, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TMPDIR": folder}
@@ -321,7 +336,7 @@ def _started(
         if name in PEERS:
             environment.pop("PYTHONPATH", None)
         process = subprocess.Popen(
-            [str(python), "-m", "lm_job.worker", name, job.dumps()],
+            [str(python), "-m", module, name, job.dumps()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -365,7 +380,7 @@ def check(job: Job) -> str:
         UnequalError: they differ.
         FailedError: one of them could not be computed.
     """
-    with _started("check", "", job, Path(sys.executable)) as worker:
+    with started("check", "", job, Path(sys.executable)) as worker:
         worker.ask()
         reply = worker.ask("go")
     if reply["problem"]:

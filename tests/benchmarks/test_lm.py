@@ -214,7 +214,7 @@ def test_a_process_that_dies_beside_a_later_job_has_done_its_own(monkeypatch: py
             worker.ask = until_the_fourth_step  # type: ignore[method-assign]
             yield worker
 
-    monkeypatch.setattr(rounds, "_started", mortal)
+    monkeypatch.setattr(rounds, "started", mortal)
     jobs = {"short": TINY, "long": Job(**{**vars(TINY), "new_tokens": 8})}
     results = rounds.play(jobs, ["a"], rounds=2, warmup=1, clock="wall", peers_python=Path())
     assert [(one.entrants[0].failure, len(one.entrants[0].steps)) for one in results.values()] == [("", 2), ("", 2)]
@@ -223,7 +223,7 @@ def test_a_process_that_dies_beside_a_later_job_has_done_its_own(monkeypatch: py
 
 def test_jobs_of_a_sweep_share_peaks_and_are_compared_within_the_same_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
-    monkeypatch.setattr(rounds, "_started", scripted(asked))
+    monkeypatch.setattr(rounds, "started", scripted(asked))
     jobs = {"short": TINY, "long": Job(**{**vars(TINY), "new_tokens": 8}), "last": TINY}
     results = rounds.play(jobs, ["a", "b"], rounds=2, warmup=1, clock="wall", peers_python=Path())
     assert [who for who, *_ in asked] == [
@@ -242,7 +242,7 @@ def test_jobs_of_a_sweep_share_peaks_and_are_compared_within_the_same_rounds(mon
 
 def test_on_a_gpu_contenders_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
-    monkeypatch.setattr(rounds, "_started", scripted(asked))
+    monkeypatch.setattr(rounds, "started", scripted(asked))
     jobs = {label: Job(**{**vars(TINY), "device": "cuda"}) for label in ("short", "long")}
     results = rounds.play(jobs, ["a", "b"], rounds=1, warmup=1, clock="wall", peers_python=Path())
     alone = [f"{name} {label}" for label in jobs for name in ("peaks", "a", "b") for _ in range(2)]
@@ -291,7 +291,7 @@ def test_a_processs_gpu_is_the_first_that_is_seen(monkeypatch: pytest.MonkeyPatc
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if seen:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
-        with rounds._started("plain", "", Job(device="cuda"), Path("python")):
+        with rounds.started("plain", "", Job(device="cuda"), Path("python")):
             pass
     assert [env["CUDA_VISIBLE_DEVICES"] for env in started] == ["0", "3"]
 
@@ -414,7 +414,7 @@ def test_jobs_of_the_tables() -> None:
 
 @pytest.mark.long
 def test_processes_are_held_to_avx2() -> None:
-    with rounds._started("check", "", Job(), Path(sys.executable), tables.AVX2) as worker:
+    with rounds.started("check", "", Job(), Path(sys.executable), tables.AVX2) as worker:
         assert worker.ask()["machine"]["instructions"] in ("AVX2", "DEFAULT")
 
 
