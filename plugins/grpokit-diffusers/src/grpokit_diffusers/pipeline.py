@@ -22,8 +22,9 @@ from grpokit_diffusers.folder import NEED, absent_parts, check_parts, read_index
 from grpokit_diffusers.known import family_of
 from grpokit_diffusers.skeleton import skeleton_of
 from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
-from grpokit_hf.models import dtypes, sources
+from grpokit_hf.models import dtypes, quantized, sources
 from grpokit_hf.models.bars import progress_bars
+from grpokit_hf.models.quantized import Quantization
 from grpokit_hf.models.sources import Files
 
 _LIGHT = ("*.json", "*.jinja", "*/*.txt", "*.model")  # what is fetched first
@@ -50,6 +51,7 @@ def prepare(
     *,
     family: str | type | None = None,
     dtype: str = "auto",
+    quantization: Quantization | None = None,
     trains_base: bool = False,
     device: str | None = None,
     revision: str | None = None,
@@ -61,6 +63,7 @@ def prepare(
         model: a hub id, a folder, a folder in a package, the name of a tiny pipeline, or a pipeline object.
         family: "package.module:Class" for a pipeline that is not known.
         dtype: of the weights: "float32", "bfloat16", or "auto": bfloat16 on a GPU and float32 on a CPU.
+        quantization: "4bit" or "8bit", for a transformer whose weights stay, and for text encoders.
         trains_base: whether the transformer's own weights are trained; "auto" then loads it in float32.
         device: "cpu" or "cuda"; None for the GPU if there is one, and for where a pipeline object is.
         revision: a branch, tag or commit of the hub's repository.
@@ -70,8 +73,9 @@ def prepare(
         UsageError: the model or a setting cannot be used; the message says what to do.
     """
     dtypes.check_settings(dtype=dtype, device=device)
+    quantized.check_setting(quantization, trains_base=trains_base)
     if isinstance(model, DiffusionPipeline):
-        for option, value in {"revision": revision, "dtype": dtype != "auto"}.items():
+        for option, value in {"revision": revision, "dtype": dtype != "auto", "quantization": quantization}.items():
             if value:
                 raise UsageError(f"{option} is for models that are loaded by name; a pipeline object is used as it is.")
         name, scheduler = type(model).__name__, type(getattr(model, "scheduler", None)).__name__
@@ -87,6 +91,8 @@ def prepare(
     def ready(pipeline: Any) -> PipelineFamily:
         if trains_base and dtype == "auto":
             pipeline.transformer.float()  # an optimizer's small steps are lost in bfloat16
+        for part in _large(pipeline) if quantization else ():
+            quantized.quantise(part, quantization, device=place)
         return kind(_placed(pipeline, place))
 
     if revision is not None and (name in PIPELINES or sources.local(name) is not None):
@@ -151,6 +157,15 @@ def _no_bar_of_parts() -> Iterator[None]:
 
 def _models(pipeline: Any) -> list[nn.Module]:
     return [part for part in pipeline.components.values() if isinstance(part, nn.Module)]
+
+
+def _large(pipeline: Any) -> list[nn.Module]:
+    """The parts that have most of the weights: not the autoencoder, whose rounding would show in each picture."""
+    return [
+        part
+        for name, part in pipeline.components.items()
+        if isinstance(part, nn.Module) and name.startswith(("transformer", "text_encoder"))
+    ]
 
 
 def _cast(pipeline: Any, dtype: torch.dtype) -> Any:

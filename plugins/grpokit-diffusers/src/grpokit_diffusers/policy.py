@@ -22,6 +22,7 @@ from grpokit_hf.diffusion.saving import save_lora
 from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.diffusion.trained_lora import find_lora
 from grpokit_hf.models.adapters import stays_adapter
+from grpokit_hf.models.quantized import Quantization, check_whole
 from grpokit_hf.models.weights import save_whole
 
 _LORA: Mapping[str, Any] = {"r": 32, "alpha": 64}
@@ -58,6 +59,7 @@ class DiffusersFlow(FlowPolicy):
         gradient_checkpointing: keep less for the backward pass and compute it again.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
         dtype: of the weights: "auto", "float32" or "bfloat16".
+        quantization: "4bit" or "8bit", for the frozen transformer under an adapter, and for text encoders.
         device: where to load the weights: "cpu" or "cuda"; None loads on the GPU if there is one.
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
@@ -89,6 +91,7 @@ class DiffusersFlow(FlowPolicy):
         gradient_checkpointing: bool = False,
         rows: int | None = None,
         dtype: str = "auto",
+        quantization: Quantization | None = None,
         device: str | None = None,
         revision: str | None = None,
         local_files_only: bool = False,
@@ -111,6 +114,7 @@ class DiffusersFlow(FlowPolicy):
             model,
             family=family,
             dtype=dtype,
+            quantization=quantization,
             trains_base=lora is None,
             device=device,
             revision=revision,
@@ -132,9 +136,10 @@ class DiffusersFlow(FlowPolicy):
             merge: add the adapter to the base, and write a whole pipeline.
 
         Raises:
-            UsageError: there is no adapter to merge.
+            UsageError: there is no adapter to merge, or no base in full precision.
         """
         with self.averaged() as model:
+            check_whole(model, merge=merge)
             alone = stays_adapter(model, merge=merge)
             if alone:
                 save_lora(model, Path(folder))
@@ -174,8 +179,8 @@ def reader(parameters: Mapping[str, Any]) -> FlowPolicy | _Silent:
     """
     own = {**parameters, "lora": _found(parameters["lora"], local_files_only=parameters["local_files_only"])}
     FlowSettings.read(**{name: own[name] for name in inspect.signature(FlowSettings.read).parameters})
-    names = ("model", "family", "dtype", "device", "revision", "local_files_only")
-    family = prepare(**{name: own[name] for name in names}).skeleton()
+    names = ("model", "family", "dtype", "quantization", "device", "revision", "local_files_only")
+    family = prepare(**{name: own[name] for name in names}, trains_base=own["lora"] is None).skeleton()
     if family is None:
         return _Silent()
     for name in ("guidance", "eval_guidance"):

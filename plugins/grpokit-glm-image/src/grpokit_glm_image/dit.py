@@ -25,6 +25,7 @@ from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.settings import painting_settings
 from grpokit_glm_image.writer import Writer
 from grpokit_hf.diffusion.flow_policy import FlowPolicy
+from grpokit_hf.models.quantized import Quantization, check_setting
 from grpokit_hf.tokens.packed_attention import install
 from grpokit_hf.tokens.sampler import SamplerSettings
 
@@ -113,6 +114,7 @@ class GlmImageDiT(FlowPolicy):
         gradient_checkpointing: keep less for the backward pass and compute it again.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
         dtype: of the weights: "auto", "float32" or "bfloat16".
+        quantization: "4bit" or "8bit", for the blocks of both halves, where an adapter trains.
         device: where to load the weights: "cpu" or "cuda"; None loads on the GPU if there is one.
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
@@ -143,6 +145,7 @@ class GlmImageDiT(FlowPolicy):
         gradient_checkpointing: bool = False,
         rows: int | None = None,
         dtype: str = "auto",
+        quantization: Quantization | None = None,
         device: str | None = None,
         revision: str | None = None,
         local_files_only: bool = False,
@@ -162,13 +165,28 @@ class GlmImageDiT(FlowPolicy):
             "rows": rows,
         }
         painting_settings(token_sets=token_sets, temperature=temperature, top_p=top_p, **settings)  # before weights
+        check_setting(quantization, trains_base=lora is None)
         sampling = SamplerSettings(temperature=temperature, top_p=top_p)
         if isinstance(model, GlmImageAR):
-            _check_shared(model, size, dtype=dtype, device=device, revision=revision, local_files_only=local_files_only)
+            _check_shared(
+                model,
+                size,
+                dtype=dtype,
+                quantization=quantization,
+                device=device,
+                revision=revision,
+                local_files_only=local_files_only,
+            )
             encoder, self.loaded, changes = model.encoder, model.loaded, lambda: model.writer.changes
         else:
             prepared = prepare(
-                model, size=size, dtype=dtype, device=device, revision=revision, local_files_only=local_files_only
+                model,
+                size=size,
+                dtype=dtype,
+                quantization=quantization,
+                device=device,
+                revision=revision,
+                local_files_only=local_files_only,
             )
             encoder, changes = prepared.encoder(check_size(size), edits=False), lambda: 0
             self.loaded = prepared.load()
@@ -220,6 +238,7 @@ def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
     Raises:
         UsageError: as of `GlmImageDiT`, where that is known without weights.
     """
-    names = ("model", "size", "dtype", "device", "revision", "local_files_only")
+    check_setting(parameters["quantization"], trains_base=parameters["lora"] is None)
+    names = ("model", "size", "dtype", "quantization", "device", "revision", "local_files_only")
     prepared = prepare(**{name: parameters[name] for name in names})
     return prepared.encoder(check_size(parameters["size"]), edits=False)

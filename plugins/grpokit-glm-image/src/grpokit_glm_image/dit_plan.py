@@ -20,6 +20,8 @@ from grpokit_glm_image.skeleton import skeleton_of
 from grpokit_hf.diffusion.adapters import add_adapter
 from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.diffusion.trained_lora import continue_lora, find_lora, read_lora
+from grpokit_hf.models.quantized import check_setting
+from grpokit_hf.plan.counting import QUANTISE, stored
 
 KEPT = {("fp32", "lora"): 54, ("fp32", "full"): 90, ("bf16", "lora"): 41}
 """Bytes that a layer keeps for its backward pass, for a token and a unit of width; measured on a CPU."""
@@ -38,6 +40,8 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         UsageError: the model cannot be found, or a setting cannot be used.
     """
     check_dtype(parameters["dtype"])
+    quantization = parameters["quantization"]
+    check_setting(quantization, trains_base=parameters["lora"] is None, planned=True)
     settings = painting_settings(**{name: parameters[name] for name in PAINTING})
     size = check_size(parameters["size"])
     reading = {name: parameters[name] for name in ("revision", "local_files_only")}
@@ -45,14 +49,14 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     writes_in, paints_in = (each.itemsize for each in types(parameters["dtype"], trains_base=False, device="cuda"))
     transformer, adapter, own = skeleton.transformer, 0, count(skeleton.transformer)
     copied = own if settings.adapter is None else 0  # as the reference
-    if settings.adapter is None:
-        paints_in = 4
-    elif settings.adapter.adapter is not None:
+    paints_in = 4 if settings.adapter is None else paints_in
+    weights = stored(transformer, width=paints_in, quantization=quantization)
+    if settings.adapter is not None and settings.adapter.adapter is not None:
         file = find_lora(settings.adapter.adapter, revision=settings.adapter.revision)
         adapted = continue_lora(transformer, read_lora(file), name=str(settings.adapter.adapter))
         adapter = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
         copied = adapter
-    else:
+    elif settings.adapter is not None:
         targets = settings.adapter.targets if "targets" in parameters["lora"] else Painter.lora_targets
         adapted = add_adapter(transformer, settings.adapter, targets)
         adapter = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
@@ -70,13 +74,13 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     pixels = max(size[0] * size[1], min(job.group_size * size[0] * size[1], PIXELS_PER_PASS))
     return Needs(
         parts=(
-            Part(name="weights", bytes=paints_in * own),
+            Part(name="weights", bytes=weights),
             Part(name="adapter", bytes=4 * adapter),
             Part(name="optimizer", bytes=8 * trained),
             Part(name="gradients", bytes=4 * trained, moments=("train",)),
             Part(name="average", bytes=4 * trained if settings.average else 0),
             Part(name="reference", bytes=4 * copied if job.reference else 0),
-            Part(name="writing half", bytes=writes_in * count(skeleton.ar)),
+            Part(name="writing half", bytes=stored(skeleton.ar, width=writes_in, quantization=quantization)),
             Part(name="autoencoder", bytes=paints_in * around),
             Part(name="activations", bytes=painting.live(job.group_size), moments=("rollout",)),
             Part(
@@ -193,4 +197,6 @@ def _remedies(parameters: Mapping[str, Any]) -> list[Remedy]:
         remedies.append(Remedy(words=("policy.rows=1",), price="pictures are drawn one by one"))
     if parameters["lora"] is None:
         remedies.append(Remedy(words=("policy.lora.r=32",), price="only an adapter is trained, not the weights"))
+    elif parameters["quantization"] is None:
+        remedies.append(QUANTISE)
     return remedies

@@ -17,8 +17,9 @@ from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.settings import PAINTING, painting_settings
+from grpokit_hf.models.quantized import Quantization, check_setting
 
-_COMMON = ("model", "size", "dtype", "device", "revision", "local_files_only")
+_COMMON = ("model", "size", "dtype", "quantization", "device", "revision", "local_files_only")
 _NOT_HERE = {"ar": ("edits", "offload"), "dit": ()}
 _HALVES = {"ar": GlmImageAR, "dit": GlmImageDiT}
 
@@ -30,6 +31,7 @@ def halves(
     ar: Mapping[str, Any] | None = None,
     dit: Mapping[str, Any] | None = None,
     dtype: str = "auto",
+    quantization: Quantization | None = None,
     device: str | None = None,
     revision: str | None = None,
     local_files_only: bool = False,
@@ -42,6 +44,7 @@ def halves(
         ar: further parameters of `GlmImageAR`, but for `edits` and `offload`.
         dit: further parameters of `GlmImageDiT`.
         dtype: of the weights: "auto", "float32" or "bfloat16".
+        quantization: "4bit" or "8bit", for the blocks of both halves, each with its own `lora`.
         device: where to load the weights; None loads on the GPU if there is one.
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
@@ -53,9 +56,17 @@ def halves(
         UsageError: the model or a setting cannot be used.
     """
     _check({"ar": ar, "dit": dit})
-    _check_painting({"size": size, "dit": dit})  # before weights are read
-    common = {"dtype": dtype, "device": device, "revision": revision, "local_files_only": local_files_only}
-    writes = GlmImageAR(model, size=size, **common, **(ar or {}))
+    _check_painting({"size": size, "dit": dit, "quantization": quantization})  # before weights are read
+    writes = GlmImageAR(
+        model,
+        size=size,
+        dtype=dtype,
+        quantization=quantization,
+        device=device,
+        revision=revision,
+        local_files_only=local_files_only,
+        **(ar or {}),
+    )
     paints = GlmImageDiT(writes, size=size, **(dit or {}))
     writes.paint_with(paints.painter, evaluating=paints.averaged)
     return {"ar": writes, "dit": paints}
@@ -95,6 +106,7 @@ def _check_painting(parameters: Mapping[str, Any]) -> None:
     """Refuse settings of the half that paints, where no weights are needed to know."""
     own = _all("dit", parameters)
     painting_settings(**{name: own[name] for name in PAINTING})
+    check_setting(own["quantization"], trains_base=own["lora"] is None)
 
 
 def _all(half: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

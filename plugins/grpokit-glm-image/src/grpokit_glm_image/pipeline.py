@@ -41,8 +41,9 @@ from grpokit_glm_image.pipeline_folder import (
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.tiny import tiny_pipeline
 from grpokit_glm_image.turns import Turns
-from grpokit_hf.models import dtypes, sources
+from grpokit_hf.models import dtypes, quantized, sources
 from grpokit_hf.models.bars import progress_bars
+from grpokit_hf.models.quantized import Quantization
 from grpokit_hf.models.sources import Files
 
 Offload = Literal["none", "idle"]
@@ -122,6 +123,7 @@ def prepare(
     size: Sequence[int] = (1024, 1024),
     edits: bool = False,
     dtype: str = "auto",
+    quantization: Quantization | None = None,
     trains_base: bool = False,
     device: str | None = None,
     offload: Offload = "none",
@@ -136,6 +138,7 @@ def prepare(
         size: height and width of the pictures that it will write, in pixels.
         edits: whether prompts bring pictures; without, the vision tower is left out.
         dtype: of the weights: "float32", "bfloat16", or "auto": bfloat16 on a GPU and float32 on a CPU.
+        quantization: "4bit" or "8bit", for both halves where an adapter trains.
         trains_base: whether the autoregressive half's own weights will be trained; "auto" then loads it in float32,
             since an optimizer's small steps are lost in bfloat16.
         device: "cpu" or "cuda"; None for the GPU if there is one, and for where a pipeline object is.
@@ -148,16 +151,18 @@ def prepare(
     """
     height_width = check_size(size)
     check_dtype(dtype, device=device)
+    quantized.check_setting(quantization, trains_base=trains_base)
     if offload not in ("none", "idle"):
         raise UsageError(f"offload must be 'none' or 'idle', got {offload!r}.")
     options = {"revision": revision, "local_files_only": local_files_only}
     if isinstance(model, GlmImagePipeline):
-        for option, value in {**options, "dtype": dtype != "auto"}.items():
+        for option, value in {**options, "dtype": dtype != "auto", "quantization": quantization}.items():
             if value:
                 raise UsageError(f"{option} is for models that are loaded by name; a pipeline object is used as it is.")
         writer, pipeline, name = _given(model, height_width, edits=edits)
         place = writer.device if device is None else torch.device(device)
-        return _in_memory(writer, pipeline, name=name, device=place, offload=offload, options={})
+        quantized.steady(writer)
+        return _in_memory(writer, pipeline, name=name, device=place, offload=offload, options={}, quantization=None)
     if not isinstance(model, (str, Path)):
         raise UsageError(f"model must be a hub id, a folder or a GlmImagePipeline, got {a_type(model)}.")
     if not str(model).strip():
@@ -167,6 +172,7 @@ def prepare(
     name, device = str(model), device or ("cuda" if torch.cuda.is_available() else "cpu")
     writes_in, paints_in = types(dtype, trains_base=trains_base, device=device)
     how: dict[str, Any] = {"name": name, "device": torch.device(device), "offload": offload, "options": options}
+    how["quantization"] = quantization
     if name == "tiny":
         return _in_memory(*_tiny(height_width, edits=edits, writes_in=writes_in, paints_in=paints_in), **how)
     files, folder = find(name, revision=revision, local_files_only=local_files_only)
@@ -180,7 +186,8 @@ def prepare(
         check_weights(place)
         kind = _kind(edits=edits)
         with progress_bars(f"load {name}"):
-            writer = _read(kind, place / WRITER, files, writes_in, device_map={"": device} if device != "cpu" else None)
+            at_once = None if device == "cpu" or quantization else {"": device}  # quantised ones come layer by layer
+            writer = _read(kind, place / WRITER, files, writes_in, device_map=at_once)
             writer.__class__ = GlmImageForConditionalGeneration  # by which files and adapters name their model
             models = {part: _read(kind, place / part, files, paints_in) for part, kind in _KINDS.items()}
         return _assembled(writer, GlmImagePipeline(vision_language_encoder=None, **small, **models), **how)
@@ -316,11 +323,14 @@ def _in_memory(
     device: torch.device,
     offload: Offload,
     options: Mapping[str, Any],
+    quantization: Quantization | None,
 ) -> Prepared:
     """Halves whose weights are there already."""
 
     def load() -> Loaded:
-        return _assembled(writer.to(device), pipeline, name=name, device=device, offload=offload, options=options)
+        return _assembled(
+            writer, pipeline, name=name, device=device, offload=offload, options=options, quantization=quantization
+        )
 
     return Prepared(
         config=writer.config, processor=pipeline.processor, edits=writer.model.visual is not None, load=load
@@ -335,8 +345,12 @@ def _assembled(
     device: torch.device,
     offload: Offload,
     options: Mapping[str, Any],
+    quantization: Quantization | None,
 ) -> Loaded:
     parts = [getattr(pipeline, part).eval() for part in _MODELS]
+    for half in (writer, pipeline.transformer) if quantization else ():
+        quantized.quantise(half, quantization, device=device)
+    nn.Module.to(writer, device)
     for part in parts:
         part.requires_grad_(False)
         if offload == "none":

@@ -26,8 +26,9 @@ from grpokit_glm_image.settings import NAMES, Settings
 from grpokit_glm_image.skeleton import Skeleton, skeleton_of
 from grpokit_hf.models import dtypes
 from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
+from grpokit_hf.models.quantized import check_setting
 from grpokit_hf.models.trained_adapter import find_adapter
-from grpokit_hf.plan.counting import sizes_of
+from grpokit_hf.plan.counting import QUANTISE, sizes_of, stored
 from grpokit_hf.plan.transformer import Kept, TokenWork
 
 MFU = 0.40  # of the diffusion transformer: 20 steps with guidance at 1024 x 1024 are reported to take 5.8 s on an H100
@@ -58,6 +59,8 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         UsageError: the model cannot be found, or a setting cannot be used.
     """
     check_dtype(parameters["dtype"])
+    quantization = parameters["quantization"]
+    check_setting(quantization, trains_base=parameters["lora"] is None, planned=True)
     settings = Settings.read(**{name: parameters[name] for name in NAMES})
     size, target, edits, idle = settings.size, settings.target, parameters["edits"], parameters["offload"] == "idle"
     reading = {name: parameters[name] for name in ("revision", "local_files_only")}
@@ -70,6 +73,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         job=job,
         edits=edits,
         number=types(parameters["dtype"], trains_base=False, device="cuda")[1].itemsize,
+        quantization=quantization,
     )
     parts = writer.parts()
     if idle:
@@ -110,6 +114,7 @@ def _writer(ar: Any, parameters: Mapping[str, Any], settings: Settings, job: Job
             decoder=ar.model.language_model,
             head=ar.lm_head,
             width=width,
+            quantization=parameters["quantization"],
             adapt=None if lora is None else _adapter(ar, lora, local_files_only=parameters["local_files_only"]),
         ),
         job=job,
@@ -135,6 +140,7 @@ class _Painter:
         job: the step.
         edits: whether its attention looks at source pictures.
         number: bytes of a number.
+        quantization: of the diffusion transformer's blocks.
     """
 
     skeleton: Skeleton
@@ -143,6 +149,7 @@ class _Painter:
     job: Job
     edits: bool
     number: int
+    quantization: str | None
 
     def parts(self, *, idle: bool) -> list[Part]:
         """Its memory; `idle`: it is on the GPU only while it decodes."""
@@ -153,10 +160,11 @@ class _Painter:
         painting = LIVE * width * rows * self._tokens
         unfolding = MAPS * vae.config.block_out_channels[1] * pixels
         remembered = 2 * config.num_layers * width * self._tokens if self.edits else 0  # keys and values
-        weights = sum(count(part) for part in (self.skeleton.transformer, vae, self.skeleton.text_encoder))
+        around = self.number * (count(vae) + count(self.skeleton.text_encoder))
+        weights = around + stored(self.skeleton.transformer, width=self.number, quantization=self.quantization)
         decoding: tuple[Moment, ...] = ("decode",)
         return [
-            Part(name="decoder", bytes=self.number * weights, moments=decoding if idle else MOMENTS),
+            Part(name="decoder", bytes=weights, moments=decoding if idle else MOMENTS),
             Part(
                 name="activations",
                 bytes=self.number * (max(painting, unfolding) + remembered),
@@ -254,7 +262,7 @@ def count(model: nn.Module) -> int:
 def _remedies(parameters: Mapping[str, Any], settings: DecodeSettings) -> list[Remedy]:
     """What would need less memory, from what changes little to what changes much."""
     remedies = []
-    if parameters["lora"] is not None and parameters["merge_adapter"]:
+    if parameters["lora"] is not None and parameters["quantization"] is None and parameters["merge_adapter"]:
         remedies.append(Remedy(words=("policy.merge_adapter=false",), price="tokens are written somewhat more slowly"))
     if parameters["offload"] == "none":
         price = "weights move between the CPU and the GPU in every step"
@@ -266,7 +274,9 @@ def _remedies(parameters: Mapping[str, Any], settings: DecodeSettings) -> list[R
         remedies.append(Remedy(words=("policy.decode.rows=1",), price="pictures are made one by one"))
     if parameters["lora"] is None:
         remedies.append(Remedy(words=("policy.lora.r=32",), price="only an adapter is trained, not the weights"))
-    elif dtypes.dtype_of(parameters["dtype"]) == torch.float32:
-        price = "the frozen weights are rounded to 16 bits"
-        remedies.append(Remedy(words=("policy.dtype=bfloat16",), price=price))
+    elif parameters["quantization"] is None:
+        if dtypes.dtype_of(parameters["dtype"]) == torch.float32:
+            price = "the frozen weights are rounded to 16 bits"
+            remedies.append(Remedy(words=("policy.dtype=bfloat16",), price=price))
+        remedies.append(QUANTISE)
     return remedies

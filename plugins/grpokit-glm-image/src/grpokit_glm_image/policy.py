@@ -29,6 +29,7 @@ from grpokit_glm_image.settings import NAMES, Settings
 from grpokit_glm_image.writer import Writer
 from grpokit_hf.models.adapters import add_adapter, inner
 from grpokit_hf.models.checkpointing import recomputed
+from grpokit_hf.models.quantized import Quantization, check_trainable
 from grpokit_hf.models.references import Base, Reference, Twin
 from grpokit_hf.models.trained_adapter import check_adapter, continue_adapter, find_adapter
 from grpokit_hf.models.weights import load_weights, tensors_of
@@ -65,6 +66,7 @@ class GlmImageAR(Policy):
             15 GiB for the released model.
         gradient_checkpointing: keep less for the backward pass and compute it again.
         dtype: of the weights: "auto", "float32" or "bfloat16".
+        quantization: "4bit" or "8bit", for the blocks of both halves, where an adapter trains.
         device: where to load the weights: "cpu" or "cuda"; None loads on the GPU if there is one.
         offload: "idle" keeps the decoder in the CPU's memory while tokens are written and scored, and the
             autoregressive half while pictures are made; "none" keeps both on the device.
@@ -99,6 +101,7 @@ class GlmImageAR(Policy):
         merge_adapter: bool = True,
         gradient_checkpointing: bool = False,
         dtype: str = "auto",
+        quantization: Quantization | None = None,
         device: str | None = None,
         offload: Literal["none", "idle"] = "none",
         revision: str | None = None,
@@ -127,6 +130,7 @@ class GlmImageAR(Policy):
             size=size,
             edits=edits,
             dtype=dtype,
+            quantization=quantization,
             trains_base=adapter is None,
             device=device,
             offload=offload,
@@ -146,7 +150,11 @@ class GlmImageAR(Policy):
         self._decoding, self._eval_decoding = settings.decode, settings.eval_decode
         self.decoder = Decoder(Painter(self.loaded.pipeline))
         self._evaluating: Callable[[], AbstractContextManager[Any]] = nullcontext
-        _freeze_all_but_writer(network)
+        network.requires_grad_(False)
+        if adapter is None:
+            check_trainable(self.loaded.name, network)
+            network.model.language_model.requires_grad_(True)
+            network.lm_head.requires_grad_(True)  # and no vision tower
         self.model: Any = network
         if adapter is not None:
             self.model = add_adapter(network, adapter) if trained is None else continue_adapter(network, trained)
@@ -325,8 +333,9 @@ def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
         UsageError: as of `GlmImageAR`, where that is known without weights.
     """
     settings = Settings.read(**{name: parameters[name] for name in NAMES})
-    names = ("model", "edits", "dtype", "device", "offload", "revision", "local_files_only")
-    prepared = prepare(**{name: parameters[name] for name in names}, size=settings.size)
+    names = ("model", "edits", "dtype", "quantization", "device", "offload", "revision", "local_files_only")
+    own = {name: parameters[name] for name in names}
+    prepared = prepare(**own, size=settings.size, trains_base=settings.adapter is None)
     return prepared.encoder(settings.size, edits=parameters["edits"])
 
 
@@ -343,10 +352,3 @@ def _completions(rollout: Rollout, device: torch.device, *, before: int, stop: i
         kept=None if kept is None else kept[:, :end].to(device),
         positions=list(group["positions"].cpu().transpose(1, 2)),
     )
-
-
-def _freeze_all_but_writer(network: Any) -> None:
-    """Let the language model and its head train, and no vision tower."""
-    network.requires_grad_(False)
-    network.model.language_model.requires_grad_(True)
-    network.lm_head.requires_grad_(True)

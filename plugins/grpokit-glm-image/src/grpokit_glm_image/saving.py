@@ -21,6 +21,7 @@ from torch import nn
 from grpokit_glm_image.pipeline import Loaded, whole_writer
 from grpokit_hf.diffusion.saving import save_lora
 from grpokit_hf.models.adapters import quiet, stays_adapter
+from grpokit_hf.models.quantized import check_whole
 from grpokit_hf.models.sources import in_package
 from grpokit_hf.models.weights import save_weights, save_whole, tensors_of
 
@@ -41,8 +42,9 @@ def export(
         Facts for a model card: `base_model`, `library_name`, `versions`, and `usage`, code that loads the folder.
 
     Raises:
-        UsageError: there is no adapter to merge.
+        UsageError: there is no adapter to merge, or no base in full precision.
     """
+    check_whole(model, merge=merge)
     if stays_adapter(model, merge=merge):
         save_weights(model, folder)
         return _facts(loaded, "peft", _ADAPTER_USAGE, size)
@@ -67,8 +69,9 @@ def export_painter(
         Facts for a model card, as `export`.
 
     Raises:
-        UsageError: there is no adapter to merge.
+        UsageError: there is no adapter to merge, or no base in full precision.
     """
+    check_whole(model, merge=merge)
     if stays_adapter(model, merge=merge):
         save_lora(model, folder)
         return _facts(loaded, "diffusers", _PAINTER_USAGE, size)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -37,11 +37,10 @@ from grpokit import UsageError
 from grpokit.errors import a_type, counted, one_line
 from grpokit_hf.models import dtypes, quantized
 from grpokit_hf.models.bars import progress_bars
+from grpokit_hf.models.quantized import Quantization
 from grpokit_hf.models.skeleton import skeleton_of
 from grpokit_hf.models.sources import Files, Source, warn_of_cache, why_not
 from grpokit_lm import sources
-
-Quantization = Literal["4bit", "8bit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +100,7 @@ def load_model(
         UsageError: the model, its tokenizer or one of the settings cannot be used; the message says what to do.
     """
     dtypes.check_settings(dtype=dtype, device=device)
-    quantized.check_setting(quantization, trains_base=trains_base, device=device)
+    quantized.check_setting(quantization, trains_base=trains_base)
     reading = {"local_files_only": local_files_only, "trust_remote_code": trust_remote_code}
     if isinstance(model, PreTrainedModel):
         return _given(
@@ -121,9 +120,7 @@ def load_model(
     sees = _check_class(source.name, source.config)
     _check_adapter(source)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    quantized.check_stored(
-        source.name, source.config, quantization=quantization, trains_base=trains_base, device=device
-    )
+    quantized.check_stored(source.name, source.config, quantization=quantization, trains_base=trains_base)
     own, processor = _tokenizer(source, tokenizer, sees=sees, reading=reading)
     chosen = dtypes.chosen(dtype, source.config.dtype, trains_base=trains_base, device=device)
     if attn_implementation is None and getattr(source.config.get_text_config(), "attn_logit_softcapping", None):
@@ -142,6 +139,7 @@ def load_model(
         _check_vocabulary(skeleton, own, source.name)
         check(Loaded(model=skeleton, tokenizer=own, processor=processor, name=source.name))
     network: Any = _weights(source, kind, options)
+    quantized.steady(network)
     _check_head(source.name, network)
     _check_vocabulary(network, own, source.name)
     if trains_base:
@@ -228,7 +226,8 @@ def _given(
             raise
         except (ValueError, RuntimeError) as error:  # quantised or offloaded weights stay where they are
             raise UsageError(f"The model '{name}' cannot be moved to device '{device}': {one_line(error)}.") from error
-    quantized.check_stored(name, model.config, quantization=None, trains_base=trains_base, device=model.device.type)
+    quantized.check_stored(name, model.config, quantization=None, trains_base=trains_base)
+    quantized.steady(model)
     if trains_base:
         quantized.check_trainable(name, model)
     return Loaded(model=model.eval(), tokenizer=own, processor=processor, name=name)

@@ -10,10 +10,10 @@ from grpokit import UsageError
 from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy
 from grpokit_hf.models import dtypes
 from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
-from grpokit_hf.models.quantized import stored_settings
+from grpokit_hf.models.quantized import check_setting, stored_settings
 from grpokit_hf.models.references import Average, dtype_of_twin
 from grpokit_hf.models.trained_adapter import find_adapter
-from grpokit_hf.plan.counting import sizes_of
+from grpokit_hf.plan.counting import QUANTISE, sizes_of
 from grpokit_hf.plan.transformer import Sizes, TokenWork
 from grpokit_hf.tokens.sampler import SamplerSettings
 from grpokit_lm.engines import ServerSettings, read_engine
@@ -36,10 +36,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     SamplerSettings.of(parameters)  # refuses what the policy will
     lora = None if parameters["lora"] is None else AdapterSettings.read(parameters["lora"])
     quantization = parameters["quantization"]
-    if quantization not in (None, "4bit", "8bit"):
-        raise UsageError(f"quantization must be '4bit' or '8bit', got {quantization!r}.")
-    if quantization is not None and lora is None:
-        raise UsageError(f"quantization '{quantization}' is for the frozen base under an adapter. Add lora: {{r: 16}}.")
+    check_setting(quantization, trains_base=lora is None, planned=True)
     dtypes.check_settings(dtype=parameters["dtype"], device=None)
     reading = {name: parameters[name] for name in ("revision", "local_files_only", "trust_remote_code")}
     model, stored = find_skeleton(parameters["model"], own_tokenizer=parameters["tokenizer"] is None, **reading)
@@ -145,6 +142,5 @@ def _remedies(parameters: Mapping[str, Any], job: Job, lora: AdapterSettings | N
         if dtypes.dtype_of(parameters["dtype"]) not in (dtypes.DTYPES["bfloat16"], dtypes.DTYPES["float16"]):
             words = ("policy.dtype=bfloat16",)
             remedies.append(Remedy(words=words, price="the frozen weights are rounded to 16 bits"))
-        words = ("policy.quantization=4bit",)
-        remedies.append(Remedy(words=words, price="the frozen weights are rounded to 4 bits; needs bitsandbytes"))
+        remedies.append(QUANTISE)
     return remedies

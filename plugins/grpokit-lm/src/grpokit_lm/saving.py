@@ -16,7 +16,7 @@ from transformers import GenerationConfig
 
 from grpokit import UsageError, swapped
 from grpokit_hf.models.adapters import quiet, stays_adapter
-from grpokit_hf.models.quantized import stored_settings
+from grpokit_hf.models.quantized import is_quantised, stored_settings
 from grpokit_hf.models.sources import in_package
 from grpokit_hf.models.weights import save_generation, save_weights, save_whole, tensors_of
 from grpokit_lm import sources
@@ -76,7 +76,7 @@ def _facts(loaded: Loaded, library: str, usage: str) -> dict[str, str]:
 
 def _merged(model: Any, loaded: Loaded) -> Any:
     """The base with the adapter added, as a model of its own; a quantised base is loaded again in full."""
-    if getattr(model.get_base_model(), "quantization_method", None) is None:
+    if not is_quantised(model.get_base_model()):
         return copy.deepcopy(model).merge_and_unload(safe_merge=True)
     if stored_settings(sources.find(loaded.name, own_tokenizer=False, **loaded.options).config):
         raise UsageError(

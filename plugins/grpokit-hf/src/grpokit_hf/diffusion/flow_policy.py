@@ -32,6 +32,7 @@ from grpokit_hf.diffusion.family import Family, Schedule, Size
 from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.diffusion.trained_lora import continue_lora, find_lora
 from grpokit_hf.models.adapters import AdapterSettings, inner
+from grpokit_hf.models.quantized import check_trainable, steady
 from grpokit_hf.models.references import Base, Reference, Twin
 from grpokit_hf.models.weights import load_weights, tensors_of
 
@@ -144,7 +145,9 @@ class FlowPolicy(Policy):
         self._able = settings.able
         self._shared_noise, self._rows = shared_noise, rows
         self.model: Any = family.transformer.eval()
+        steady(self.model)
         if settings.adapter is None:
+            check_trainable(type(self.model).__name__, self.model)
             self.model.requires_grad_(True)
             self._reference: Reference = Twin(self.model)
         elif settings.adapter.adapter is not None:

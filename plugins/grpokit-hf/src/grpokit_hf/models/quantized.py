@@ -1,4 +1,4 @@
-"""Quantised weights, made while they are loaded or stored in a checkpoint: where they work, and what can train.
+"""Quantised weights, made here, while they are loaded, or stored in a checkpoint: where they work, and what can train.
 
 Under an adapter they stay as they are (QLoRA). Without one, an optimizer would train the embeddings and norms alone.
 """
@@ -7,18 +7,28 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from transformers import BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel
+from torch import nn
+from transformers import BitsAndBytesConfig, PreTrainedConfig
 
 from grpokit.errors import UsageError
+from grpokit_hf.models.adapters import inner
+
+Quantization = Literal["4bit", "8bit"]
 
 _FULL = "name the model in full precision"
+_NF4 = {"compress_statistics": True, "quant_type": "nf4"}
 
 
-def check_setting(quantization: str | None, *, trains_base: bool, device: str | None) -> None:
+def check_setting(quantization: str | None, *, trains_base: bool, planned: bool = False) -> None:
     """Refuse the key `quantization` where it cannot work.
+
+    Args:
+        quantization: the setting.
+        trains_base: whether the weights themselves will be trained.
+        planned: whether this is about another machine, so that nothing needs to be installed here.
 
     Raises:
         UsageError: it is neither "4bit" nor "8bit", the weights are to be trained, or something is missing.
@@ -28,12 +38,10 @@ def check_setting(quantization: str | None, *, trains_base: bool, device: str | 
     if quantization not in ("4bit", "8bit"):
         raise UsageError(f"quantization must be '4bit' or '8bit', got {quantization!r}.")
     what, remedy = f"quantization '{quantization}'", "leave quantization out"
-    _check_bitsandbytes(what, remedy, trains_base=trains_base, device=device)
+    _check_bitsandbytes(what, remedy, trains_base=trains_base, planned=planned)
 
 
-def check_stored(
-    name: str, config: PreTrainedConfig, *, quantization: str | None, trains_base: bool, device: str
-) -> None:
+def check_stored(name: str, config: PreTrainedConfig, *, quantization: str | None, trains_base: bool) -> None:
     """Refuse a model that is quantised already, where it cannot work; the key `quantization` then has no meaning.
 
     Raises:
@@ -43,22 +51,40 @@ def check_stored(
     if stored and quantization is not None:
         raise UsageError(f"The model '{name}' is quantised already. Leave quantization out, or {_FULL}.")
     if stored.get("quant_method") == "bitsandbytes" or stored.get("load_in_4bit") or stored.get("load_in_8bit"):
-        _check_bitsandbytes(f"The quantised model '{name}'", _FULL, trains_base=trains_base, device=device)
+        _check_bitsandbytes(f"The quantised model '{name}'", _FULL, trains_base=trains_base)
 
 
-def check_trainable(name: str, model: PreTrainedModel) -> None:
+def check_trainable(name: str, model: nn.Module) -> None:
     """Refuse full training of a quantised model, whoever quantised it.
 
     Raises:
         UsageError: some weights are no numbers that an optimizer can change by a little.
     """
     odd = [own for own, p in model.named_parameters() if not p.is_floating_point() or p.element_size() == 1]
-    if odd or getattr(model, "quantization_method", None) is not None:
+    if odd or is_quantised(model):
         such = f" (such as '{odd[0]}')" if odd else ""
         raise UsageError(
             f"The model '{name}' has quantised weights{such}, which cannot be trained. Add an adapter with lora: "
             f"{{r: 16}}, or {_FULL}."
         )
+
+
+def check_whole(model: nn.Module, *, merge: bool) -> None:
+    """Refuse to merge an adapter into weights that were rounded, where the others are not at hand.
+
+    Raises:
+        UsageError: the model is quantised, and `merge` is set.
+    """
+    if merge and is_quantised(inner(model)):
+        raise UsageError(
+            "The adapter cannot be merged into a quantised base. Leave out --merge: the adapter works on the base in "
+            "full precision too, and diffusers' fuse_lora or peft's merge_and_unload adds it there."
+        )
+
+
+def is_quantised(model: nn.Module) -> bool:
+    """Whether a model says that it was quantised, by whomever."""
+    return getattr(model, "quantization_method", None) is not None
 
 
 def stored_settings(config: PreTrainedConfig) -> Mapping[str, Any]:
@@ -68,7 +94,7 @@ def stored_settings(config: PreTrainedConfig) -> Mapping[str, Any]:
 
 
 def bitsandbytes_config(quantization: str, compute: torch.dtype) -> Any:
-    """What transformers wants to know to quantise weights while it loads them."""
+    """What transformers wants to know to quantise weights while it loads them. Its model then needs `steady`."""
     config: Any = BitsAndBytesConfig
     if quantization == "8bit":
         return config(load_in_8bit=True)
@@ -80,16 +106,73 @@ def bitsandbytes_config(quantization: str, compute: torch.dtype) -> Any:
     )
 
 
-def _check_bitsandbytes(what: str, remedy: str, *, trains_base: bool, device: str | None) -> None:
+def layers_of(model: nn.Module) -> dict[str, nn.Linear]:
+    """The layers that `quantise` takes, by name: linear ones in lists of blocks, which have most of the weights.
+
+    What leads into the blocks and out of them stays, as do layers that the model's code wants in float32.
+    """
+    blocks = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, nn.ModuleList))
+    precise = {*(getattr(model, "_keep_in_fp32_modules", None) or ())}
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and name.startswith(blocks) and not precise & {*name.split(".")}
+    }
+
+
+def quantise(model: nn.Module, quantization: str, *, device: torch.device | str) -> None:
+    """Quantise a frozen model in place, layer by layer on the way to a device; all else of it goes there as it is.
+
+    The same weights always become the same bits.
+
+    Args:
+        model: on the CPU, in the type that it shall compute in.
+        quantization: "4bit" (NF4, doubly quantised) or "8bit" (a scale per output).
+        device: the target.
+    """
+    from bitsandbytes.nn import Int8Params, Linear4bit, Linear8bitLt, Params4bit
+
+    known: Any = model
+    for name, own in layers_of(model).items():
+        sizes, bias = (own.in_features, own.out_features), own.bias is not None
+        layer: Any
+        if quantization == "4bit":
+            layer = Linear4bit(*sizes, bias=bias, compute_dtype=own.weight.dtype, device="meta", **_NF4)
+            layer.weight = Params4bit(own.weight.data, requires_grad=False, module=layer, **_NF4).to(device)
+        else:
+            layer = Linear8bitLt(*sizes, bias=bias, has_fp16_weights=False, device="meta")
+            layer.weight = Int8Params(own.weight.data, requires_grad=False).to(device)
+            layer.weight.CB = None  # the weights once more
+        layer.bias = own.bias
+        model.set_submodule(name, layer.train(own.training))
+    known.quantization_method = "bitsandbytes"
+    setattr(model, f"is_loaded_in_{quantization}", True)  # which peft asks for
+    steady(nn.Module.to(model, device))
+
+
+def steady(model: nn.Module) -> None:
+    """Let layers of bitsandbytes compute a row alike in sampling and in training, whatever is beside it.
+
+    On a CPU, a 4-bit layer would pack its weights into another form, rounded again, through which no gradient flows.
+    """
+    if importlib.util.find_spec("bitsandbytes") is None:
+        return
+    from bitsandbytes.nn import Linear4bit, Linear8bitLt
+
+    from grpokit_hf.models.eight_bits import Linear8bit
+
+    for module in model.modules():
+        if isinstance(module, Linear4bit):
+            module.support_avx512bf16_for_cpu = False
+        elif type(module) is Linear8bitLt:
+            module.__class__ = Linear8bit
+
+
+def _check_bitsandbytes(what: str, remedy: str, *, trains_base: bool, planned: bool = False) -> None:
     if trains_base:
         raise UsageError(
             f"{what} is for frozen weights: quantised weights cannot be trained. Add an adapter with lora: {{r: 16}}, "
             f"or {remedy}."
         )
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise UsageError(f"{what} needs bitsandbytes, which is not installed. Run: pip install 'bitsandbytes>=0.46'")
-    if device == "cpu" or not torch.cuda.is_available():
-        raise UsageError(
-            f"{what} needs a CUDA device: on a CPU, bitsandbytes packs weights into a form through which no gradient "
-            f"flows. {remedy[0].upper()}{remedy[1:]}, or train on a GPU."
-        )
+    if not planned and importlib.util.find_spec("bitsandbytes") is None:
+        raise UsageError(f"{what} needs bitsandbytes, which is not installed. Run: pip install 'bitsandbytes>=0.49'")

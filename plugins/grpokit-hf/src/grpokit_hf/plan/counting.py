@@ -9,9 +9,27 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
 from grpokit.errors import UsageError
+from grpokit.plan import Remedy
+from grpokit_hf.models.quantized import layers_of
 from grpokit_hf.plan.transformer import Sizes
 
 QUANTISED = {"4bit": 0.516, "8bit": 1.0}  # bytes per weight; NF4 has a scale per 64 weights, quantised in turn
+QUANTISE = Remedy(
+    words=("policy.quantization=4bit",), price="the frozen weights are rounded to 4 bits; needs bitsandbytes"
+)
+
+
+def stored(model: nn.Module, *, width: int, quantization: str | None) -> float:
+    """Bytes of a model's weights.
+
+    Args:
+        model: without an adapter.
+        width: bytes of a weight.
+        quantization: of what `quantise` takes: "4bit", "8bit" or None.
+    """
+    narrow = sum(layer.weight.numel() for layer in layers_of(model).values()) if quantization else 0
+    quantised = QUANTISED[quantization] if quantization else 0.0
+    return width * (sum(p.numel() for p in model.parameters()) - narrow) + quantised * narrow
 
 
 def sizes_of(
