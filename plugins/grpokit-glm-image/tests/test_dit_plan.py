@@ -38,6 +38,7 @@ DEFAULTS: dict[str, Any] = {
     "temperature": 0.9,
     "top_p": 0.75,
     "dtype": "auto",
+    "quantization": None,
     "revision": None,
     "local_files_only": True,
 }

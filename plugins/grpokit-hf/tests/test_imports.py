@@ -11,7 +11,7 @@ import pytest
 PROJECT = Path(__file__).parents[1]
 PACKAGE = PROJECT / "src/grpokit_hf"
 FILES = sorted(PACKAGE.rglob("*.py"))
-MAY_IMPORT = {"cpu": "", "models": "", "plan": "", "tokens": "cpu models", "diffusion": "models"}
+MAY_IMPORT = {"cpu": "", "models": "", "plan": "models", "tokens": "cpu models", "diffusion": "models"}
 
 
 def own_imports(file: Path) -> list[list[str]]:

@@ -179,7 +179,7 @@ def test_a_token_goes_through_some_experts_only() -> None:
     ("parameters", "expected"),
     [
         ({"model": "no/such-model"}, r"'no/such-model' is not a folder here and not in the Hugging Face cache"),
-        ({"quantization": "4bit"}, r"quantization '4bit' is for the frozen base under an adapter"),
+        ({"quantization": "4bit"}, r"quantization '4bit' is for frozen weights: .* Add an adapter with lora"),
         ({"quantization": "2bit", "lora": {}}, r"quantization must be '4bit' or '8bit', got '2bit'"),
         ({"dtype": "bfloat16"}, r"Trainable parameters would be torch.bfloat16"),
         ({"dtype": "half"}, r"dtype must be 'auto', 'float32'"),

@@ -1,4 +1,4 @@
-"""Quantised weights are refused where they cannot work, and never trained."""
+"""Quantised weights are refused where they cannot work, never trained, and give a row the same beside any other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_models import save_tiny_model, tiny_model, tiny_tokenizer
 from torch import nn
-from transformers import BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from grpokit import UsageError
 from grpokit_lm import loading
@@ -38,10 +38,26 @@ def test_4bit_without_bitsandbytes(llama: Path, monkeypatch: pytest.MonkeyPatch)
         load_model(llama, quantization="4bit", trains_base=False)
 
 
-def test_4bit_on_a_cpu(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    with pytest.raises(UsageError, match="needs a CUDA device: on a CPU, bitsandbytes packs weights into a form"):
-        load_model(llama, quantization="4bit", trains_base=False, device="cpu")
+@pytest.mark.parametrize(("quantization", "away"), [("4bit", (0.1, 1.0)), ("8bit", (1e-4, 0.1))])
+def test_a_row_and_its_gradient_do_not_depend_on_the_rows_beside_it(
+    quantization: Any, away: tuple[float, float], llama: Path
+) -> None:
+    """Without gradient and with it, alone and in a batch. `away` is the distance from full precision, as a share."""
+    pytest.importorskip("bitsandbytes")
+    full = load_model(llama, trains_base=False, device="cpu", dtype="float32").model
+    model = load_model(llama, quantization=quantization, trains_base=False, device="cpu", dtype="float32").model
+    ids = torch.arange(3, 40).repeat(3, 1) + torch.tensor([[0], [1], [100]])
+    with torch.no_grad():
+        rows = model(ids).logits
+        assert torch.equal(rows, torch.cat([model(row[None]).logits for row in ids]))
+        exact = full(ids).logits
+    assert away[0] < float((rows - exact).norm() / exact.norm()) < away[1]
+    x = model.get_input_embeddings()(ids).detach().requires_grad_()
+    again = model(inputs_embeds=x).logits
+    assert torch.equal(again, rows)
+    again.square().sum().backward()
+    assert x.grad is not None
+    assert bool(x.grad.any())
 
 
 @pytest.mark.parametrize(
@@ -54,12 +70,6 @@ def test_4bit_on_a_cpu(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             r"The quantised model '.*' is for frozen weights: .* Add an adapter with lora: {r: 16}, or name",
         ),
         ({"load_in_8bit": True}, True, {}, "is for frozen weights"),
-        (
-            BITS,
-            True,
-            {"trains_base": False, "device": "cpu"},
-            "needs a CUDA device: .* Name the model in full precision",
-        ),
         (
             BITS,
             False,
@@ -79,7 +89,6 @@ def test_a_checkpoint_that_is_quantised_is_refused_before_its_weights_are_read(
     stored: Any, there: bool, options: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if there else None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(loading, "_weights", lambda *given: pytest.fail("weights were read"))
     with pytest.raises(UsageError, match=words):
         load_model(quantised(tmp_path, **stored), **options)
@@ -104,9 +113,11 @@ def test_quantised_weights_are_not_trained(
     assert load_model(model, tokenizer=tiny_tokenizer(), trains_base=False).model is model
 
 
-def test_an_object_that_bitsandbytes_quantised_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    model = tiny_model("llama")
-    model.config.quantization_config = BitsAndBytesConfig(load_in_4bit=True)
-    with pytest.raises(UsageError, match="The quantised model 'LlamaForCausalLM' needs a CUDA device"):
-        load_model(model, tokenizer=tiny_tokenizer(), trains_base=False)
+def test_an_object_that_bitsandbytes_quantised(llama: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    config: Any = BitsAndBytesConfig
+    model: Any = AutoModelForCausalLM.from_pretrained(llama, quantization_config=config(load_in_8bit=True))
+    loaded = load_model(model, tokenizer=tiny_tokenizer(), trains_base=False)
+    assert {type(layer.mlp.up_proj).__name__ for layer in loaded.model.model.layers} == {"Linear8bit"}
+    with pytest.raises(UsageError, match=r"The quantised model '.*' is for frozen weights"):
+        load_model(model, tokenizer=tiny_tokenizer())
