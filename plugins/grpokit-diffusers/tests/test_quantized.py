@@ -61,6 +61,7 @@ def test_contract(quantization: str) -> None:
 def test_ratios_are_one_in_every_family(model: str, quantization: str) -> None:
     """Log-probs right after a rollout are the rollout's, also those of a row alone."""
     policy = build(model, quantization)
+    assert any(not p.is_floating_point() for p in policy.model.parameters())
     rollout = drawn(policy)
     again = policy.logprobs(rollout, slice(0, 4)).logprobs.detach()
     assert float((again - rollout.old.logprobs).abs().max()) < 1e-5

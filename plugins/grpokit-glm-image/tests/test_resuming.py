@@ -20,6 +20,9 @@ KINDS = {
     "texts": f"use: glm-image-ar, train_tokens: large, {DECODE}",  # all weights, held to a copy
     "painter": "use: glm-image-dit, steps: 4, eval_steps: 1, token_sets: 2, lora: {r: 4}, ema: {decay: 0.8, every: 3}, "
     "window: {width: 2, start: sliding, every: 1}",
+    "rounded": f"use: glm-image-ar, quantization: 4bit, lora: {{r: 4}}, {DECODE}",
+    "rounded painter": "use: glm-image-dit, quantization: 8bit, steps: 3, eval_steps: 1, lora: {r: 4}, "
+    "ema: {decay: 0.8}",
 }
 CONFIG = """
 policy: {model: tiny, size: [64, 96], KIND}
@@ -41,6 +44,8 @@ run: {record: true, save_every: 1, keep_last: KEEP, best: reward, threads: 1}
 
 def fill(folder: Path, kind: str, *, steps: int, keep: str) -> None:
     """A config, prompts and pictures to edit."""
+    if "quantization" in KINDS[kind]:
+        pytest.importorskip("bitsandbytes")
     (folder / "prompts.txt").write_text('red\ntwo dogs\na sign "OPEN"\nblue\n')
     (folder / "pictures").mkdir()
     random = np.random.default_rng(0)
@@ -48,7 +53,7 @@ def fill(folder: Path, kind: str, *, steps: int, keep: str) -> None:
         pixels = random.integers(0, 255, (64, 32 * (line + 1), 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / "pictures" / f"{line}.png")
     text = CONFIG.replace("KIND", KINDS[kind]).replace("STEPS", str(steps)).replace("KEEP", keep)
-    text = text.replace("KL\n", "kl: gaussian\n" if kind == "painter" else "\n")
+    text = text.replace("KL\n", "kl: gaussian\n" if "glm-image-dit" in KINDS[kind] else "\n")
     text = text.replace("IMAGES", "images: pictures," if kind == "edits" else "")
     (folder / "config.yaml").write_text(text)
 

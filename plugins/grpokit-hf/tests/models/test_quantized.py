@@ -61,7 +61,7 @@ def weights(layer: Any) -> Tensor:
 
 def test_the_blocks_are_quantised_and_nothing_else() -> None:
     assert [*layers_of(net())] == ["blocks.0", "blocks.1", "blocks.2"]
-    encoder = T5EncoderModel(T5Config(num_layers=1, d_model=16, d_kv=4, d_ff=8, num_heads=2, vocab_size=8))
+    encoder = T5EncoderModel(T5Config(num_layers=2, d_model=16, d_kv=4, d_ff=8, num_heads=2, vocab_size=8))
     own = {name.rpartition(".")[2] for name in layers_of(encoder)}
     assert own == {"q", "k", "v", "o", "wi"}  # its code reads the type of wo's weight
 

@@ -107,16 +107,17 @@ def bitsandbytes_config(quantization: str, compute: torch.dtype) -> Any:
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Linear]:
-    """The layers that `quantise` takes, by name: linear ones in lists of blocks, which have most of the weights.
+    """The layers that `quantise` takes, by name: linear ones in lists of blocks of one kind, where most weights are.
 
     What leads into the blocks and out of them stays, as do layers that the model's code wants in float32.
     """
-    blocks = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, nn.ModuleList))
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len({type(block) for block in m}) == 1]
+    inside = {part for blocks in lists for part in blocks.modules()}
     precise = {*(getattr(model, "_keep_in_fp32_modules", None) or ())}
     return {
         name: module
         for name, module in model.named_modules()
-        if type(module) is nn.Linear and name.startswith(blocks) and not precise & {*name.split(".")}
+        if type(module) is nn.Linear and module in inside and not precise & {*name.split(".")}
     }
 
 
