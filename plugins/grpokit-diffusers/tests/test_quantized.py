@@ -109,3 +109,4 @@ def test_refusals(tmp_path: Path) -> None:
     quantise(given.transformer.requires_grad_(False), "8bit", device="cpu")
     with pytest.raises(UsageError, match=r"has quantised weights \(such as 'transformer_blocks"):
         build(given, lora=None)
+    assert drawn(build(given)).rows == 4

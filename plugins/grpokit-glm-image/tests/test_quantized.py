@@ -21,6 +21,7 @@ from grpokit_glm_image.halves import halves
 from grpokit_glm_image.halves import reader as reader_of_both
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny import tiny_pipeline
+from grpokit_glm_image.turns import Half
 
 pytestmark = pytest.mark.usefixtures("small_draft")
 PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign')]
@@ -91,6 +92,18 @@ def test_both_halves_are_rounded_and_nothing_around_them(quantization: str) -> N
         assert rounded & {p.dtype for p in part.parameters()}
     for part in (policy.loaded.ar.lm_head, policy.loaded.pipeline.vae, policy.loaded.pipeline.text_encoder):
         assert not rounded & {p.dtype for p in part.parameters()}
+
+
+@pytest.mark.parametrize("quantization", BITS)
+def test_a_half_that_has_waited_computes_as_before(quantization: str) -> None:
+    policy = build(GlmImageAR, quantization)
+    rollout = drawn(policy)
+    every = slice(0, rollout.mask.shape[1])
+    before = policy.logprobs(rollout, every).logprobs.detach()
+    half = Half([policy.loaded.ar], torch.device("cpu"))
+    half.leave()
+    half.enter()
+    assert torch.equal(policy.logprobs(rollout, every).logprobs, before)
 
 
 @pytest.mark.parametrize(("quantization", "away"), [("4bit", (0.05, 1.0)), ("8bit", (1e-3, 0.1))])

@@ -188,6 +188,8 @@ def prepare(
         with progress_bars(f"load {name}"):
             at_once = None if device == "cpu" or quantization else {"": device}  # quantised ones come layer by layer
             writer = _read(kind, place / WRITER, files, writes_in, device_map=at_once)
+            if quantization:  # before the other half is read
+                quantized.quantise(writer, quantization, device=device)
             writer.__class__ = GlmImageForConditionalGeneration  # by which files and adapters name their model
             models = {part: _read(kind, place / part, files, paints_in) for part, kind in _KINDS.items()}
         return _assembled(writer, GlmImagePipeline(vision_language_encoder=None, **small, **models), **how)
@@ -348,8 +350,9 @@ def _assembled(
     quantization: Quantization | None,
 ) -> Loaded:
     parts = [getattr(pipeline, part).eval() for part in _MODELS]
-    for half in (writer, pipeline.transformer) if quantization else ():
-        quantized.quantise(half, quantization, device=device)
+    for half in (writer, pipeline.transformer):
+        if quantization and not quantized.is_quantised(half):
+            quantized.quantise(half, quantization, device=device)
     nn.Module.to(writer, device)
     for part in parts:
         part.requires_grad_(False)
