@@ -269,13 +269,21 @@ class Views {
   std::vector<std::pair<Tensor, Tensor>> pairs_;
 };
 
-// Runs the CPU's kernel. It has no softmax that reads half precision and answers in float, and no gradient of one.
+// Runs the CPU's kernel. It has no product and no softmax that reads half precision and answers in float, and no
+// gradient of one.
 void call_cpu(const c10::OperatorHandle& op, Stack& stack, size_t first) {
   const std::string& name = op.schema().operator_name().name;
   c10::impl::ExcludeDispatchKeyGuard no_autograd(c10::autograd_dispatch_keyset);
   if ((name == "aten::_softmax" || name == "aten::_log_softmax") && stack[first + 2].toBool()) {
     stack[first] = stack[first].toTensor().to(at::kFloat);
     stack[first + 2] = false;
+  }
+  if (name == "aten::bmm" && op.schema().operator_name().overload_name == "dtype") {
+    const at::ScalarType wide = stack.back().toScalarType();
+    const Tensor product = at::bmm(stack[first].toTensor().to(wide), stack[first + 1].toTensor().to(wide));
+    stack.erase(stack.begin() + first, stack.end());
+    stack.push_back(product);
+    return;
   }
   const bool gradient = name == "aten::_softmax_backward_data" || name == "aten::_log_softmax_backward_data";
   if (gradient && stack[first + 3].toScalarType() != stack[first].toTensor().scalar_type()) {
@@ -475,8 +483,10 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("set_.source_Storage", &set_whole);
   m.impl("set_", &set_empty);
   m.impl("record_stream", &record_stream);
-  for (const char* name : {"convolution", "convolution_backward", "_index_put_impl_", "repeat_interleave.Tensor"})
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&launch>());  // composites that ask for cuDNN, or wait
+  // Composites that ask for cuDNN, that wait, or that are one kernel on a GPU.
+  for (const char* name : {"convolution", "convolution_backward", "_index_put_impl_", "repeat_interleave.Tensor",
+                           "_fused_rms_norm"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&launch>());
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {

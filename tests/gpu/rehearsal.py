@@ -315,6 +315,13 @@ def _replace_attention(torch: Any) -> None:
         given = backward(gradient, q, k, v, result, sums, dropout, triangular == 1, attn_mask=mask, scale=scale)
         return *(x.transpose(1, 2).contiguous() for x in given), None
 
+    def norm_backward(gradient, x, shape, scale, weight, wanted):  # type: ignore[no-untyped-def]
+        normed, wide = x.float() * scale, gradient.float()
+        weighted = wide * weight.float()
+        for_x = scale * (weighted - normed * (weighted * normed).mean(-1, keepdim=True))
+        for_weight = (wide * normed).flatten(0, -2).sum(0).to(weight) if wanted[1] else None
+        return for_x.to(x), for_weight
+
     global _library
     _library = torch.library.Library("aten", "IMPL", "CUDA")
     for name, call in {
@@ -324,7 +331,7 @@ def _replace_attention(torch: Any) -> None:
         "_scaled_dot_product_efficient_attention_backward": efficient_backward,
         "_efficient_attention_forward": by_place,
         "_efficient_attention_backward": by_place_backward,
-        "bmm.dtype": torch.autocast("cuda", enabled=False)(lambda a, b, dtype: a.to(dtype) @ b.to(dtype)),
+        "_fused_rms_norm_backward": norm_backward,
     }.items():
         _library.impl(name, call)
 

@@ -143,6 +143,26 @@ def test_a_step_waits_seldom(preset: str, tmp_path: Path) -> None:
     assert second <= WAITS[preset], f"{second} waits in a step of {preset}:\n{listed}"
 
 
+@pytest.mark.parametrize(("preset", "most"), [("lm-arithmetic", 154), ("glm-image-tiny", 111)])
+def test_a_captured_step_of_decoding_launches_few_kernels(
+    preset: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 3 and of 2 layers; each takes at least 2 microseconds for each token."""
+    if "rehearsal" not in sys.modules:
+        pytest.skip("counts on the rehearsal GPU alone")
+    launches: list[int] = []
+    end = torch.cuda.CUDAGraph.capture_end
+
+    def ended(graph: Any) -> None:
+        end(graph)
+        launches.append(graph.launches())
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_end", ended)
+    train_preset(preset, tmp_path / "run", "trainer.steps=1", *SHORT, "policy.dtype=bfloat16")
+    assert launches
+    assert max(launches) <= most
+
+
 def assert_near(given: list[dict[str, float]], expected: list[dict[str, float]], near: float) -> None:
     assert len(given) == len(expected)
     for row, other in zip(given, expected, strict=True):

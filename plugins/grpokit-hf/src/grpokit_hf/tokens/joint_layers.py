@@ -35,7 +35,7 @@ def joint_forwards(
         linears: the linear layers that `product` knows.
         product: for some of them, what takes [n, K] to their outputs [n, m], side by side.
     """
-    for norm, eps in rms_norms(model):
+    for norm, eps in rms_norms(fp32_modules(model)):
         yield norm, _norm(norm, eps)
     for mlp in gated_mlps(model):
         if _may_be_joint(mlp, linears, ("gate_proj", "up_proj", "down_proj")):

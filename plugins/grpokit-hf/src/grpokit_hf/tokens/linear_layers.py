@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from grpokit_hf.cpu.products import by_onednn, linear, packed, sum_of_outer
 from grpokit_hf.models.forwards import Forward, flat, replaced_forwards
 from grpokit_hf.tokens.joint_layers import joint_forwards
-from grpokit_hf.tokens.lean_layers import lean_forwards
+from grpokit_hf.tokens.lean_layers import fused_norms, lean_forwards
 
 
 @contextmanager
@@ -57,6 +57,8 @@ def for_decoding(
             elif adapters and not copies:
                 yield module, _plain(*_weight(module, adapters))
         yield from joint
+        if device == "cuda" and cast is None:
+            yield from fused_norms(model)
 
     with replaced_forwards(forwards()):
         yield
