@@ -90,6 +90,8 @@ def device() -> Any:
 
     import torch
 
+    with contextlib.suppress(ImportError):
+        import bitsandbytes  # noqa: F401  (it loads the library of the machine as it is)
     spec = importlib.util.spec_from_file_location(NAME, library)
     extension = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     spec.loader.exec_module(extension)  # type: ignore[union-attr]

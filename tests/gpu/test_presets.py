@@ -86,6 +86,8 @@ WAYS = {
     "flows: full training": (*SD3, "policy.lora=null"),
     "flows: KL": (*SD3, "trainer.kl_coef=0.05", "trainer.kl=gaussian"),
     "flows: bf16 weights": ("diffusers-tiny", *STEPS, "policy.dtype=bfloat16"),
+    "flows: a base of 4 bit": (*SD3, "policy.quantization=4bit"),
+    "autoregressive: a base of 8 bit": ("glm-image-tiny", *STEPS, FLOAT, "policy.quantization=8bit"),
     "offload": ("glm-image-tiny", *STEPS, FLOAT, "policy.offload=idle"),
     "autoregressive: bf16 weights": ("glm-image-tiny", *STEPS, "policy.dtype=bfloat16"),
 }
@@ -97,7 +99,7 @@ def test_ways_to_train(way: str, tmp_path: Path) -> None:
     result = train_preset(preset, tmp_path / "run", *overrides, *SHORT)
     assert result.steps == 2
     rows = measured(tmp_path / "run", "metrics.jsonl")
-    low = "16" in way
+    low = "16" in way or "8 bit" in way
     assert all(
         abs(row["old_logprob_diff/mean"]) < (0.1 if low else 1e-4) for row in rows if "old_logprob_diff/mean" in row
     )
