@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -134,3 +135,22 @@ def test_contract(options: dict[str, Any], wanted: Callable[[str], bool]) -> Non
     found = list(outcomes(check for check in checks if wanted(check.name)))
     assert len(found) >= len(OF_SOURCES)
     assert not [outcome for outcome in found if outcome.state == "failed"]
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")  # torch warns of itself while it compiles
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
+def test_compiled_blocks_paint_and_score_as_plain_ones() -> None:
+    plain, compiled = (DiffusersFlow("tiny-sd3", size=(32, 32), steps=2, compiled=each) for each in (False, True))
+    seeds = derive_seeds(0, stream="train", step=0, prompts=1, group_size=2)
+    expected, rollout = (policy.rollout([Prompt(text="a cat")], 2, seeds=seeds) for policy in (plain, compiled))
+    latents = [x.trace.per_row["latents"] for x in (rollout, expected)]
+    torch.testing.assert_close(*latents, rtol=0, atol=1e-5)
+    for steps in compiled.slices(rollout):
+        decisions = compiled.logprobs(rollout, steps)
+        torch.testing.assert_close(decisions.logprobs.detach(), rollout.old.logprobs[:, steps], rtol=0, atol=1e-6)
+        decisions.logprobs.sum().backward()
+    gradients = [p.grad for p in compiled.modules()["transformer"].parameters() if p.grad is not None]
+    assert any(bool(gradient.any()) for gradient in gradients)
+    with compiled.reference():
+        assert torch.isfinite(compiled.logprobs(rollout, slice(0, 1)).logprobs).all()

@@ -58,6 +58,7 @@ class DiffusersFlow(FlowPolicy):
         ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
         gradient_checkpointing: keep less for the backward pass and compute it again.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
+        compiled: compile the transformer's blocks with `torch.compile`, which takes a minute or two at the first pass.
         dtype: of the weights: "auto", "float32" or "bfloat16".
         quantization: "4bit" or "8bit", for the frozen transformer under an adapter, and for text encoders.
         device: where to load the weights: "cpu" or "cuda"; None loads on the GPU if there is one.
@@ -90,6 +91,7 @@ class DiffusersFlow(FlowPolicy):
         ema: Mapping[str, Any] | None = None,
         gradient_checkpointing: bool = False,
         rows: int | None = None,
+        compiled: bool = False,
         dtype: str = "auto",
         quantization: Quantization | None = None,
         device: str | None = None,
@@ -126,7 +128,9 @@ class DiffusersFlow(FlowPolicy):
             self.pipeline.transformer.enable_gradient_checkpointing()
         for name in ("guidance", "eval_guidance"):
             settings[name] = getattr(loaded, name) if settings[name] is None else settings[name]
-        super().__init__(loaded, size=size, shared_noise=shared_noise, eval_size=eval_size, **settings)
+        super().__init__(
+            loaded, size=size, shared_noise=shared_noise, eval_size=eval_size, compiled=compiled, **settings
+        )
 
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
         """Write a folder that plain diffusers loads, and return facts for its model card.

@@ -113,6 +113,7 @@ class GlmImageDiT(FlowPolicy):
         ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
         gradient_checkpointing: keep less for the backward pass and compute it again.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
+        compiled: compile the transformer's blocks with `torch.compile`, which takes a minute or two at the first pass.
         dtype: of the weights: "auto", "float32" or "bfloat16".
         quantization: "4bit" or "8bit", for the blocks of both halves, where an adapter trains.
         device: where to load the weights: "cpu" or "cuda"; None loads on the GPU if there is one.
@@ -144,6 +145,7 @@ class GlmImageDiT(FlowPolicy):
         ema: Mapping[str, Any] | None = None,
         gradient_checkpointing: bool = False,
         rows: int | None = None,
+        compiled: bool = False,
         dtype: str = "auto",
         quantization: Quantization | None = None,
         device: str | None = None,
@@ -198,7 +200,7 @@ class GlmImageDiT(FlowPolicy):
         if gradient_checkpointing:
             self.loaded.pipeline.transformer.enable_gradient_checkpointing()
         illustrator = Illustrator(writer, self.loaded.pipeline, token_sets=token_sets, changes=changes)
-        super().__init__(illustrator, shared_noise=shared_noise, **settings)
+        super().__init__(illustrator, shared_noise=shared_noise, compiled=compiled, **settings)
 
     @property
     def painter(self) -> Painter:

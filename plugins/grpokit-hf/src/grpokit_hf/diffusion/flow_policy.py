@@ -32,6 +32,7 @@ from grpokit_hf.diffusion.family import Family, Schedule, Size
 from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.diffusion.trained_lora import continue_lora, find_lora
 from grpokit_hf.models.adapters import AdapterSettings, inner
+from grpokit_hf.models.blocks import compile_blocks
 from grpokit_hf.models.quantized import check_trainable, steady
 from grpokit_hf.models.references import Base, Reference, Twin
 from grpokit_hf.models.weights import load_weights, tensors_of
@@ -86,6 +87,7 @@ class FlowPolicy(Policy):
             None trains the transformer's own weights.
         ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
+        compiled: compile the transformer's blocks with `torch.compile`, which takes a minute or two at the first pass.
 
     Attributes:
         model: what trains: the transformer, or the adapter around it.
@@ -113,6 +115,7 @@ class FlowPolicy(Policy):
         lora: Mapping[str, Any] | None = None,
         ema: Mapping[str, Any] | None = None,
         rows: int | None = None,
+        compiled: bool = False,
     ) -> None:
         settings = FlowSettings.read(
             steps=steps,
@@ -158,6 +161,8 @@ class FlowPolicy(Policy):
             targets = settings.adapter.targets if lora is not None and "targets" in lora else family.lora_targets
             self.model = add_adapter(family.transformer, settings.adapter, targets)
             self._reference = Base(self.model)
+        if compiled:
+            compile_blocks(self.model)
         self._average = None if settings.average is None else Twin(self.model, average=settings.average, name="average")
         if self._average is not None:
             with self._average.model():  # which takes its copy before any update

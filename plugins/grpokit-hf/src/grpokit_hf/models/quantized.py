@@ -15,6 +15,7 @@ from transformers import BitsAndBytesConfig, PreTrainedConfig
 
 from grpokit.errors import UsageError
 from grpokit_hf.models.adapters import inner
+from grpokit_hf.models.blocks import block_lists
 
 Quantization = Literal["4bit", "8bit"]
 
@@ -111,8 +112,7 @@ def layers_of(model: nn.Module) -> dict[str, nn.Linear]:
 
     What leads into the blocks and out of them stays, as do layers that the model's code wants in float32.
     """
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len({type(block) for block in m}) == 1]
-    inside = {part for blocks in lists for part in blocks.modules()}
+    inside = {part for blocks in block_lists(model) for part in blocks.modules()}
     precise = {*(getattr(model, "_keep_in_fp32_modules", None) or ())}
     return {
         name: module
