@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def plan(
     source: Source,
     overrides: Overrides = None,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="A card: 'RTX 4090', 'A100 40GB', 'H100' or 'H200'.")] = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="A card such as 'RTX 4090', or its memory: '24 GB'.")] = None,
     prompt_tokens: Annotated[
         int | None, typer.Option("--prompt-tokens", min=1, help="Tokens of a prompt; by default an estimate.")
     ] = None,
@@ -32,8 +32,8 @@ def plan(
 ) -> None:
     """Estimate memory and time of a training step on a GPU.
 
-    No weights are loaded, and no GPU is needed. Without --gpu it uses this machine's GPU, or shows a table of all known
-    cards. If the run does not fit on the card, the command says what to change, and exits with 1.
+    No weights are loaded, and no GPU is needed. Without --gpu it uses this machine's GPU, or shows a table of cards. If
+    the run does not fit on the card, the command says what to change, and exits with 1.
     """
     from grpokit.config import presets
 
@@ -79,15 +79,15 @@ def _phase(config: RunConfig, name: str | None) -> tuple[PhaseConfig, RunConfig]
 
 
 def _print_cards(planner: Planner, name: str) -> None:
-    """A line for each known card."""
-    from grpokit.plan import table
-    from grpokit.plan.cards import CARDS
+    """A line for each usual card."""
+    from grpokit.plan import cards, table
     from grpokit.plan.remedies import words
 
     print(f"{name}: a training step, by card\n")
-    advice = {card.name: planner.remedies(card) for card in CARDS}
-    helpful = {card.name: advice[card.name] for card in CARDS if planner.on(card, words(advice[card.name])).fits}
-    console().print(table.cards([planner.on(card) for card in CARDS], helpful))
+    usual = [card for card in cards.CARDS if card.listed]
+    advice = {card.name: planner.remedies(card) for card in usual}
+    helpful = {card.name: advice[card.name] for card in usual if planner.on(card, words(advice[card.name])).fits}
+    console().print(table.cards([planner.on(card) for card in usual], helpful))
     print("\n--gpu NAME shows the parts and the phases of one card.")
 
 

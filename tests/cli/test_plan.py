@@ -61,7 +61,7 @@ def test_without_a_gpu_all_cards_are_shown(call: Call) -> None:
     done = call("plan", PRESET)
     assert done.code == 0
     rows = [line.split() for line in done.out.splitlines() if " yes " in line]
-    assert [row[0] for row in rows] == ["RTX", "A100", "H100", "H200"]
+    assert [row[0] for row in rows] == ["RTX", "RTX", "L40S", "A100", "A100", "H100", "H200"]
 
 
 def test_this_machines_gpu(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,12 @@ def test_a_card_of_unknown_speed_has_no_times() -> None:
         ("H100", "H100 80GB"),
         ("nvidia h100 80GB", "H100 80GB"),
         ("80GB", "H100 80GB"),
+        ("A100 80GB", "A100 80GB"),
+        ("RTX 3090", "RTX 3090"),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("5090", "RTX 5090"),
+        ("48 GB", "L40S"),
+        ("b200", "B200"),
         ("rtx-4090", "RTX 4090"),
         ("24 GB", "RTX 4090"),
         ("A100", "A100 40GB"),
@@ -119,8 +125,13 @@ def test_names_of_cards(words: str, name: str) -> None:
     assert by_name(words).name == name
 
 
+@pytest.mark.parametrize(("words", "gib"), [("22 GB", 22), ("21.5GiB", 21.5)])
+def test_a_memory_that_no_card_has(words: str, gib: float) -> None:
+    assert by_name(words) == Card(name=words, memory=gib * GIB)
+
+
 def test_an_unknown_card() -> None:
-    with pytest.raises(UsageError, match=r"No card is called 'K80'. Known: 'RTX 4090', 'A100 40GB', 'H100 80GB', 'H2"):
+    with pytest.raises(UsageError, match=r"No card is called 'K80'. Known: 'RTX 3090', 'RTX 4090', 'RTX 5090', "):
         by_name("K80")
 
 
@@ -129,7 +140,13 @@ def test_an_unknown_card() -> None:
     [
         ("NVIDIA H100 80GB HBM3", 79.2, 3.35e12),
         ("NVIDIA A100-SXM4-40GB", 39.4, 1.555e12),
-        ("NVIDIA A100-SXM4-80GB", 79.3, None),  # has other memory than the A100 that is known
+        ("NVIDIA A100-SXM4-80GB", 79.3, 2.039e12),
+        ("NVIDIA A100 80GB PCIe", 79.2, None),
+        ("NVIDIA GeForce RTX 3090", 23.6, 936e9),
+        ("NVIDIA GeForce RTX 3090 Ti", 23.6, None),
+        ("NVIDIA RTX A6000", 47.4, 768e9),
+        ("NVIDIA L40S", 44.5, 864e9),
+        ("NVIDIA B200", 178.4, 8e12),
         ("NVIDIA GeForce RTX 4090", 23.6, 1.008e12),
         ("NVIDIA H100 PCIe", 79.2, None),  # has slower memory than the H100 that is known
         ("NVIDIA H200 NVL", 139.8, None),
@@ -143,5 +160,5 @@ def test_this_machines_card(driver: str, gib: float, bandwidth: float | None) ->
 
 
 def test_every_card_names_its_source() -> None:
-    assert [round(card.memory / GIB) for card in CARDS] == [24, 40, 80, 141]
+    assert [round(card.memory / GIB) for card in CARDS] == [24, 24, 32, 48, 48, 40, 80, 80, 141, 180]
     assert all(card.source and card.bandwidth and card.bf16 and card.fp32 for card in CARDS)
