@@ -104,5 +104,5 @@ class Estimate:
 
 
 def _seconds(work: Work, speed: float, bandwidth: float) -> float:
-    starts = work.kernels * (REPLAY if work.captured else LAUNCH)
-    return work.times * max(work.flop / speed, work.bytes / bandwidth, starts)
+    busy = max(work.flop / speed, work.bytes / bandwidth)
+    return work.times * (busy + work.kernels * REPLAY if work.captured else max(busy, work.kernels * LAUNCH))

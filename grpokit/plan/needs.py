@@ -21,7 +21,7 @@ MOMENTS: tuple[Moment, ...] = ("rollout", "decode", "score", "train")
 
 MFU = 0.45  # share of the card's FLOP/s that large products reach
 BANDWIDTH = 0.70  # share of the memory's speed that decoding reaches
-LAUNCH, REPLAY = 6e-6, 1.5e-6  # seconds that a kernel takes at least: started one by one, and in a captured graph
+LAUNCH, REPLAY = 5e-6, 2.5e-6  # seconds of a kernel, however small: started one by one, and in a captured graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +145,8 @@ class Part:
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """Something that takes time on the GPU: as long as its products, its memory traffic or its kernels' starts.
+
+    The kernels of a captured graph, which are small, come on top of that.
 
     Attributes:
         phase: "rollout", "decode", "old", "reference", "train" or "optimizer"; works of one phase follow each other.

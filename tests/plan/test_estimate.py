@@ -93,7 +93,13 @@ def test_a_work_takes_as_long_as_the_longest_of_its_three_kinds() -> None:
         Work(phase="decode", flop=45e12, mfu=0.9),
         Work(phase="optimizer", kernels=1_000_000),
     )
-    assert estimate(works=works).seconds() == pytest.approx({"rollout": 3, "train": 10, "decode": 0.5, "optimizer": 6})
+    assert estimate(works=works).seconds() == pytest.approx({"rollout": 3, "train": 10, "decode": 0.5, "optimizer": 5})
+
+
+def test_kernels_of_a_graph_add_to_the_rest_and_others_hide_behind_it() -> None:
+    some = {"phase": "rollout", "bytes": 0.7e12, "kernels": 100_000}  # 1 s, and 0.25 s or 0.5 s of kernels
+    assert estimate(works=(Work(**some, captured=True, times=2),)).seconds() == {"rollout": pytest.approx(2.5)}
+    assert estimate(works=(Work(**some),)).seconds() == {"rollout": pytest.approx(1)}
 
 
 def test_a_card_of_unknown_speed_has_no_times() -> None:

@@ -41,6 +41,7 @@ KEPT: Kept = {  # of a layer with four norms, measured on a CPU as docs/memory.m
     ("bf16", "lora"): (40, 10, 8),
 }
 
+_KERNELS = 75  # of a layer of the autoregressive half, counted in a recorded step of decoding
 _FINE = 16  # pixels of a picture's side, for one token of the diffusion transformer
 _PROMPT = 100  # tokens, if nobody says how many
 LIVE = 16  # numbers per token and width that the diffusion transformer has at a time
@@ -90,6 +91,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
             *([skeleton.note] if skeleton.note else []),
             f"A prompt has {writer.prompt:,} tokens (--prompt-tokens), and a picture {target.count:,}.",
             "Activations of the autoregressive half were measured on a CPU.",
+            writer.launches,
             f"The diffusion decoder reaches {MFU:.0%} of the card's FLOP/s. Evaluation is not counted.",
         ),
     )
@@ -126,6 +128,8 @@ def _writer(ar: Any, parameters: Mapping[str, Any], settings: Settings, job: Job
         merged=parameters["merge_adapter"],
         head_trains=lora is None,
         kept=KEPT,
+        kernels=_KERNELS,
+        top_p=parameters["top_p"] < 1,
     )
 
 

@@ -67,6 +67,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         new=parameters["max_new_tokens"],
         checkpointing=parameters["gradient_checkpointing"],
         head_trains=lora is None,
+        top_p=parameters["top_p"] < 1,
     )
     parts, works = work.parts(), work.works()
     drawing = _drawing(parameters["engine"])
@@ -80,7 +81,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         assumptions=(
             f"A prompt has {prompt:,} tokens (--prompt-tokens).",
             "The fast path is used; activations are those of a Llama's layers, measured on a CPU (docs/memory.md).",
-            *drawing,
+            *(drawing or [work.launches]),
         ),
     )
 

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from grpokit.plan.needs import Job, Moment, Part, Work
+from grpokit.plan.needs import REPLAY, Job, Moment, Part, Work
 
 _ADAMW = 28  # bytes per weight that a step reads and writes: weight, gradient and two averages, and three of these
 _CHUNK = 1024  # tokens whose logits exist at a time
 _COPIES = 3  # of these logits, at most
 _LOGIT_PASSES = 6  # how often a draw reads or writes the logits
-_KERNELS = 20  # of a layer's forward pass; a backward pass has twice as many
+_KERNELS = 57  # of a layer of Llama or Qwen2, counted in a recorded step of decoding; a backward pass has twice as many
+_DRAW_KERNELS, _CUT_KERNELS = 50, 25  # of a token's draw, outside the graph; the latter for top_p; counted likewise
 _ADAPTER_KERNELS = 18  # three for each of six projections
 
 Kept: TypeAlias = Mapping[tuple[str, str], tuple[int, int, int]]
@@ -89,6 +90,8 @@ class TokenWork:
         kept: bytes per token that a layer of its kind keeps for the backward pass.
         merged: whether adapted layers are drawn with as copies that have the adapter added.
         captured: whether the steps of decoding are captured in graphs; else each of their kernels is started.
+        kernels: of a layer's forward pass.
+        top_p: whether draws are cut at a sum of probabilities.
     """
 
     sizes: Sizes
@@ -102,6 +105,8 @@ class TokenWork:
     kept: Kept = field(default_factory=lambda: LLAMA)
     merged: bool = True
     captured: bool = True
+    kernels: int = _KERNELS
+    top_p: bool = False
 
     @property
     def amp(self) -> bool:
@@ -178,7 +183,7 @@ class TokenWork:
     def works(self) -> list[Work]:
         """The time of the transformer; what rewards and decoders take is not in it."""
         s, job = self.sizes, self.job
-        cuts, kernels = job.micro_batches(self._decisions), _KERNELS * s.layers
+        cuts, kernels = job.micro_batches(self._decisions), self.kernels * s.layers
         forward = self._work("old", self.forward() / cuts, kernels=kernels, times=cuts)
         works = self.rollout()
         if job.old_pass(exact=self.exact) or job.entropy:
@@ -220,15 +225,29 @@ class TokenWork:
         )
         beside = s.adapter > 0 and not self.merged  # the adapter's own products
         moved += 4 * s.adapter if beside else 0
-        kernels = (_KERNELS + (_ADAPTER_KERNELS if beside else 0)) * s.layers
+        kernels = (self.kernels + (_ADAPTER_KERNELS if beside else 0)) * s.layers
+        steps = calls * self.new
         return [
             self._work("rollout", read, kernels=kernels, times=calls),
             replace(
-                self._work("rollout", a_step, kernels=kernels, times=calls * self.new),
+                self._work("rollout", a_step, kernels=kernels, times=steps),
                 bytes=moved,
                 captured=self.captured,
             ),
+            Work(phase="rollout", kernels=self._draw_kernels, times=steps),
         ]
+
+    @property
+    def _draw_kernels(self) -> int:
+        return _DRAW_KERNELS + (_CUT_KERNELS if self.top_p else 0)
+
+    @property
+    def launches(self) -> str:
+        """What is assumed of the kernels of decoding."""
+        return (
+            f"A step of decoding has {self.kernels} kernels a layer, as counted in a recorded one; each adds "
+            f"{REPLAY * 1e6:.1f} µs to the time of what it reads. The draw of a token has {self._draw_kernels} others."
+        )
 
     def forward(self) -> float:
         """FLOP of a forward pass over all rows of a step, each prompt once per micro-batch."""
