@@ -22,9 +22,10 @@ from grpokit.plan.estimate import Estimate
 from grpokit.sampling import derive_seeds
 from grpokit_glm_image import skeleton
 from grpokit_glm_image.grids import target_of
-from grpokit_glm_image.plan import forward_flop, plan, vae_flop
+from grpokit_glm_image.plan import plan, vae_flop
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny import tiny_pipeline
+from grpokit_hf.plan.diffusion import forward_flop
 from grpokit_hf.tokens import packed_attention
 
 GIB = 2**30
@@ -97,11 +98,11 @@ def test_memory_of_the_released_model() -> None:
 
 def test_flop_of_the_diffusion_transformer() -> None:
     transformer = skeleton.released().transformer
-    tera = [forward_flop(transformer, tokens) / 1e12 for tokens in (32**2, 64**2, 128**2)]
+    tera = [forward_flop(transformer, picture=tokens) / 1e12 for tokens in (32**2, 64**2, 128**2)]
     assert tera == pytest.approx([13.1, 58, 330], rel=0.02)
-    assert forward_flop(transformer, 4096, more=4096) - forward_flop(transformer, 4096) == pytest.approx(
-        8.25e12, rel=0.01
-    )
+    assert forward_flop(transformer, picture=4096, more=4096) - forward_flop(
+        transformer, picture=4096
+    ) == pytest.approx(8.25e12, rel=0.01)
 
 
 def test_flop_as_torch_counts_them() -> None:
@@ -118,7 +119,7 @@ def test_flop_as_torch_counts_them() -> None:
             target_size=torch.zeros(1, 2),
             crop_coords=torch.zeros(1, 2),
         )
-    assert forward_flop(transformer, tokens) == pytest.approx(counter.get_total_flops(), rel=0.03)
+    assert forward_flop(transformer, picture=tokens) == pytest.approx(counter.get_total_flops(), rel=0.03)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         pipeline.vae.decode(torch.zeros(1, pipeline.vae.config.latent_channels, 8, 12))
     assert vae_flop(pipeline.vae.to("meta"), 64, 96) == counter.get_total_flops()

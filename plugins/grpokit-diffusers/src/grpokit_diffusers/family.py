@@ -27,7 +27,7 @@ from grpokit_hf.diffusion.family import Family, Schedule, Size
 from grpokit_hf.diffusion.trained_lora import LoraFile
 from grpokit_hf.tokens.reserved import OwnTokens
 
-_PIXELS_PER_PASS = 2**18  # of the autoencoder: more at a time take more memory, and little less time
+PIXELS_PER_PASS = 2**18  # of the autoencoder: more at a time take more memory, and little less time
 Text = tuple[Tensor, ...]
 
 
@@ -61,6 +61,7 @@ class PipelineFamily(Family):
         negative: the text that guidance leads away from; None where guidance is a number that the transformer reads.
         sources: how many pictures a prompt may bring.
         optional: parts that a pipeline of this family can do without.
+        text_tokens: of every text that the transformer reads; None where these are as many as the text has.
         max_shift: what diffusers takes for a scheduler's `max_shift` that its configuration does not name.
     """
 
@@ -69,6 +70,7 @@ class PipelineFamily(Family):
     negative: ClassVar[str | None] = ""
     sources: ClassVar[int] = 0
     optional: ClassVar[Sequence[str]] = ()
+    text_tokens: ClassVar[int | None] = None
     max_shift: ClassVar[float] = 1.15
 
     def __init__(self, pipeline: Any) -> None:
@@ -150,7 +152,7 @@ class PipelineFamily(Family):
     def pictures(self, latents: Tensor, size: Size) -> list[Image]:
         """See `Family`; a few at a time."""
         vae = self.pipeline.vae
-        some = max(1, _PIXELS_PER_PASS // (size[0] * size[1]))
+        some = max(1, PIXELS_PER_PASS // (size[0] * size[1]))
         pictures: list[Image] = []
         with torch.no_grad(), self.as_loaded():
             # All are started before the host waits for the first.

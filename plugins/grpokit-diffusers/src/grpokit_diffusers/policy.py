@@ -16,6 +16,7 @@ import peft
 from peft import PeftModel
 
 from grpokit import Prompt, flow
+from grpokit_diffusers.family import PipelineFamily
 from grpokit_diffusers.pipeline import prepare
 from grpokit_hf.diffusion.flow_policy import FlowPolicy
 from grpokit_hf.diffusion.saving import save_lora
@@ -173,6 +174,31 @@ class _Silent:
         """Refuse nothing."""
 
 
+def bare(parameters: Mapping[str, Any]) -> PipelineFamily | None:
+    """The family around a pipeline without weights, from all parameters of `DiffusersFlow`; None where it cannot be.
+
+    Raises:
+        UsageError: as of `DiffusersFlow`, where that is known without a model.
+    """
+    FlowSettings.read(**{name: parameters[name] for name in inspect.signature(FlowSettings.read).parameters})
+    names = ("model", "family", "dtype", "quantization", "device", "revision", "local_files_only")
+    given = {name: parameters[name] for name in names}
+    return prepare(**given, trains_base=parameters["lora"] is None).skeleton()
+
+
+def around(family: PipelineFamily, parameters: Mapping[str, Any]) -> FlowPolicy:
+    """The policy on such a family, whose transformer gets the adapter.
+
+    Raises:
+        UsageError: as of `DiffusersFlow`, where that is known without weights.
+    """
+    own = {**parameters, "lora": _found(parameters["lora"], local_files_only=parameters["local_files_only"])}
+    for name in ("guidance", "eval_guidance"):
+        own[name] = getattr(family, name) if own[name] is None else own[name]
+    own["family"] = family
+    return FlowPolicy(**{name: own[name] for name in inspect.signature(FlowPolicy).parameters})
+
+
 def reader(parameters: Mapping[str, Any]) -> FlowPolicy | _Silent:
     """What reads prompts, from all parameters of `DiffusersFlow`, without the model's weights.
 
@@ -181,13 +207,5 @@ def reader(parameters: Mapping[str, Any]) -> FlowPolicy | _Silent:
     Raises:
         UsageError: as of `DiffusersFlow`, where that is known without weights.
     """
-    own = {**parameters, "lora": _found(parameters["lora"], local_files_only=parameters["local_files_only"])}
-    FlowSettings.read(**{name: own[name] for name in inspect.signature(FlowSettings.read).parameters})
-    names = ("model", "family", "dtype", "quantization", "device", "revision", "local_files_only")
-    family = prepare(**{name: own[name] for name in names}, trains_base=own["lora"] is None).skeleton()
-    if family is None:
-        return _Silent()
-    for name in ("guidance", "eval_guidance"):
-        own[name] = getattr(family, name) if own[name] is None else own[name]
-    own["family"] = family
-    return FlowPolicy(**{name: own[name] for name in inspect.signature(FlowPolicy).parameters})
+    family = bare(parameters)
+    return _Silent() if family is None else around(family, parameters)

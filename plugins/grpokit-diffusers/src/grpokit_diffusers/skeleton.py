@@ -8,12 +8,13 @@ from typing import Any
 
 import diffusers
 import torch
+import transformers
 
 from grpokit_diffusers.folder import Index
 
 
 def skeleton_of(folder: Path, index: Index) -> Any:
-    """A pipeline whose transformer and autoencoder have shapes and no values, and which has no text encoders.
+    """A pipeline whose transformer, autoencoder and text encoders have shapes and no values; it has no tokenizers.
 
     Args:
         folder: with the configurations of the parts; weights need not be there.
@@ -32,6 +33,10 @@ def skeleton_of(folder: Path, index: Index) -> Any:
             for name in ("transformer", "vae"):
                 model = getattr(diffusers, index.parts[name])
                 parts[name] = model.from_config(model.load_config(folder / name))
+            for name in index.parts:
+                if name.startswith("text_encoder"):
+                    kind_of = getattr(transformers, index.parts[name])
+                    parts[name] = kind_of(kind_of.config_class.from_pretrained(folder / name))
         return kind(**parts)
     except Exception:  # the code of a model is anybody's, and so are its files
         return None

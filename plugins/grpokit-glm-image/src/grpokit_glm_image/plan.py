@@ -29,9 +29,8 @@ from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
 from grpokit_hf.models.quantized import check_setting
 from grpokit_hf.models.trained_adapter import find_adapter
 from grpokit_hf.plan.counting import QUANTISE, sizes_of, stored
+from grpokit_hf.plan.diffusion import KERNELS, LIVE, MAPS, MFU, forward_flop
 from grpokit_hf.plan.transformer import Kept, TokenWork
-
-MFU = 0.40  # of the diffusion transformer: 20 steps with guidance at 1024 x 1024 are reported to take 5.8 s on an H100
 
 KEPT: Kept = {  # of a layer with four norms, measured on a CPU as docs/memory.md says
     ("fp32", "full"): (36, 16, 16),
@@ -44,9 +43,6 @@ KEPT: Kept = {  # of a layer with four norms, measured on a CPU as docs/memory.m
 _KERNELS = 75  # of a layer of the autoregressive half, counted in a recorded step of decoding
 _FINE = 16  # pixels of a picture's side, for one token of the diffusion transformer
 _PROMPT = 100  # tokens, if nobody says how many
-LIVE = 16  # numbers per token and width that the diffusion transformer has at a time
-MAPS = 4.5  # feature maps of the autoencoder's second width that exist at a time: 4.8 GB at 1024 x 1024, as reported
-TRANSFORMER_KERNELS = 30  # of a layer of the diffusion transformer
 
 
 def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
@@ -181,11 +177,11 @@ class _Painter:
         transformer, settings = self.skeleton.transformer, self.settings
         turns = self.job.prompts * math.ceil(self.job.group_size / self._together)
         calls = settings.steps * (2 if settings.guidance > 1 else 1) * turns * self._passes
-        a_picture = forward_flop(transformer, self._tokens, more=self._tokens if self.edits else 0)
+        a_picture = forward_flop(transformer, picture=self._tokens, more=self._tokens if self.edits else 0)
         denoising = Work(
             phase="decode",
             flop=a_picture * self.job.rows / (turns * self._passes),
-            kernels=TRANSFORMER_KERNELS * transformer.config.num_layers,
+            kernels=KERNELS * transformer.config.num_layers,
             times=calls,
             mfu=MFU,
         )
@@ -211,25 +207,6 @@ class _Painter:
     def _tokens(self) -> int:
         """Of the diffusion transformer, for a picture."""
         return self._pixels // _FINE**2
-
-
-def forward_flop(transformer: Any, tokens: int, *, more: int = 0) -> float:
-    """FLOP of a forward pass of the diffusion transformer for one picture.
-
-    Args:
-        transformer: the model.
-        tokens: of the picture.
-        more: tokens of source pictures that attention looks at.
-    """
-    config = transformer.config
-    dim = config.num_attention_heads * config.attention_head_dim
-    conditions = ("time_condition_embed", "glyph_projector", "norm")  # of the picture as a whole, or of few tokens
-    own = sum(
-        module.weight.numel()
-        for name, module in transformer.named_modules()
-        if isinstance(module, nn.Linear) and not any(part.startswith(conditions) for part in name.split("."))
-    )
-    return float(2 * own * tokens + 4 * config.num_layers * dim * tokens * (tokens + more))
 
 
 def vae_flop(vae: Any, height: int, width: int) -> float:

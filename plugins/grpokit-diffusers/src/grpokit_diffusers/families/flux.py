@@ -15,6 +15,7 @@ class Flux(PackedFamily):
     guidance = 3.5
     eval_guidance = 3.5
     negative = None
+    text_tokens = 512
 
     def encoded(self, text: str) -> Text:
         """Embeddings [1, L, D] and their summary [1, E]."""

@@ -14,6 +14,7 @@ class SD3(PipelineFamily):
     """`StableDiffusion3Pipeline`; a guidance of at most 1 leaves the second pass out."""
 
     eval_guidance = 7.0
+    text_tokens = 77 + 256  # of CLIP, and of T5
     max_shift = 1.16
     optional = ("text_encoder_3", "tokenizer_3")  # the largest of the three; its place in the text is then empty
 

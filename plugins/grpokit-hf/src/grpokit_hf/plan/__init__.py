@@ -1,1 +1,1 @@
-"""Memory and time of a transformer that writes tokens, for `grpokit plan`."""
+"""Memory and time of transformers that write tokens or denoise, for `grpokit plan`."""

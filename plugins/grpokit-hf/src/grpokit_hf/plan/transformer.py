@@ -245,8 +245,8 @@ class TokenWork:
     def launches(self) -> str:
         """What is assumed of the kernels of decoding."""
         return (
-            f"A step of decoding has {self.kernels} kernels a layer, as counted in a recorded one; each adds "
-            f"{REPLAY * 1e6:.1f} µs to the time of what it reads. The draw of a token has {self._draw_kernels} others."
+            f"A step of decoding has {self.kernels} kernels a layer, each {REPLAY * 1e6:.1f} µs on top of what it reads; "
+            f"a draw has {self._draw_kernels}."
         )
 
     def forward(self) -> float:

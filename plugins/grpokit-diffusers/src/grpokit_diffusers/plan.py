@@ -1,0 +1,88 @@
+"""What a step of diffusers-flow needs, for `grpokit plan`: counted on the pipeline's parts without their weights."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from grpokit import UsageError
+from grpokit.plan import Job, Needs, Part
+from grpokit_diffusers.family import PIXELS_PER_PASS
+from grpokit_diffusers.policy import around, bare
+from grpokit_hf.diffusion.settings import FlowSettings
+from grpokit_hf.models import dtypes
+from grpokit_hf.models.quantized import check_setting
+from grpokit_hf.plan.counting import stored
+from grpokit_hf.plan.diffusion import ASSUMED, FlowWork, autoencoder, remedies
+
+_PROMPT = 100  # tokens, if nobody says how many
+
+
+def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
+    """The needs of a step of `DiffusersFlow`.
+
+    Args:
+        parameters: all of the policy's.
+        job: the step.
+
+    Raises:
+        UsageError: the model cannot be found, or a setting cannot be used.
+    """
+    quantization, full = parameters["quantization"], parameters["lora"] is None
+    check_setting(quantization, trains_base=full, planned=True)
+    family = bare({**parameters, "quantization": None, "device": None})
+    if family is None:
+        raise UsageError(f"The sizes of '{parameters['model']}' cannot be read from its configuration.")
+    dtype = dtypes.chosen(parameters["dtype"], torch.bfloat16, trains_base=False, device="cuda")
+    number = 4 if full and parameters["dtype"] == "auto" else dtype.itemsize
+    weights = stored(family.transformer, width=number, quantization=quantization)
+    policy = around(family, parameters)
+    guidance = family.guidance if parameters["guidance"] is None else parameters["guidance"]
+    picture = family.tokens(parameters["size"]) * (1 + family.sources)
+    text = family.text_tokens or job.prompt_tokens or _PROMPT
+    painting = FlowWork(
+        transformer=family.transformer,
+        adapter=0 if full else sum(p.numel() for p in policy.model.parameters() if p.requires_grad),
+        stored=weights,
+        parameters=parameters,
+        settings=FlowSettings.read(
+            **{name: parameters[name] for name in inspect.signature(FlowSettings.read).parameters}
+        ),
+        job=job,
+        picture=picture,
+        text=text,
+        calls=2 if family.negative is not None and guidance > family.guidance else 1,
+        number=number,
+    )
+    height, width = parameters["size"]
+    pixels = max(height * width, min(job.group_size * height * width, PIXELS_PER_PASS))
+    parts = family.pipeline.components
+    encoders = [part for name, part in parts.items() if name.startswith("text_encoder") and isinstance(part, nn.Module)]
+    vae = parts["vae"]
+    told = f"A text has {text:,} tokens" + ("." if family.text_tokens else " (--prompt-tokens).")
+    source = ["Each prompt brings a picture, with as many tokens as the result."] if family.sources else []
+    return Needs(
+        parts=(
+            *painting.parts(),
+            Part(
+                name="text encoders",
+                bytes=sum(stored(part, width=dtype.itemsize, quantization=quantization) for part in encoders),
+            ),
+            Part(name="autoencoder", bytes=dtype.itemsize * sum(p.numel() for p in vae.parameters())),
+            autoencoder(_second_width(vae.config), number=dtype.itemsize, pixels=pixels),
+        ),
+        works=tuple(painting.works()),
+        remedies=tuple(remedies(parameters)),
+        assumptions=(told, *source, *ASSUMED, "Texts are encoded once and kept; that time is not counted."),
+    )
+
+
+def _second_width(config: Any) -> int:
+    """Channels of an autoencoder's second level, counted from the picture."""
+    if "block_out_channels" in config:
+        return int(config.block_out_channels[1])
+    return int(config.base_dim * config.dim_mult[1])

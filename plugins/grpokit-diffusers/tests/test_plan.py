@@ -1,0 +1,212 @@
+"""The plan of diffusers-flow: measured activations, counted FLOP, and FLUX.1 by hand."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from grpokit import UsageError
+from grpokit.plan import Job, Needs
+from grpokit_diffusers.family import PipelineFamily, Told
+from grpokit_diffusers.known import family_of
+from grpokit_diffusers.plan import plan
+from grpokit_diffusers.policy import DiffusersFlow
+from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
+from grpokit_hf.diffusion.adapters import add_adapter
+from grpokit_hf.models.adapters import AdapterSettings
+from grpokit_hf.plan.diffusion import KEPT, forward_flop
+
+GIB = 2**30
+DEFAULTS = {p.name: p.default for p in inspect.signature(DiffusersFlow).parameters.values()}
+WIDTH, TEXT, SIZE = 128, 32, (64, 64)
+HEADS = {"num_attention_heads": 4, "attention_head_dim": 32}
+SD3 = {**HEADS, "caption_projection_dim": WIDTH, "qk_norm": "rms_norm"}
+FLUX = {**HEADS, "axes_dims_rope": (8, 8, 16)}
+LAYERS: list[tuple[str, str, dict[str, Any], str]] = [  # its pipeline, with which settings, and which one counts them
+    ("JointTransformerBlock", "tiny-sd3", SD3, "num_layers"),
+    ("JointTransformerBlock x 2", "tiny-sd3", {**SD3, "dual_attention_layers": (0, 1, 2, 3)}, "num_layers"),
+    ("FluxTransformerBlock", "tiny-flux", FLUX, "num_layers"),
+    ("FluxSingleTransformerBlock", "tiny-flux", FLUX, "num_single_layers"),
+    ("QwenImageTransformerBlock", "tiny-qwen-image", {**HEADS, "axes_dims_rope": (16, 8, 8)}, "num_layers"),
+    (
+        "ZImageTransformerBlock",
+        "tiny-z-image",
+        {"dim": WIDTH, "n_heads": 4, "n_kv_heads": 4, "axes_dims": [16, 8, 8]},
+        "n_layers",
+    ),
+]
+
+
+def needs(job: dict[str, Any] | None = None, **parameters: Any) -> Needs:
+    sizes: dict[str, Any] = {"prompts": 8, "group_size": 8, "micro_batch_size": 8, "rollout_rows": 64}
+    return plan({**DEFAULTS, "size": [64, 64], "window": {"width": 2}, **parameters}, Job(**sizes | (job or {})))
+
+
+def part(found: Needs, name: str, moment: str = "train") -> float:
+    return sum(part.bytes for part in found.parts if part.name == name and moment in part.moments)
+
+
+def flop(found: Needs, phase: str) -> float:
+    return sum(work.flop * work.times for work in found.works if work.phase == phase)
+
+
+def family(name: str, **settings: Any) -> PipelineFamily:
+    """The family of a tiny pipeline whose transformer has other sizes."""
+    pipeline = tiny_pipeline(name)
+    config = {key: value for key, value in pipeline.transformer.config.items() if key != "_use_default_values"}
+    pipeline.transformer = type(pipeline.transformer).from_config({**config, **settings})
+    for x in pipeline.transformer.parameters():
+        x.data.nan_to_num_()
+    return family_of(type(pipeline).__name__, type(pipeline.scheduler).__name__, model=name)(pipeline)
+
+
+def velocity(own: PipelineFamily) -> None:
+    """One pass for a picture and a text of 32 tokens."""
+    dtype, config = own.transformer.dtype, own.transformer.config
+    rows = () if type(own).__name__ == "ZImage" else (1,)
+    told: tuple[torch.Tensor, ...] = (torch.ones(*rows, TEXT, 32, dtype=dtype),)
+    if "pooled_projection_dim" in config:
+        told = (*told, torch.ones(1, config.pooled_projection_dim, dtype=dtype))
+    condition = Told(text=told, negative=told, size=SIZE)
+    latents = torch.zeros(1, *own.latent_shape(SIZE))
+    own.velocity(latents, torch.tensor(500.0), condition, guidance=own.guidance)
+
+
+def kept(name: str, dtype: torch.dtype, *, lora: bool, **settings: Any) -> float:
+    """Bytes that a pass keeps for its backward pass, weights aside, for a token and a unit of width."""
+    own = family(name, **settings)
+    torch.nn.Module.to(own.transformer, dtype)
+    if lora:
+        own.transformer.requires_grad_(False)
+        add_adapter(own.transformer, AdapterSettings(r=1), own.lora_targets)
+    weights = {p.untyped_storage().data_ptr() for p in own.transformer.parameters()}
+    storages: dict[int, Any] = {}
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in weights:
+            storages[storage.data_ptr()] = storage
+        return x
+
+    with saved_tensors_hooks(pack, lambda x: x):
+        velocity(own)
+    return sum(storage.nbytes() for storage in storages.values()) / (own.tokens(SIZE) + TEXT) / WIDTH
+
+
+@pytest.mark.parametrize(
+    ("dtype", "trains"), [(torch.float32, "lora"), (torch.float32, "full"), (torch.bfloat16, "lora")], ids=str
+)
+@pytest.mark.parametrize(("kind", "name", "settings", "count"), LAYERS, ids=[each[0] for each in LAYERS])
+def test_what_a_layer_keeps(
+    kind: str, name: str, settings: dict[str, Any], count: str, dtype: torch.dtype, trains: str
+) -> None:
+    four, two = (kept(name, dtype, lora=trains == "lora", **settings, **{count: layers}) for layers in (4, 2))
+    number = "fp32" if dtype == torch.float32 else "bf16"
+    assert (four - two) / 2 == pytest.approx(KEPT[kind][number, trains], rel=0.02)
+
+
+@pytest.mark.parametrize(("kind", "name", "settings", "count"), LAYERS, ids=[each[0] for each in LAYERS])
+def test_flop_as_torch_counts_them(kind: str, name: str, settings: dict[str, Any], count: str) -> None:
+    own = family(name, **settings, **{count: 4})
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        velocity(own)
+    own_flop = forward_flop(own.transformer, picture=own.tokens(SIZE), text=TEXT)
+    assert own_flop == pytest.approx(counter.get_total_flops(), rel=0.015)
+
+
+@pytest.fixture
+def flux(tmp_path: Path) -> str:
+    """A folder without weights, whose transformer has the sizes of FLUX.1 [dev]."""
+    tiny_pipeline("tiny-flux").save_pretrained(tmp_path)
+    for file in tmp_path.rglob("*.safetensors"):
+        file.unlink()
+    config = tmp_path / "transformer" / "config.json"
+    sizes = {
+        "num_layers": 19,
+        "num_single_layers": 38,
+        "num_attention_heads": 24,
+        "attention_head_dim": 128,
+        "joint_attention_dim": 4096,
+        "pooled_projection_dim": 768,
+        "axes_dims_rope": [16, 56, 56],
+    }
+    config.write_text(json.dumps(json.loads(config.read_text()) | sizes))
+    return str(tmp_path)
+
+
+def test_flux_by_hand(flux: str) -> None:
+    """11.9 B weights; 57 layers of width 3,072, with 12 squares of it for a token; 1,024 of a picture, 512 of a text.
+
+    Windows begin 1.5 steps behind the noise on average; these steps are taken once for a group.
+    """
+    found = needs(model=flux, size=[128, 128], lora={"r": 32, "targets": ["to_q"]})
+    tokens, width = 1024 + 512, 3072
+    assert part(found, "weights") == pytest.approx(2 * 11.9e9, rel=0.005)
+    assert part(found, "adapter") == 57 * 4 * 32 * 2 * width
+    assert part(found, "activations") == (19 * 43 + 38 * 39) * width * 8 * tokens
+    a_pass = 57 * (2 * 12 * width**2 * tokens + 4 * width * tokens**2)
+    assert flop(found, "rollout") == pytest.approx((8 * 1.5 + 64 * 8.5) * a_pass, rel=0.01)
+    assert flop(found, "train") == pytest.approx(64 * 2 * 2 * a_pass, rel=0.01)
+    checkpointed = needs(model=flux, size=[128, 128], gradient_checkpointing=True)
+    assert part(checkpointed, "activations") == (2 * 57 + 43) * width * 8 * tokens
+    rounded = needs(model=flux, size=[128, 128], quantization="4bit")
+    blocks = 19 * (12 + 12 + 12) + 38 * (12 + 3)  # squares of the width, with those of the modulations
+    rest = 5 * width**2 + (4096 + 768 + 2 * 256) * width  # what leads into the blocks and out of them
+    assert part(rounded, "weights") == pytest.approx(0.516 * blocks * width**2 + 2 * rest, rel=0.005)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("lora", [None, {"r": 4}])
+def test_weights_to_the_byte(name: str, lora: dict[str, Any] | None) -> None:
+    policy = DiffusersFlow(name, size=[32, 32], lora=lora, dtype="float32")
+    pipeline, trained = policy.pipeline, [p for p in policy.model.parameters() if p.requires_grad]
+    found = needs(model=name, size=[32, 32], lora=lora, dtype="float32")
+    own = sum(p.nbytes for p in trained) if lora else 0
+    assert part(found, "weights") == sum(p.nbytes for p in pipeline.transformer.parameters()) - own
+    assert part(found, "adapter") == own
+    assert part(found, "optimizer") == 2 * sum(p.nbytes for p in trained)
+    assert part(found, "autoencoder") == sum(p.nbytes for p in pipeline.vae.parameters())
+    encoders = [module for key, module in pipeline.components.items() if key.startswith("text_encoder")]
+    assert part(found, "text encoders") == sum(p.nbytes for module in encoders for p in module.parameters()) > 0
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_folder_needs_no_weights(name: str, tmp_path: Path) -> None:
+    tiny_pipeline(name).save_pretrained(tmp_path)
+    for file in tmp_path.rglob("*.safetensors"):
+        file.unlink()
+    assert needs(model=str(tmp_path)).parts == needs(model=name).parts
+
+
+@pytest.mark.parametrize(("name", "guidance", "calls"), [("sd3", 1.5, 2), ("z-image", 0.5, 2), ("flux", 5.0, 1)])
+def test_guidance_takes_a_second_pass_where_the_transformer_reads_no_number(
+    name: str, guidance: float, calls: int
+) -> None:
+    usual, guided = needs(model=f"tiny-{name}"), needs(model=f"tiny-{name}", guidance=guidance)
+    for phase in ("rollout", "train"):
+        assert flop(guided, phase) == pytest.approx(calls * flop(usual, phase))
+    assert part(guided, "activations") == calls * part(usual, "activations")
+
+
+def test_tokens_of_texts() -> None:
+    """Qwen-Image reads as many as the text has, and SD3 always 333."""
+    for name, grows in (("tiny-qwen-image", 200 / (64 + 100)), ("tiny-sd3", 0)):
+        short, long = needs(model=name), needs({"prompt_tokens": 300}, model=name)
+        assert part(long, "activations") / part(short, "activations") - 1 == pytest.approx(grows)
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(UsageError, match="quantization '4bit' is for frozen weights"):
+        needs(model="tiny-sd3", lora=None, quantization="4bit")
+    with pytest.raises(UsageError, match="size must be height and width"):
+        needs(model="tiny-sd3", size=[62, 64])
+    with pytest.raises(UsageError, match="rows must be a whole number"):
+        needs(model="tiny-sd3", rows=0)

@@ -1,0 +1,249 @@
+"""What a diffusion transformer needs whose denoising steps are decisions, for `grpokit plan`.
+
+Its layers are read from the model itself, such as on torch's device "meta". Denoising takes nearly all of the time, in
+drawing and in training alike, and activations nearly all of the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from torch import nn
+
+from grpokit.plan import Job, Part, Remedy, Work
+from grpokit_hf.diffusion.settings import FlowSettings
+from grpokit_hf.plan.counting import QUANTISE
+
+MFU = 0.40  # share of a card's FLOP/s: GLM-Image's 20 steps with guidance at 1024 x 1024 took 5.8 s on an H100
+KERNELS = 30  # of a layer
+LIVE = 16  # numbers per token and width that exist at a time without gradient
+MAPS = 4.5  # feature maps of an autoencoder's second width that exist at a time: 4.8 GB at 1024 x 1024, as reported
+
+Stream: TypeAlias = Literal["picture", "text", "both", "condition"]
+"""Which tokens go through a part of the transformer; a condition is one row for a picture."""
+
+KEPT: Mapping[str, Mapping[tuple[str, str], int]] = {
+    "GlmImageTransformerBlock": {("fp32", "lora"): 54, ("fp32", "full"): 90, ("bf16", "lora"): 41},
+    "JointTransformerBlock": {("fp32", "lora"): 56, ("fp32", "full"): 101, ("bf16", "lora"): 47},
+    "JointTransformerBlock x 2": {("fp32", "lora"): 82, ("fp32", "full"): 137, ("bf16", "lora"): 79},
+    "FluxTransformerBlock": {("fp32", "lora"): 52, ("fp32", "full"): 97, ("bf16", "lora"): 43},
+    "FluxSingleTransformerBlock": {("fp32", "lora"): 49, ("fp32", "full"): 85, ("bf16", "lora"): 39},
+    "QwenImageTransformerBlock": {("fp32", "lora"): 52, ("fp32", "full"): 97, ("bf16", "lora"): 44},
+    "ZImageTransformerBlock": {("fp32", "lora"): 77, ("fp32", "full"): 131, ("bf16", "lora"): 77},
+}
+"""Kind of a layer -> the type of its numbers and what trains -> bytes for a token and a unit of width that it keeps for
+its backward pass; measured on a CPU."""
+_OTHER = KEPT["JointTransformerBlock x 2"]  # for layers that were not measured
+
+_CONDITION = ("norm", "time", "t_embedder", "adaLN_modulation", "img_mod", "txt_mod")
+_TEXT = ("add_", "to_add_out", "ff_context", "context_", "txt_", "cap_embedder", "glyph_projector")
+_PICTURE = ("attn2", "noise_refiner")  # layers or attention that see no text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A layer of a diffusion transformer.
+
+    Attributes:
+        kind: the name of its class, with " x 2" if it has two attentions.
+        width: of its tokens.
+        stream: which tokens it has.
+    """
+
+    kind: str
+    width: int
+    stream: Stream
+
+
+def layers_of(transformer: nn.Module) -> list[Layer]:
+    """The layers of a diffusion transformer, in their order: what its lists of modules with attention hold."""
+    found = []
+    for name, module in transformer.named_modules():
+        for child in module if isinstance(module, nn.ModuleList) else ():
+            attentions: list[Any] = [own for own in child.modules() if hasattr(own, "to_q")]
+            widths = [int(own.to_q.out_features) for own in attentions]
+            if widths:
+                kind = type(child).__name__ + (" x 2" if len(widths) > 1 else "")
+                found.append(Layer(kind=kind, width=widths[0], stream=_seen(name)))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowWork:
+    """A diffusion transformer with what it has to do in a step.
+
+    Attributes:
+        transformer: with its adapter, if there is one.
+        adapter: weights of the adapter; 0 if the transformer's own are trained.
+        stored: bytes of the transformer's weights, an adapter aside.
+        parameters: of the policy: those of `FlowPolicy` and `gradient_checkpointing`.
+        settings: of the same.
+        job: the step.
+        picture: tokens of a picture, and of pictures that go through the layers with it.
+        text: tokens of the text.
+        calls: of the transformer for a velocity: two where guidance needs a second.
+        number: bytes of a number.
+    """
+
+    transformer: nn.Module
+    adapter: int
+    stored: float
+    parameters: Mapping[str, Any]
+    settings: FlowSettings
+    job: Job
+    picture: int
+    text: int = 0
+    calls: int = 1
+    number: int
+
+    @property
+    def _rows(self) -> int:
+        """The most pictures in a pass with gradient, which are of one group."""
+        return min(self.job.micro_batch(self.settings.window.width)[0], self.job.group_size)
+
+    @property
+    def _trains(self) -> str:
+        return "full" if self.settings.adapter is None else "lora"
+
+    @property
+    def _full_precision(self) -> bool:
+        return self.number == 4 and self.job.mixed_precision == "no"
+
+    def parts(self) -> list[Part]:
+        """The memory of the transformer and of its adapter, and of passes."""
+        own = sum(p.numel() for p in self.transformer.parameters()) - self.adapter
+        trained, settings = self.adapter or own, self.settings
+        copied = own if settings.adapter is None else self.adapter if settings.adapter.adapter is not None else 0
+        return [
+            Part(name="weights", bytes=self.stored),
+            Part(name="adapter", bytes=4 * self.adapter),
+            Part(name="optimizer", bytes=8 * trained),
+            Part(name="gradients", bytes=4 * trained, moments=("train",)),
+            Part(name="average", bytes=4 * trained if settings.average else 0),
+            Part(name="reference", bytes=4 * copied if self.job.reference else 0),
+            Part(name="activations", bytes=self._live(self.job.group_size), moments=("rollout",)),
+            Part(name="activations", bytes=self._live(self._rows), moments=("score",)),
+            Part(name="activations", bytes=self._kept(), moments=("train",)),
+        ]
+
+    def _live(self, rows: int) -> float:
+        """Bytes of a pass without gradient."""
+        tokens, some = self.picture + self.text, min(rows, self.parameters["rows"] or rows)
+        return self.number * LIVE * max(layer.width for layer in layers_of(self.transformer)) * some * tokens
+
+    def _kept(self) -> float:
+        """Bytes of a pass with gradient: of one step of the window, with all of its calls."""
+        tokens = _tokens(self.picture, self.text)
+        kind = ("fp32" if self.number == 4 else "bf16", self._trains)
+        layers = layers_of(self.transformer)
+        sizes = [layer.width * self._rows * tokens[layer.stream] for layer in layers]
+        kept = [KEPT.get(layer.kind, _OTHER)[kind] * size for layer, size in zip(layers, sizes, strict=True)]
+        if self.parameters["gradient_checkpointing"]:
+            return self.calls * self.number * sum(sizes) + max(kept)
+        return float(self.calls * sum(kept))
+
+    def works(self) -> list[Work]:
+        """Its time."""
+        steps, window, job = self.parameters["steps"], self.settings.window, self.job
+        before = 0.0
+        if self.parameters["shared_noise"]:  # steps that a group takes together
+            last = max(0, int(window.share * self.settings.able) - window.width)
+            before = last / 2 if window.start == "random" else (self.settings.able - window.width) / 2
+        forwards = job.prompts * before + job.rows * (steps - before)
+        scored = job.rows * window.width
+        backward = 3 if self.settings.adapter is None else 2
+        again = 1 if self.parameters["gradient_checkpointing"] else 0
+        works = [self._work("rollout", forwards), self._work("train", job.passes * scored * (backward + again))]
+        if job.old_pass(exact=self._full_precision):
+            works.append(self._work("old", scored))
+        if job.reference:
+            works.append(self._work("reference", scored))  # once for all updates
+        return works
+
+    def _work(self, phase: str, forwards: float) -> Work:
+        """Forward passes for so many pictures."""
+        rows = max(1, self._rows)
+        return Work(
+            phase=phase,
+            flop=forward_flop(self.transformer, picture=self.picture, text=self.text) * rows,
+            kernels=KERNELS * len(layers_of(self.transformer)),
+            times=self.calls * forwards / rows,
+            mfu=MFU,
+            dtype="fp32" if self._full_precision else "bf16",
+        )
+
+
+def autoencoder(width: int, *, number: int, pixels: int) -> Part:
+    """The feature maps of an autoencoder while it makes pictures.
+
+    Args:
+        width: its second one, counted from the picture.
+        number: bytes of a number.
+        pixels: of the pictures that are decoded together.
+    """
+    return Part(name="activations", bytes=number * MAPS * width * pixels, moments=("decode",))
+
+
+def remedies(parameters: Mapping[str, Any]) -> list[Remedy]:
+    """What would need less memory, from what changes little to what changes much."""
+    found = []
+    if not parameters["gradient_checkpointing"]:
+        price = "training takes about half as long again"
+        found.append(Remedy(words=("policy.gradient_checkpointing=true",), price=price))
+    if parameters["rows"] != 1:
+        found.append(Remedy(words=("policy.rows=1",), price="pictures are drawn one by one"))
+    if parameters["lora"] is None:
+        found.append(Remedy(words=("policy.lora.r=32",), price="only an adapter is trained, not the weights"))
+    elif parameters["quantization"] is None:
+        found.append(QUANTISE)
+    return found
+
+
+ASSUMED = (
+    "Activations of the diffusion transformer were measured on a CPU.",
+    f"The diffusion transformer reaches {MFU:.0%} of the card's FLOP/s.",
+    "Evaluation and the autoencoder's time are not counted.",
+)
+"""What the numbers of a `FlowWork` rest on."""
+
+
+def forward_flop(transformer: nn.Module, *, picture: int, text: int = 0, more: int = 0) -> float:
+    """FLOP of a forward pass for one picture: two per weight and token, and four per pair of tokens and width.
+
+    Args:
+        transformer: the model, in the names of diffusers.
+        picture: tokens of the picture, and of pictures that go through the layers with it.
+        text: tokens of the text.
+        more: other tokens that attention looks at.
+    """
+    tokens, flop = _tokens(picture, text), 0
+    module: Any
+    for name, module in transformer.named_modules():
+        if isinstance(module, nn.Linear):
+            flop += 2 * module.weight.numel() * tokens[_stream(name)]
+        elif hasattr(module, "to_q"):
+            own = tokens[_seen(name)]
+            flop += 4 * int(module.to_q.out_features) * own * (own + more)
+    return float(flop)
+
+
+def _tokens(picture: int, text: int) -> Mapping[Stream, int]:
+    return {"picture": picture, "text": text, "both": picture + text, "condition": 0}
+
+
+def _stream(name: str) -> Stream:
+    """Which tokens a linear layer multiplies."""
+    parts = name.split(".")
+    if any(part.startswith(_CONDITION) for part in parts):
+        return "condition"
+    if any(part.startswith(_TEXT) for part in parts):
+        return "text"
+    return "both" if {"layers", "single_transformer_blocks"} & {*parts} else "picture"
+
+
+def _seen(name: str) -> Stream:
+    """Which tokens an attention or a layer looks at."""
+    parts = name.split(".")
+    return "picture" if {*_PICTURE} & {*parts} else "text" if "context_refiner" in parts else "both"
