@@ -175,6 +175,14 @@ def test_each_phase_has_a_plan(phase: str, part: str) -> None:
     assert isinstance(job, Job)
     assert job.policy == part
     works = {work.phase for work in needs.works}
+    whole = {each: needs_of(own, reference=False, policy=each)[1] for each in ("ar", "dit")}
+    sizes = {each: {x.name: x.bytes for x in found.parts} for each, found in whole.items()}
+    other = {"ar": "dit", "dit": "ar"}[part]
+    learnt = sum(sizes[other].get(name, 0) for name in ("adapter", "optimizer", "average"))
+    assert sizes[part]["other half learns"] == learnt > 0
+    words = {word for remedy in needs.remedies for word in remedy.words}
+    assert {f"policy.{part}.gradient_checkpointing=true", "policy.quantization=4bit"} <= words
+    assert not any("offload" in word for word in words)
     assert needs.assumptions[-1].startswith("The other half is there with its weights")
     assert works
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from grpokit import Policy, UsageError
 from grpokit.errors import nearest
-from grpokit.plan import Job, Needs
+from grpokit.plan import Job, Needs, Part, Remedy
 from grpokit.registry.synonyms import hint
 from grpokit_glm_image import dit_plan, policy
 from grpokit_glm_image import plan as ar_plan
@@ -22,6 +22,8 @@ from grpokit_hf.models.quantized import Quantization, check_setting
 _COMMON = ("model", "size", "dtype", "quantization", "device", "revision", "local_files_only")
 _NOT_HERE = {"ar": ("edits", "offload"), "dit": ()}
 _HALVES = {"ar": GlmImageAR, "dit": GlmImageDiT}
+_PLANS = {"ar": ar_plan.plan, "dit": dit_plan.plan}
+_LEARNT = ("adapter", "optimizer", "average", "reference")  # parts of a plan that stay while the other half learns
 
 
 def halves(
@@ -84,7 +86,7 @@ def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
 
 
 def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
-    """The needs of a step of the half that `job` says: what that half alone needs.
+    """The needs of a step of the half that `job` says, and what the other one keeps meanwhile.
 
     Args:
         parameters: all of `halves`.
@@ -97,9 +99,24 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     name = job.policy or "ar"
     if name not in _HALVES:
         raise UsageError(f"There is no half '{name}'{nearest(name, _HALVES)}: glm-image gives {' and '.join(_HALVES)}.")
-    needs = (dit_plan if name == "dit" else ar_plan).plan(_all(name, parameters), job)
-    note = "The other half is there with its weights; what it trains, and its optimizer, are not counted."
-    return replace(needs, assumptions=(*needs.assumptions, note), remedies=())  # whose words are for one half alone
+    own, other = (_PLANS[half](_all(half, parameters), job) for half in (name, *(set(_HALVES) - {name})))
+    kept = sum(part.bytes for part in other.parts if part.name in _LEARNT)
+    note = "The other half is there with its weights, and with its adapter, optimizer, average and reference."
+    return Needs(
+        parts=(*own.parts, Part(name="other half learns", bytes=kept)),
+        works=own.works,
+        remedies=tuple(filter(None, (_of_half(remedy, name) for remedy in own.remedies))),
+        assumptions=(*own.assumptions, note),
+    )
+
+
+def _of_half(remedy: Remedy, half: str) -> Remedy | None:
+    """A remedy of a half as one of both; None if it is not offered here."""
+    (word,) = remedy.words
+    key = word.removeprefix("policy.").partition("=")[0]
+    if key in _NOT_HERE[half]:
+        return None
+    return remedy if key in _COMMON else replace(remedy, words=(word.replace("policy.", f"policy.{half}.", 1),))
 
 
 def _check_painting(parameters: Mapping[str, Any]) -> None:

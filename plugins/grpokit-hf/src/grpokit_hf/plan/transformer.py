@@ -245,8 +245,8 @@ class TokenWork:
     def launches(self) -> str:
         """What is assumed of the kernels of decoding."""
         return (
-            f"A step of decoding has {self.kernels} kernels a layer, each {REPLAY * 1e6:.1f} µs on top of what it reads; "
-            f"a draw has {self._draw_kernels}."
+            f"A step of decoding has {self.kernels} kernels a layer, each {REPLAY * 1e6} µs on top of what it reads. "
+            f"A draw has {self._draw_kernels}."
         )
 
     def forward(self) -> float:
