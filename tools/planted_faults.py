@@ -208,9 +208,9 @@ FAULTS = (
     ),
     Fault(
         "a frozen base in bf16 taken for fp32",
-        "training/checked_policy.py",
-        "any(is_low_precision(dtype)",
-        "all(is_low_precision(dtype)",
+        "training/devices.py",
+        "any(is_low_precision(p.dtype)",
+        "all(is_low_precision(p.dtype)",
         (FROZEN,),
     ),
     Fault(
@@ -998,8 +998,8 @@ FAULTS = (
     Fault(
         "a decoder that is told the time of the next step",
         f"{GLM}painter.py",
-        "timestep=time.to(latents.device).expand(rows) - 1",
-        "timestep=time.to(latents.device).expand(rows)",
+        "timestep=time.to(latents.device, non_blocking=True).expand(rows) - 1",
+        "timestep=time.to(latents.device, non_blocking=True).expand(rows)",
         (PAINTED,),
     ),
     Fault(

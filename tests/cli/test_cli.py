@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -976,3 +978,31 @@ def test_a_warning_is_one_line_without_code(call: Call, monkeypatch: pytest.Monk
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     call("plugins")
     assert warnings.formatwarning("no pad\n token", UserWarning, "policy.py", 3) == "warning: no pad token\n"
+
+
+@pytest.mark.parametrize(("own", "least", "most"), [({}, 0.0, 0.15), ({"OMP_WAIT_POLICY": "active"}, 0.25, 1.5)])
+def test_torchs_threads_sleep_between_products(own: dict[str, str], least: float, most: float) -> None:
+    """The processor time of a thread that waits, per second of the thread that works; a user's own choice stays."""
+    code = """
+import time
+from grpokit import cli
+try:
+    cli.main()
+except SystemExit:
+    import torch
+torch.set_num_threads(2)
+x = torch.ones(2**17)
+x + x
+begin, spent = time.thread_time(), time.process_time()
+while time.thread_time() < begin + 0.3:
+    x + x
+    pause = time.thread_time() + 0.003
+    while time.thread_time() < pause:
+        pass
+worked = time.thread_time() - begin
+print((time.process_time() - spent - worked) / worked)
+"""
+    given = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_", "KMP_"))} | own
+    command = [sys.executable, "-c", code, "--version"]
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+    assert least <= float(done.stdout.split()[-1]) < most
