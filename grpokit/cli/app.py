@@ -110,7 +110,8 @@ def is_first() -> bool:
 def main() -> None:
     """Entry point of the `grpokit` command: grpokit's own errors print one message and no traceback."""
     display.prepare()
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch reads it; threads that spin block a busy core
+    if "OMP_WAIT_POLICY" not in os.environ:  # torch's threads, which wait for each other, spin less on a busy machine
+        os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     warnings.formatwarning = _on_one_line
     sys.path.append(os.getcwd())  # so that a config can name `my_rewards:brightness` in a file beside it
     try:
