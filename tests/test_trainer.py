@@ -940,3 +940,13 @@ def test_activation_memory_on_cuda() -> None:
         del trainer
         gc.collect()
     assert peaks[1] < 1.05 * peaks[0] + 1
+
+
+def test_the_share_of_swallowed_updates_reads_the_step_of_any_optimizer() -> None:
+    """Which counts in a tensor, or in a plain number."""
+    trainer = make()
+    trainer.step()
+    expected = trainer.updates.metrics(2, print)
+    for state in trainer.updates.optimizer.state.values():
+        state["step"] = int(state["step"])
+    assert trainer.updates.metrics(2, print) == expected

@@ -177,7 +177,7 @@ class Updates:
         states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
         for state in (state for state in states if "exp_avg_sq" in state):  # a script may set another optimizer
             squares = local(state["exp_avg_sq"])
-            bound = epsilon**2 * (1 - beta ** state["step"].double())
+            bound = epsilon**2 * (1 - beta ** torch.as_tensor(state["step"], dtype=torch.float64))
             found = torch.stack([((squares > 0) & (squares <= bound)).sum(), (squares > 0).sum()])
             counts[is_sharded(state["exp_avg_sq"])] += found.to(self.device)
         parts = [counts[False].tolist(), *(self.team.gather(counts[True].tolist()) if self.sharded else [])]

@@ -24,6 +24,7 @@ from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
 from grpokit.errors import shown
 from grpokit_hf.diffusion.family import Family, Schedule, Size
+from grpokit_hf.diffusion.latents import painted
 from grpokit_hf.diffusion.trained_lora import LoraFile
 from grpokit_hf.tokens.reserved import OwnTokens
 
@@ -151,14 +152,8 @@ class PipelineFamily(Family):
 
     def pictures(self, latents: Tensor, size: Size) -> list[Image]:
         """See `Family`; a few at a time."""
-        vae = self.pipeline.vae
-        some = max(1, PIXELS_PER_PASS // (size[0] * size[1]))
-        pictures: list[Image] = []
-        with torch.no_grad(), self.as_loaded():
-            # All are started before the host waits for the first.
-            for pixels in [self.decoded(part, size) for part in latents.to(vae.dtype).split(some)]:
-                pictures += self.pipeline.image_processor.postprocess(pixels, output_type="pil")
-        return pictures
+        latents, processor = latents.to(self.pipeline.vae.dtype), self.pipeline.image_processor
+        return painted(latents, lambda part: self.decoded(part, size), processor, size=size, most=PIXELS_PER_PASS)
 
     def decoded(self, latents: Tensor, size: Size) -> Tensor:
         """Pixels [n, 3, H, W] of latents [n, ...]."""

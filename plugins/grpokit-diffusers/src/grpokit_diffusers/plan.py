@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,17 +48,14 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         adapter=0 if full else sum(p.numel() for p in policy.model.parameters() if p.requires_grad),
         stored=weights,
         parameters=parameters,
-        settings=FlowSettings.read(
-            **{name: parameters[name] for name in inspect.signature(FlowSettings.read).parameters}
-        ),
+        settings=FlowSettings.of(parameters),
         job=job,
         picture=picture,
         text=text,
         calls=2 if family.negative is not None and guidance > family.guidance else 1,
         number=number,
     )
-    height, width = parameters["size"]
-    pixels = max(height * width, min(job.group_size * height * width, PIXELS_PER_PASS))
+    decoded = {"size": parameters["size"], "pictures": job.group_size, "most": PIXELS_PER_PASS}
     parts = family.pipeline.components
     encoders = [part for name, part in parts.items() if name.startswith("text_encoder") and isinstance(part, nn.Module)]
     vae = parts["vae"]
@@ -73,7 +69,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
                 bytes=sum(stored(part, width=dtype.itemsize, quantization=quantization) for part in encoders),
             ),
             Part(name="autoencoder", bytes=dtype.itemsize * sum(p.numel() for p in vae.parameters())),
-            autoencoder(_second_width(vae.config), number=dtype.itemsize, pixels=pixels),
+            autoencoder(_second_width(vae.config), number=dtype.itemsize, **decoded),
         ),
         works=tuple(painting.works()),
         remedies=tuple(remedies(parameters)),

@@ -180,7 +180,7 @@ def bare(parameters: Mapping[str, Any]) -> PipelineFamily | None:
     Raises:
         UsageError: as of `DiffusersFlow`, where that is known without a model.
     """
-    FlowSettings.read(**{name: parameters[name] for name in inspect.signature(FlowSettings.read).parameters})
+    FlowSettings.of(parameters)
     names = ("model", "family", "dtype", "quantization", "device", "revision", "local_files_only")
     given = {name: parameters[name] for name in names}
     return prepare(**given, trains_base=parameters["lora"] is None).skeleton()

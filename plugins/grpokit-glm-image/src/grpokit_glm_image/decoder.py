@@ -22,13 +22,12 @@ from PIL.Image import Image, Resampling
 from torch import Tensor
 
 from grpokit import Prompt, Seeds, UsageError, knobs
-from grpokit.sampling import normals
 from grpokit_glm_image.grids import PIXELS, Grid, Target
 from grpokit_glm_image.painter import Painter, Told
+from grpokit_hf.diffusion.latents import noise
 from grpokit_hf.models.settings import read_settings
 
 TOKENS_PER_PASS = 2**15  # of the transformer: 8 pictures of 1024 x 1024, some 4 GB in the released model
-_BEHIND_THE_TOKENS = 2**40  # a row's earlier random numbers draw its tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,11 +214,8 @@ class Decoder:
         return [picture.resize((width, height), Resampling.LANCZOS) for picture in pictures]
 
     def noise(self, seeds: Tensor, height: int, width: int) -> Tensor:
-        """Noise [n, C, h, w], drawn on the device: for every batch the same, and for every device to a last bit."""
-        shape = self.painter.latent_shape((height, width))
-        seeds = seeds.to(self.painter.device, non_blocking=True)
-        flat = normals(seeds, math.prod(shape), start=_BEHIND_THE_TOKENS)
-        return flat.float().unflatten(1, shape)
+        """Noise [n, C, h, w] on the device."""
+        return noise(seeds, self.painter.latent_shape((height, width)), device=self.painter.device)
 
     def _clean(self, latents: Tensor, told: Told, settings: DecodeSettings) -> Tensor:
         """Latents [n, C, h, w] without noise, by the pipeline's own scheduler."""

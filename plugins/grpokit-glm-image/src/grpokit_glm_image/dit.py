@@ -169,27 +169,18 @@ class GlmImageDiT(FlowPolicy):
         painting_settings(token_sets=token_sets, temperature=temperature, top_p=top_p, **settings)  # before weights
         check_setting(quantization, trains_base=lora is None)
         sampling = SamplerSettings(temperature=temperature, top_p=top_p)
+        loading: dict[str, Any] = {
+            "dtype": dtype,
+            "quantization": quantization,
+            "device": device,
+            "revision": revision,
+            "local_files_only": local_files_only,
+        }
         if isinstance(model, GlmImageAR):
-            _check_shared(
-                model,
-                size,
-                dtype=dtype,
-                quantization=quantization,
-                device=device,
-                revision=revision,
-                local_files_only=local_files_only,
-            )
+            _check_shared(model, size, **loading)
             encoder, self.loaded, changes = model.encoder, model.loaded, lambda: model.writer.changes
         else:
-            prepared = prepare(
-                model,
-                size=size,
-                dtype=dtype,
-                quantization=quantization,
-                device=device,
-                revision=revision,
-                local_files_only=local_files_only,
-            )
+            prepared = prepare(model, size=size, **loading)
             encoder, changes = prepared.encoder(check_size(size), edits=False), lambda: 0
             self.loaded = prepared.load()
             self.loaded.ar.requires_grad_(False)

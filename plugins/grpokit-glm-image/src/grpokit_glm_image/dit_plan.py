@@ -66,13 +66,13 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         number=paints_in,
     )
     around = count(skeleton.vae) + count(skeleton.text_encoder)
-    pixels = max(size[0] * size[1], min(job.group_size * size[0] * size[1], PIXELS_PER_PASS))
+    decoded: dict[str, Any] = {"size": size, "pictures": job.group_size, "most": PIXELS_PER_PASS}
     return Needs(
         parts=(
             *painting.parts(),
             Part(name="writing half", bytes=stored(skeleton.ar, width=writes_in, quantization=quantization)),
             Part(name="autoencoder", bytes=paints_in * around),
-            autoencoder(skeleton.vae.config.block_out_channels[1], number=paints_in, pixels=pixels),
+            autoencoder(skeleton.vae.config.block_out_channels[1], number=paints_in, **decoded),
         ),
         works=tuple(painting.works()),
         remedies=tuple(remedies(parameters)),

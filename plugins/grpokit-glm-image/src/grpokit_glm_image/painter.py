@@ -28,6 +28,7 @@ from grpokit.builtin.quotes import quoted
 from grpokit.images import to_rgb
 from grpokit_glm_image.grids import PIXELS
 from grpokit_hf.diffusion.family import Family, Schedule, Size
+from grpokit_hf.diffusion.latents import painted
 
 _FINE = 16  # pixels of a picture's side, for one token of the transformer
 PIXELS_PER_PASS = 2**16  # of the autoencoder: more at a time take more memory, and no less time
@@ -155,14 +156,13 @@ class Painter(Family):
         """Pictures of latents [n, C, h, w], a few at a time."""
         vae = self._pipeline.vae
         mean, std = self._scale()
-        some = max(1, PIXELS_PER_PASS // (size[0] * size[1]))
-        pictures: list[Image] = []
-        with torch.no_grad(), self._as_loaded():
-            parts = (latents.to(vae.dtype) * std + mean).split(some)
-            # All are started before the host waits for the first.
-            for pixels in [vae.decode(part, return_dict=False)[0] for part in parts]:
-                pictures += self._pipeline.image_processor.postprocess(pixels, output_type="pil")
-        return pictures
+
+        def decode(latents: Tensor) -> Tensor:
+            pixels: Tensor = vae.decode(latents * std + mean, return_dict=False)[0]
+            return pixels
+
+        processor = self._pipeline.image_processor
+        return painted(latents.to(vae.dtype), decode, processor, size=size, most=PIXELS_PER_PASS)
 
     def _pass(self, latents: Tensor, time: Tensor, told: Told, *, conditional: bool) -> Tensor:
         """Velocities of latents [n, C, h, w], with or without what they are told."""

@@ -25,10 +25,10 @@ from grpokit import flow
 from grpokit.errors import UsageError, one_line
 from grpokit.policy import Policy, joined
 from grpokit.reference import swapped
-from grpokit.sampling import normals
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Sample, Seeds, Trace
 from grpokit_hf.diffusion.adapters import add_adapter
 from grpokit_hf.diffusion.family import Family, Schedule, Size
+from grpokit_hf.diffusion.latents import noise
 from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.diffusion.trained_lora import continue_lora, find_lora
 from grpokit_hf.models.adapters import AdapterSettings, inner
@@ -38,7 +38,6 @@ from grpokit_hf.models.references import Base, Reference, Twin
 from grpokit_hf.models.weights import load_weights, tensors_of
 
 _ASK = Ask()
-_BEHIND_ALL_ELSE = 2**40  # the earlier random numbers of a seed draw tokens, where a pipeline has such
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,15 +357,4 @@ class FlowPolicy(Policy):
         return flow.Kernel(x_coef=own.x_coef[k], v_coef=own.v_coef[k], std=own.std[k])
 
     def _noise(self, seeds: Tensor, index: int, size: Size) -> Tensor:
-        """Noise [n, ...], drawn on the device: for every batch the same, and for every device to a last bit.
-
-        Args:
-            seeds: [n].
-            index: 0 for where a path begins, 1 + k for step k.
-        """
-        shape = self.family.latent_shape(size)
-        count = math.prod(shape)
-        seeds = seeds.to(self.device, non_blocking=True)
-        flat = normals(seeds, count, start=_BEHIND_ALL_ELSE + index * count).float()
-        noise: Tensor = flat.unflatten(1, shape)
-        return noise
+        return noise(seeds, self.family.latent_shape(size), index=index, device=self.device)

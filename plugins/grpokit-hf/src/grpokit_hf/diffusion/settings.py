@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,11 @@ class FlowSettings:
     window: Window
     adapter: AdapterSettings | None
     average: Average | None
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> FlowSettings:
+        """The settings of all parameters of a policy, as `read`."""
+        return cls.read(**{name: parameters[name] for name in inspect.signature(cls.read).parameters})
 
     @classmethod
     def read(

@@ -6,6 +6,7 @@ Under an adapter they stay as they are (QLoRA). Without one, an optimizer would 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -156,7 +157,7 @@ def steady(model: nn.Module) -> None:
 
     On a CPU, a 4-bit layer would pack its weights into another form, rounded again, through which no gradient flows.
     """
-    if importlib.util.find_spec("bitsandbytes") is None:
+    if "bitsandbytes" not in sys.modules:  # so no layer can be of it
         return
     from bitsandbytes.nn import Linear4bit, Linear8bitLt
 

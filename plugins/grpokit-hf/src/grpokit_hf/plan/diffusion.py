@@ -175,14 +175,18 @@ class FlowWork:
         )
 
 
-def autoencoder(width: int, *, number: int, pixels: int) -> Part:
+def autoencoder(width: int, *, number: int, size: tuple[int, int], pictures: int, most: int) -> Part:
     """The feature maps of an autoencoder while it makes pictures.
 
     Args:
         width: its second one, counted from the picture.
         number: bytes of a number.
-        pixels: of the pictures that are decoded together.
+        size: height and width of a picture.
+        pictures: that there are.
+        most: pixels that are decoded at a time, as of `painted`.
     """
+    own = size[0] * size[1]
+    pixels = max(own, min(pictures * own, most))
     return Part(name="activations", bytes=number * MAPS * width * pixels, moments=("decode",))
 
 

@@ -58,9 +58,7 @@ def rms_norms(modules: Iterable[Any]) -> Iterator[tuple[Any, float]]:
         eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
         if not isinstance(eps, float) or [name for name, _ in norm.named_parameters()] != ["weight"]:
             continue
-        width = len(norm.weight)
-        weight = norm.weight.float()
-        if _computes(norm, width, partial(rms_norm, normalized_shape=[width], weight=weight, eps=eps)):
+        if _computes(norm, len(norm.weight), partial(_normed, norm, eps)):
             yield norm, eps
 
 
@@ -72,6 +70,10 @@ def gated_mlps(model: nn.Module) -> Iterator[Any]:
         width = getattr(mlp.gate_proj, "in_features", None)
         if width is not None and _computes(mlp, width, partial(_gate, mlp)):
             yield mlp
+
+
+def _normed(norm: Any, eps: float, x: Tensor) -> Tensor:
+    return rms_norm(x, norm.weight.shape, norm.weight.float(), eps)
 
 
 def _gate(mlp: Any, x: Tensor) -> Tensor:
