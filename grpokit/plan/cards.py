@@ -45,100 +45,36 @@ class Card:
         return self.memory * USABLE
 
 
-CARDS = (
+_AMPERE = "NVIDIA Ampere GA102 GPU Architecture, whitepaper, appendix "
+_ROWS: tuple[tuple[str, float, float, float, float, bool, str, str], ...] = (
+    # name, GiB, GB/s, TFLOP/s in bf16 and fp32, whether it is listed, what --gpu calls it, source
+    ("RTX 3090", 24, 936, 71, 35.6, False, "3090 rtx3090", _AMPERE + "A"),
+    ("RTX 4090", 24, 1008, 165.2, 82.6, True, "4090 rtx4090 24gb",
+     "NVIDIA Ada GPU Architecture, whitepaper, appendix A"),
+    ("RTX 5090", 32, 1792, 209.5, 104.8, True, "5090 rtx5090 32gb",
+     "NVIDIA RTX Blackwell GPU Architecture, whitepaper, appendix A"),
+    ("L40S", 48, 864, 362, 91.6, True, "l40s l40s48gb 48gb", "NVIDIA L40S data sheet"),
+    ("RTX A6000", 48, 768, 154.8, 38.7, False, "a6000 rtxa6000", _AMPERE + "C"),
+    ("A100 40GB", 40, 1555, 312, 19.5, True, "a100 a10040gb 40gb", "NVIDIA A100 data sheet, SXM"),
+    ("A100 80GB", 80, 2039, 312, 19.5, True, "a100 a10080gb", "NVIDIA A100 data sheet, SXM"),
+    ("H100 80GB", 80, 3350, 989, 67, True, "h100 h10080gb 80gb", "NVIDIA H100 data sheet, SXM"),
+    ("H200 141GB", 141, 4800, 989, 67, True, "h200 h200141gb 141gb", "NVIDIA H200 data sheet, SXM"),
+    ("B200", 180, 8000, 2250, 80, False, "b200 b200180gb 180gb",
+     "NVIDIA Blackwell Architecture, technical brief, HGX B200; NVIDIA DGX B200 data sheet"),
+)  # fmt: skip
+
+CARDS = tuple(
     Card(
-        name="RTX 3090",
-        memory=24 * GIB,
-        bandwidth=936e9,
-        bf16=71e12,
-        fp32=35.6e12,
-        source="NVIDIA Ampere GA102 GPU Architecture, whitepaper, appendix A",
-        names=("3090", "rtx3090"),
-        listed=False,
-    ),
-    Card(
-        name="RTX 4090",
-        memory=24 * GIB,
-        bandwidth=1.008e12,
-        bf16=165.2e12,
-        fp32=82.6e12,
-        source="NVIDIA Ada GPU Architecture, whitepaper, appendix A",
-        names=("4090", "rtx4090", "24gb"),
-    ),
-    Card(
-        name="RTX 5090",
-        memory=32 * GIB,
-        bandwidth=1.792e12,
-        bf16=209.5e12,
-        fp32=104.8e12,
-        source="NVIDIA RTX Blackwell GPU Architecture, whitepaper, appendix A",
-        names=("5090", "rtx5090", "32gb"),
-    ),
-    Card(
-        name="L40S",
-        memory=48 * GIB,
-        bandwidth=864e9,
-        bf16=362e12,
-        fp32=91.6e12,
-        source="NVIDIA L40S data sheet",
-        names=("l40s", "l40s48gb", "48gb"),
-    ),
-    Card(
-        name="RTX A6000",
-        memory=48 * GIB,
-        bandwidth=768e9,
-        bf16=154.8e12,
-        fp32=38.7e12,
-        source="NVIDIA Ampere GA102 GPU Architecture, whitepaper, appendix C",
-        names=("a6000", "rtxa6000"),
-        listed=False,
-    ),
-    Card(
-        name="A100 40GB",
-        memory=40 * GIB,
-        bandwidth=1.555e12,
-        bf16=312e12,
-        fp32=19.5e12,
-        source="NVIDIA A100 data sheet, SXM",
-        names=("a100", "a10040gb", "40gb"),
-    ),
-    Card(
-        name="A100 80GB",
-        memory=80 * GIB,
-        bandwidth=2.039e12,
-        bf16=312e12,
-        fp32=19.5e12,
-        source="NVIDIA A100 data sheet, SXM",
-        names=("a100", "a10080gb"),
-    ),
-    Card(
-        name="H100 80GB",
-        memory=80 * GIB,
-        bandwidth=3.35e12,
-        bf16=989e12,
-        fp32=67e12,
-        source="NVIDIA H100 data sheet, SXM",
-        names=("h100", "h10080gb", "80gb"),
-    ),
-    Card(
-        name="H200 141GB",
-        memory=141 * GIB,
-        bandwidth=4.8e12,
-        bf16=989e12,
-        fp32=67e12,
-        source="NVIDIA H200 data sheet, SXM",
-        names=("h200", "h200141gb", "141gb"),
-    ),
-    Card(
-        name="B200",
-        memory=180 * GIB,
-        bandwidth=8e12,
-        bf16=2250e12,
-        fp32=80e12,
-        source="NVIDIA Blackwell Architecture, technical brief, HGX B200; NVIDIA DGX B200 data sheet",
-        names=("b200", "b200180gb", "180gb"),
-        listed=False,
-    ),
+        name=name,
+        memory=memory * GIB,
+        bandwidth=bandwidth * 1e9,
+        bf16=bf16 * 1e12,
+        fp32=fp32 * 1e12,
+        source=source,
+        names=tuple(names.split()),
+        listed=listed,
+    )
+    for name, memory, bandwidth, bf16, fp32, listed, names, source in _ROWS
 )
 
 
