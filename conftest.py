@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+from types import ModuleType
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
@@ -26,6 +28,14 @@ def _quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Non
 def device(request: pytest.FixtureRequest) -> str:
     """Where a test computes."""
     return str(request.param)
+
+
+@pytest.fixture
+def rehearsal() -> ModuleType:
+    """The rehearsal GPU of `make gpu`; what it alone can tell is not asked of a real one."""
+    if "rehearsal" not in sys.modules:
+        pytest.skip("asks the rehearsal GPU alone")
+    return sys.modules["rehearsal"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

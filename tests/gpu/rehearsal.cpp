@@ -185,12 +185,12 @@ Graph* capture = nullptr;
 bool waits_are_errors = false;
 py::object* listener = nullptr;
 
-void wait(const std::string& what, int64_t bytes) {
+void wait(const std::string& what) {
   TORCH_CHECK(capture == nullptr, "CUDA error: operation not permitted when stream is capturing: ", what);
   TORCH_CHECK(!waits_are_errors, "called a synchronizing CUDA operation: ", what);
   if (listener == nullptr || !Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
-  (*listener)(what, bytes);
+  (*listener)(what);
 }
 
 // ---- One operator: CUDA tensors as CPU tensors over the same memory, and back
@@ -327,13 +327,13 @@ void wait_for_indices(const std::string& name, const Stack& stack, size_t first)
   bool masked = false;
   for (std::optional<Tensor> index : stack[first + 1].toOptionalTensorList()) {
     if (!index || !index->defined()) continue;
-    if (index->device().is_cpu()) wait(name + " with an index on the CPU", index->nbytes());
+    if (index->device().is_cpu()) wait(name + " with an index on the CPU");
     masked = masked || index->scalar_type() == at::kBool || index->scalar_type() == at::kByte;
   }
   if (!masked) return;
   const Tensor values = stack[first + 2].toTensor();
-  if (values.numel() > 1) wait(name + " with a mask", 0);
-  else if (values.is_cuda()) wait(name + " with a number on the GPU", 0);
+  if (values.numel() > 1) wait(name + " with a mask");
+  else if (values.is_cuda()) wait(name + " with a number on the GPU");
 }
 
 void launch(const c10::OperatorHandle& op, Stack* stack) {
@@ -355,8 +355,8 @@ void launch(const c10::OperatorHandle& op, Stack* stack) {
   }
   TORCH_CHECK(!(on_gpu && on_host), "Expected all tensors to be on the same device, but found at least two devices, "
               "cuda:0 and cpu! (", name, ")");
-  if (WAITING.count(name)) wait(name, 0);
-  if (name == "aten::repeat_interleave.Tensor" && stack->back().isNone()) wait(name + " without output_size", 0);
+  if (WAITING.count(name)) wait(name);
+  if (name == "aten::repeat_interleave.Tensor" && stack->back().isNone()) wait(name + " without output_size");
   if (name == "aten::_index_put_impl_") wait_for_indices(name, *stack, first);
   ++launches;
   Stack given;
@@ -385,9 +385,9 @@ void copy(const c10::OperatorHandle& op, Stack* stack) {
     ++launches;
   } else if (to.is_cuda()) {
     TORCH_CHECK(capture == nullptr, "A copy from the host inside a capture reads the host's memory at each replay.");
-    if (blocking) wait("copy to the GPU", from.nbytes());
+    if (blocking) wait("copy to the GPU");
   } else if (blocking || !is_pinned(to.storage().data())) {
-    wait("copy to the host", from.nbytes());
+    wait("copy to the host");
   }
   copy_into(to, from);
   if (capture) capture->launches.push_back({op, {to, from, !blocking}, {to}});

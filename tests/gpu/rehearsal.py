@@ -113,7 +113,7 @@ def _with_cpu_scalars() -> set[str]:
     return {f"aten::{block.split('(')[0]}" for block in blocks if "device_check: NoCheck" in block}
 
 
-def _waited(what: str, size: int) -> None:
+def _waited(what: str) -> None:
     """Count a wait at the innermost line of grpokit's own that led to it."""
     if not _counts:
         return
@@ -146,7 +146,7 @@ class _Event:
         return True
 
     def synchronize(self) -> None:
-        _waited("Event.synchronize", 0)
+        _waited("Event.synchronize")
 
 
 class _Stream:
@@ -170,7 +170,7 @@ class _Stream:
         return True
 
     def synchronize(self) -> None:
-        _waited("Stream.synchronize", 0)
+        _waited("Stream.synchronize")
 
 
 def _replace_cuda(torch: Any, extension: Any) -> None:
@@ -212,7 +212,7 @@ def _replace_cuda(torch: Any, extension: Any) -> None:
     functions = {
         **{name: lambda *given, answer=answer, **options: answer for name, answer in answers.items()},
         "_lazy_call": lambda call, **options: call(),
-        "synchronize": lambda device=None: _waited("torch.cuda.synchronize", 0),
+        "synchronize": lambda device=None: _waited("torch.cuda.synchronize"),
         "memory_stats": statistics,
         "memory_allocated": lambda device=None: extension.used(),
         "memory_reserved": lambda device=None: extension.used(),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -120,12 +119,9 @@ WAITS = {
 
 
 @pytest.mark.parametrize("preset", WAITS)
-def test_a_step_waits_seldom(preset: str, tmp_path: Path) -> None:
-    if "rehearsal" not in sys.modules:
-        pytest.skip("counts on the rehearsal GPU alone")
-    counted: Callable[[], Any] = sys.modules["rehearsal"].counted
+def test_a_step_waits_seldom(preset: str, tmp_path: Path, rehearsal: ModuleType) -> None:
     totals, lines = [], []
-    with counted() as count:
+    with rehearsal.counted() as count:
 
         def note(report: Any) -> None:
             totals.append(count.waits.total())
@@ -147,11 +143,9 @@ def test_a_step_waits_seldom(preset: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("preset", "most"), [("lm-arithmetic", 154), ("glm-image-tiny", 111)])
 def test_a_captured_step_of_decoding_launches_few_kernels(
-    preset: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    preset: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rehearsal: ModuleType
 ) -> None:
     """Of 3 and of 2 layers; each takes at least 2 microseconds for each token."""
-    if "rehearsal" not in sys.modules:
-        pytest.skip("counts on the rehearsal GPU alone")
     launches: list[int] = []
     end = torch.cuda.CUDAGraph.capture_end
 

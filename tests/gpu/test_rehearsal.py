@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,11 +15,9 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
-def gpu() -> Any:
-    """The rehearsal's module."""
-    if "rehearsal" not in sys.modules:
-        pytest.skip("asks the rehearsal GPU alone")
-    return sys.modules["rehearsal"]
+def gpu(rehearsal: ModuleType) -> ModuleType:
+    """Every test here asks it."""
+    return rehearsal
 
 
 def test_tensors_of_two_devices_do_not_meet() -> None:

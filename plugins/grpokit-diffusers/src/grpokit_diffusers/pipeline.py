@@ -116,7 +116,7 @@ def prepare(
         there = _fetched(files, [*_LIGHT, *(f"{part}/*.safetensors" for part in index.parts)]) or folder
         check_parts(there, index)
         try:
-            with progress_bars(f"load {name}"), _no_bar_of_parts():
+            with progress_bars(f"load {name}"), _no_bar_of_parts(), dtypes.default_kept():
                 pipeline = DiffusionPipeline.from_pretrained(there, dtype=weights, local_files_only=True, **without)
         except torch.OutOfMemoryError:
             raise

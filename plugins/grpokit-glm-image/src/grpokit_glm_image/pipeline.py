@@ -185,7 +185,7 @@ def prepare(
         place = _fetched(files, _HEAVY) or folder
         check_weights(place)
         kind = _kind(edits=edits)
-        with progress_bars(f"load {name}"):
+        with progress_bars(f"load {name}"), dtypes.default_kept():
             at_once = None if device == "cpu" or quantization else {"": device}  # quantised ones come layer by layer
             writer = _read(kind, place / WRITER, files, writes_in, device_map=at_once)
             if quantization:  # before the other half is read

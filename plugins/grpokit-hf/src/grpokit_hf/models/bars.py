@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from huggingface_hub import constants
 from transformers.utils import logging
 
@@ -20,12 +19,9 @@ _SHOWN: set[str] = set()
 def progress_bars(what: str) -> Iterator[None]:
     """Inside the context, transformers shows its bars where they are of use; HF_HUB_DISABLE_PROGRESS_BARS goes first.
 
-    Behind it, torch's default type is what it was, which diffusers changes for good where a model cannot be built.
-
     Args:
         what: is done here; the second time it has no bar.
     """
-    dtype = torch.get_default_dtype()
     able = constants.HF_HUB_DISABLE_PROGRESS_BARS is None and logging.is_progress_bar_enabled()
     hidden = able and (what in _SHOWN or not sys.stderr.isatty())
     _SHOWN.add(what)
@@ -34,6 +30,5 @@ def progress_bars(what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        torch.set_default_dtype(dtype)
         if hidden:
             logging.enable_progress_bar()

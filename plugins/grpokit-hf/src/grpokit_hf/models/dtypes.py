@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -59,6 +61,16 @@ def chosen(name: str, own: object, *, trains_base: bool, device: str) -> torch.d
         )
         return torch.float32
     return asked
+
+
+@contextmanager
+def default_kept() -> Iterator[None]:
+    """Behind it, torch's default type is what it was: diffusers changes it for good where a model cannot be built."""
+    before = torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def cpu_has_bfloat16() -> bool:
