@@ -39,7 +39,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     dtype = dtypes.chosen(parameters["dtype"], torch.bfloat16, trains_base=False, device="cuda")
     number = 4 if full and parameters["dtype"] == "auto" else dtype.itemsize
     weights = stored(family.transformer, width=number, quantization=quantization)
-    policy = around(family, parameters)
+    policy, settings = around(family, parameters), FlowSettings.of(parameters)
     guidance = family.guidance if parameters["guidance"] is None else parameters["guidance"]
     picture = family.tokens(parameters["size"]) * (1 + family.sources)
     text = family.text_tokens or job.prompt_tokens or _PROMPT
@@ -48,7 +48,10 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         adapter=0 if full else sum(p.numel() for p in policy.model.parameters() if p.requires_grad),
         stored=weights,
         parameters=parameters,
-        settings=FlowSettings.of(parameters),
+        window=settings.window.width,
+        before=settings.before if parameters["shared_noise"] else 0.0,
+        continued=settings.adapter is not None and settings.adapter.adapter is not None,
+        averaged=settings.average is not None,
         job=job,
         picture=picture,
         text=text,

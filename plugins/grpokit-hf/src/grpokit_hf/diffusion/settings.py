@@ -32,6 +32,13 @@ class FlowSettings:
     adapter: AdapterSettings | None
     average: Average | None
 
+    @property
+    def before(self) -> float:
+        """How many steps come before the window, on average."""
+        if self.window.start == "random":
+            return max(0, int(self.window.share * self.able) - self.window.width) / 2
+        return (self.able - self.window.width) / 2
+
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> FlowSettings:
         """The settings of all parameters of a policy, as `read`."""

@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeAlias
 from torch import nn
 
 from grpokit.plan import Job, Part, Remedy, Work
-from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.plan.counting import QUANTISE
 
 MFU = 0.40  # share of a card's FLOP/s: GLM-Image's 20 steps with guidance at 1024 x 1024 took 5.8 s on an H100
@@ -77,10 +76,13 @@ class FlowWork:
     Attributes:
         transformer: with its adapter, if there is one.
         adapter: weights of the adapter; 0 if the transformer's own are trained.
+        continued: whether the adapter was trained before, so that a reference needs a copy of it.
+        averaged: whether an average of what trains is kept.
         stored: bytes of the transformer's weights, an adapter aside.
         parameters: of the policy: those of `FlowPolicy` and `gradient_checkpointing`.
-        settings: of the same.
         job: the step.
+        window: decided steps of a sample.
+        before: steps in front of these that a group takes together.
         picture: tokens of a picture, and of pictures that go through the layers with it.
         text: tokens of the text.
         calls: of the transformer for a velocity: two where guidance needs a second.
@@ -89,10 +91,13 @@ class FlowWork:
 
     transformer: nn.Module
     adapter: int
+    continued: bool
+    averaged: bool
     stored: float
     parameters: Mapping[str, Any]
-    settings: FlowSettings
     job: Job
+    window: int
+    before: float
     picture: int
     text: int = 0
     calls: int = 1
@@ -101,11 +106,11 @@ class FlowWork:
     @property
     def _rows(self) -> int:
         """The most pictures in a pass with gradient, which are of one group."""
-        return min(self.job.micro_batch(self.settings.window.width)[0], self.job.group_size)
+        return min(self.job.micro_batch(self.window)[0], self.job.group_size)
 
     @property
     def _trains(self) -> str:
-        return "full" if self.settings.adapter is None else "lora"
+        return "lora" if self.adapter else "full"
 
     @property
     def _full_precision(self) -> bool:
@@ -114,14 +119,14 @@ class FlowWork:
     def parts(self) -> list[Part]:
         """The memory of the transformer and of its adapter, and of passes."""
         own = sum(p.numel() for p in self.transformer.parameters()) - self.adapter
-        trained, settings = self.adapter or own, self.settings
-        copied = own if settings.adapter is None else self.adapter if settings.adapter.adapter is not None else 0
+        trained = self.adapter or own
+        copied = 0 if self.adapter and not self.continued else trained
         return [
             Part(name="weights", bytes=self.stored),
             Part(name="adapter", bytes=4 * self.adapter),
             Part(name="optimizer", bytes=8 * trained),
             Part(name="gradients", bytes=4 * trained, moments=("train",)),
-            Part(name="average", bytes=4 * trained if settings.average else 0),
+            Part(name="average", bytes=4 * trained if self.averaged else 0),
             Part(name="reference", bytes=4 * copied if self.job.reference else 0),
             Part(name="activations", bytes=self._live(self.job.group_size), moments=("rollout",)),
             Part(name="activations", bytes=self._live(self._rows), moments=("score",)),
@@ -146,14 +151,10 @@ class FlowWork:
 
     def works(self) -> list[Work]:
         """Its time."""
-        steps, window, job = self.parameters["steps"], self.settings.window, self.job
-        before = 0.0
-        if self.parameters["shared_noise"]:  # steps that a group takes together
-            last = max(0, int(window.share * self.settings.able) - window.width)
-            before = last / 2 if window.start == "random" else (self.settings.able - window.width) / 2
-        forwards = job.prompts * before + job.rows * (steps - before)
-        scored = job.rows * window.width
-        backward = 3 if self.settings.adapter is None else 2
+        job = self.job
+        forwards = job.prompts * self.before + job.rows * (self.parameters["steps"] - self.before)
+        scored = job.rows * self.window
+        backward = 2 if self.adapter else 3
         again = 1 if self.parameters["gradient_checkpointing"] else 0
         works = [self._work("rollout", forwards), self._work("train", job.passes * scored * (backward + again))]
         if job.old_pass(exact=self._full_precision):
