@@ -40,7 +40,7 @@ KEPT: Kept = {  # of a layer with four norms, measured on a CPU as docs/memory.m
     ("bf16", "lora"): (40, 10, 8),
 }
 
-_KERNELS = 75  # of a layer of the autoregressive half, counted in a recorded step of decoding
+_KERNELS = 47  # of a layer of the autoregressive half, counted in a recorded step of decoding
 _FINE = 16  # pixels of a picture's side, for one token of the diffusion transformer
 _PROMPT = 100  # tokens, if nobody says how many
 

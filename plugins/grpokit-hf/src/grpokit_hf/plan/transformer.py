@@ -17,9 +17,9 @@ _ADAMW = 28  # bytes per weight that a step reads and writes: weight, gradient a
 _CHUNK = 1024  # tokens whose logits exist at a time
 _COPIES = 3  # of these logits, at most
 _LOGIT_PASSES = 6  # how often a draw reads or writes the logits
-_KERNELS = 57  # of a layer of Llama or Qwen2, counted in a recorded step of decoding; a backward pass has twice as many
+_KERNELS = 43  # of a layer of Llama or Qwen2, counted in a recorded step of decoding; a backward pass has twice as many
 _DRAW_KERNELS, _CUT_KERNELS = 50, 25  # of a token's draw, outside the graph; the latter for top_p; counted likewise
-_ADAPTER_KERNELS = 18  # three for each of six projections
+_ADAPTER_KERNELS = 36  # six for each of six projections: two products, a scale, a sum and two casts
 
 Kept: TypeAlias = Mapping[tuple[str, str], tuple[int, int, int]]
 """How it is computed, and what trains -> bytes per token that a layer keeps: of H, M and K."""
