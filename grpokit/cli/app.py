@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import time
@@ -113,6 +114,8 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:  # torch's threads, which wait for each other, spin less on a busy machine
         os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     warnings.formatwarning = _on_one_line
+    # peft imports bitsandbytes, which on some CPUs names a missing product that `quantized.steady` keeps it from using.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(lambda record: "gemm_4bit_forward" not in record.msg)
     sys.path.append(os.getcwd())  # so that a config can name `my_rewards:brightness` in a file beside it
     try:
         app()
