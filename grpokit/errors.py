@@ -93,6 +93,19 @@ def address(page: str) -> str:
     return f"{site.rstrip('/')}/{name}/{anchor and f'#{anchor}'}"
 
 
+def require(package: str, *, least: str, what: str) -> None:
+    """Refuse what needs an optional package, unless it is installed in the version `least` or a later one."""
+    import importlib.metadata
+    import importlib.util
+
+    from packaging.version import Version
+
+    if not importlib.util.find_spec(package) or Version(importlib.metadata.version(package)) < Version(least):
+        raise UsageError(
+            f"{what} needs {package} {least} or later, which is not installed. Run: pip install '{package}>={least}'"
+        )
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return `" (did you mean 'x'?)"` for the choice at most two letters away from `name`, or an empty string.
 

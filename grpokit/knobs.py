@@ -33,6 +33,7 @@ Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
 BelowOne: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 AboveOne: TypeAlias = Annotated[float, Gt(1)]
 
+Optimizer: TypeAlias = Literal["adamw", "adamw_8bit", "paged_adamw_8bit"]
 Schedule: TypeAlias = Literal["constant", "linear", "cosine"]
 Precision: TypeAlias = Literal["no", "bf16", "fp16"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
@@ -66,6 +67,8 @@ class TrainerSettings:
         rollout_batch_size: the most rows drawn at a time; None draws all at once.
         updates_per_rollout: passes over a rollout.
         minibatches: optimizer steps per pass, each on an equal share of the groups.
+        optimizer: "adamw"; "adamw_8bit": with averages of 8 bits, by bitsandbytes; "paged_adamw_8bit": the same, and
+            they go to the CPU where a GPU's memory runs out.
         learning_rate: of AdamW, after the warm-up.
         warmup_steps: optimizer steps over which the rate rises linearly from 0.
         schedule: "constant", or "linear" or "cosine" down to 0 over all steps.
@@ -98,6 +101,7 @@ class TrainerSettings:
     rollout_batch_size: Count | None = None
     updates_per_rollout: Count = 1
     minibatches: Count = 1
+    optimizer: Optimizer = "adamw"
     learning_rate: Positive = 5e-6
     warmup_steps: Whole = 0
     schedule: Schedule = "constant"
@@ -141,7 +145,7 @@ class TrainerSettings:
         """Refuse numbers that do not fit together.
 
         Raises:
-            UsageError: too many rows a step, or minibatches that do not divide the prompts.
+            UsageError: too many rows a step, minibatches that do not divide the prompts, or a too small epsilon.
         """
         rows = self.prompts_per_step * self.group_size
         if rows > 10_000_000:
@@ -150,6 +154,11 @@ class TrainerSettings:
             raise UsageError(
                 f"minibatches={self.minibatches} does not divide prompts_per_step={self.prompts_per_step}: every "
                 "optimizer step takes the same number of whole groups."
+            )
+        if self.optimizer != "adamw" and self.adam_epsilon < 1e-8:
+            raise UsageError(
+                f"adam_epsilon={self.adam_epsilon:g} is too small for optimizer '{self.optimizer}', which rounds small "
+                "averages to 0: weights without gradient would jump. Set at least 1e-8, or leave optimizer out."
             )
 
 

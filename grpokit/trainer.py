@@ -118,7 +118,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             sharding=self.sharding,
             needs_reference=self.objective.needs_reference,
         )
-        self.updates = Updates(parameters, self, self.torch_device, self.team)
+        self.updates = Updates(parameters, self, self.torch_device, self.team, self.policy.modules())
         self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self.sizes = Sizes(self)
         self._gradient = Gradient(
@@ -313,7 +313,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             trackers=self.trackers,
         )
         knobs.check(self)
-        fsdp2.check(self.sharding, self.mixed_precision)
+        fsdp2.check(self.sharding, self.mixed_precision, self.optimizer)
         trained = [term for term in self.terms if not term.monitor]
         if not trained:
             raise UsageError("Every reward has the weight 0, so all are monitors and none is trained on.")

@@ -357,11 +357,15 @@ FAULTS = (
         (BY_HAND,),
     ),
     Fault(
-        "no weight decay", "training/updates.py", "weight_decay=settings.weight_decay", "weight_decay=0.0", (BY_HAND,)
+        "no weight decay",
+        "training/optimizers.py",
+        '"weight_decay": settings.weight_decay',
+        '"weight_decay": 0.0',
+        (BY_HAND,),
     ),
     Fault(
         "weight decay as part of the gradient",
-        "training/updates.py",
+        "training/optimizers.py",
         "torch.optim.AdamW(",
         "torch.optim.Adam(",
         (BY_HAND,),

@@ -10,7 +10,7 @@ from grpokit.registry.synonyms import PARAMETERS
 
 _KEYS = {
     "trainer.learning_rate": "lr unet_lr train_learning_rate",
-    "trainer.learning_rate trainer.weight_decay": "optimizer",
+    "trainer.optimizer": "optim optimizer_name optimizer_type",
     "trainer.weight_decay": "wd adam_weight_decay",
     "trainer.schedule": "lr_scheduler lr_scheduler_type scheduler",
     "trainer.warmup_steps": "lr_warmup_steps num_warmup_steps warmup warmup_ratio",

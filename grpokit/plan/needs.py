@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from grpokit.errors import PluginError
-from grpokit.knobs import Precision, TrainerSettings
+from grpokit.knobs import Optimizer, Precision, TrainerSettings
 
 Moment: TypeAlias = Literal["rollout", "decode", "score", "train"]
 """The stretches of a step that hold different things in memory."""
@@ -39,6 +39,7 @@ class Job:
         reference: whether the objective needs the reference's log-probs.
         entropy: whether a pass without gradient is made for entropies.
         mixed_precision: "no", "bf16" or "fp16".
+        optimizer: "adamw", "adamw_8bit" or "paged_adamw_8bit".
         prompt_tokens: the tokens of a prompt, if the user said so.
         policy: the name of the policy that learns, if a factory gives several; empty for a single one.
     """
@@ -53,6 +54,7 @@ class Job:
     reference: bool = False
     entropy: bool = False
     mixed_precision: Precision = "no"
+    optimizer: Optimizer = "adamw"
     prompt_tokens: int | None = None
     policy: str = ""
 
@@ -72,6 +74,7 @@ class Job:
             reference=reference,
             entropy=settings.top_entropy_quantile < 1,
             mixed_precision=settings.mixed_precision,
+            optimizer=settings.optimizer,
             prompt_tokens=prompt_tokens,
             policy=policy,
         )
@@ -80,6 +83,11 @@ class Job:
     def rows(self) -> int:
         """B, samples per step."""
         return self.prompts * self.group_size
+
+    @property
+    def averages(self) -> float:
+        """Bytes that the optimizer keeps of a trained weight: two averages, in 8 bits with scales for 256 weights."""
+        return 8.0 if self.optimizer == "adamw" else 2 * (1 + 4 / 256)
 
     @property
     def rollout_calls(self) -> int:

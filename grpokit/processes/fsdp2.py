@@ -28,10 +28,12 @@ _blocks: list[weakref.ref[Any]] = []  # sharded ones, in the same order in every
 _depth = 0  # of `gathered`
 
 
-def check(how: How | None, mixed_precision: str) -> None:
-    """Refuse a precision whose loss scaler does not know sharded gradients."""
+def check(how: How | None, mixed_precision: str, optimizer: str) -> None:
+    """Refuse a precision whose loss scaler does not know sharded gradients, and optimizers that do not know them."""
     if how and mixed_precision == "fp16":
         raise UsageError("sharding does not work with mixed_precision 'fp16'; use bf16.")
+    if how and optimizer != "adamw":
+        raise UsageError(f"sharding does not work with optimizer '{optimizer}'; use adamw.")
 
 
 def any_shards() -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from grpokit.errors import CheckpointError
 from grpokit.processes.fsdp2 import cut_as
+from grpokit.training.optimizers import load
 from grpokit.training.state import State
 from grpokit.training.updates import Updates
 
@@ -21,17 +22,16 @@ class Moments:
     updates: Updates
 
     def state_dict(self) -> State:
-        """Each moment as "moments/NAME/KEY", and the shapes of all parameters."""
-        names = list(self.updates.names)
+        """Each moment as "moments/NAME/KEY", the kind of the optimizer, and the shapes of all parameters."""
         moments = {
-            f"moments/{names[i]}/{key}": x
-            for i, entries in self.updates.optimizer.state_dict()["state"].items()
-            for key, x in entries.items()
+            f"moments/{name}/{key}": x
+            for name, parameter in self.updates.names.items()
+            for key, x in self.updates.optimizer.state.get(parameter, {}).items()
         }
-        return {"parameters": self._shapes(), **moments}
+        return {"optimizer": self._kind, "parameters": self._shapes(), **moments}
 
     def load_state_dict(self, state: State) -> None:
-        """Load a result of `state_dict`, with whole tensors, if it is of the same parameters."""
+        """Load a result of `state_dict`, with whole tensors, if it is of the same parameters and kind of optimizer."""
         theirs, ours = state["parameters"], self._shapes()
         if theirs != ours:
             changes = {
@@ -45,6 +45,13 @@ class Moments:
                 "of the run's config.",
                 page="guards#checkpoints",
             )
+        kind = state.get("optimizer", "adamw")
+        if kind != self._kind:
+            raise CheckpointError(
+                f"was written with trainer.optimizer '{kind}', whose state '{self.updates.settings.optimizer}' cannot "
+                "take over. Resume with the optimizer of the run's config.",
+                page="guards#checkpoints",
+            )
         index, moments = {name: i for i, name in enumerate(ours)}, dict[int, dict[str, Any]]()
         for key, x in state.items():
             if key.startswith("moments/"):
@@ -52,8 +59,11 @@ class Moments:
                 parameter = self.updates.names[name]
                 own = cut_as(x, parameter) if isinstance(x, Tensor) and x.shape == parameter.shape else x
                 moments.setdefault(index[name], {})[moment] = own
-        optimizer = self.updates.optimizer
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+        load(self.updates.optimizer, moments)
+
+    @property
+    def _kind(self) -> str:
+        return self.updates.settings.optimizer.removeprefix("paged_")  # a matter of place alone
 
     def _shapes(self) -> dict[str, list[int]]:
         return {name: list(p.shape) for name, p in self.updates.names.items()}

@@ -16,6 +16,7 @@ from grpokit.training import checks
 from grpokit.training.devices import is_low_precision, loss_scaler, place, wait_for
 from grpokit.training.lr_schedule import learning_rate
 from grpokit.training.memory import explained
+from grpokit.training.optimizers import optimizer_of
 
 _MANY = 0.1  # the share of weak updates from which a warning is due
 
@@ -56,7 +57,7 @@ def ready(
 
 
 class Updates:
-    """Makes the optimizer steps of a run, by AdamW; a script may set another `optimizer`."""
+    """Makes the optimizer steps of a run; a script may set another `optimizer`."""
 
     def __init__(
         self,
@@ -64,23 +65,15 @@ class Updates:
         settings: TrainerSettings,
         device: torch.device,
         team: Team,
+        modules: Mapping[str, torch.nn.Module],
     ) -> None:
         self.names = dict(parameters)
         self.parameters = list(parameters.values())
         self.settings, self.device, self.team = settings, device, team
         self.scaler = loss_scaler(device, settings.mixed_precision)
         self.sharded = any(map(is_sharded, self.parameters))
-        # Not with a loss scaler: a fused optimizer skips an update itself, so nobody could count those. Not on a CPU,
-        # where it rounds in another way.
-        fused = True if device.type == "cuda" and not self.scaler.is_enabled() and not self.sharded else None
-        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-            parameters.items(),
-            lr=settings.learning_rate,
-            betas=(settings.adam_beta1, settings.adam_beta2),
-            eps=settings.adam_epsilon,
-            weight_decay=settings.weight_decay,
-            fused=fused,
-            foreach=False if self.sharded else None,  # which cannot mix sharded weights and whole ones
+        self.optimizer = optimizer_of(
+            parameters, modules, settings, device, scaled=self.scaler.is_enabled(), sharded=self.sharded
         )
         self.done = 0  # updates in the current step, or in the one that failed; those that changed nothing count
         self.incomplete = False  # whether an error interrupted an update
@@ -129,7 +122,7 @@ class Updates:
         if not self.scaler.is_enabled():  # where it is, an update whose gradient is not finite is skipped
             checks.check_norm(norm, step=step, update=self.done + 1)
         self.incomplete = True  # until `finish`, since the device may still be at work
-        with explained("making an update", remedies="LoRA, which needs fewer optimizer states"):
+        with explained("making an update", remedies="an optimizer of 8 bits or LoRA, which keep less"):
             if self.scaler.is_enabled():
                 self._changed = self._scaled_step()
             else:
@@ -169,8 +162,12 @@ class Updates:
         """The learning rate, and the share of the trained numbers whose update `adam_epsilon` at least halved.
 
         AdamW divides by the root of a mean of squared gradients plus epsilon. Numbers that never had a gradient do not
-        count, and the first step warns of nothing: there an adapter has hardly begun.
+        count, and the first step warns of nothing: there an adapter has hardly begun. Averages of 8 bits have no such
+        share.
         """
+        rate = {"learning_rate": self.rate(step * self.settings.updates_per_step - 1)}
+        if self.settings.optimizer != "adamw":
+            return rate
         beta, epsilon = self.settings.adam_beta2, self.settings.adam_epsilon
         # Of parts, which all processes add up, and of what all have.
         counts = {sharded: torch.zeros(2, dtype=torch.int64, device=self.device) for sharded in (True, False)}
@@ -190,7 +187,7 @@ class Updates:
                 "trained numbers: their gradients are so small that they hardly learn. Set trainer.adam_epsilon=1e-15, "
                 "or give the rewards more weight."
             )
-        return {"updates_swallowed": share, "learning_rate": self.rate(step * self.settings.updates_per_step - 1)}
+        return {"updates_swallowed": share, **rate}
 
 
 def clip(parameters: Sequence[torch.nn.Parameter], limit: float, team: Team) -> float:

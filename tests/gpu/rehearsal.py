@@ -91,7 +91,9 @@ def device() -> Any:
     import torch
 
     with contextlib.suppress(ImportError):
-        import bitsandbytes  # noqa: F401  (it loads the library of the machine as it is)
+        import bitsandbytes.functional  # it loads the library of the machine as it is
+
+        _replace_paging(torch, bitsandbytes.functional)
     spec = importlib.util.spec_from_file_location(NAME, library)
     extension = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     spec.loader.exec_module(extension)  # type: ignore[union-attr]
@@ -374,6 +376,18 @@ def _replace_storage(torch: Any) -> None:
 
     torch.storage._to = to_device
     torch.UntypedStorage.clone = lambda storage: copied(storage) if storage.device.type == "cuda" else clone(storage)
+
+
+def _replace_paging(torch: Any, functional: Any) -> None:
+    """Memory of bitsandbytes that a driver moves between a GPU and the CPU is the GPU's, and stays there."""
+
+    def paged(*shape: int, dtype: Any, device: Any) -> Any:
+        made = torch.empty(shape, dtype=dtype, device=device)
+        made.is_paged = True
+        return made
+
+    functional.get_paged, functional.prefetch_tensor = paged, lambda tensor, to_cpu=False: None
+    functional.fill = lambda tensor, value: tensor.fill_(value)
 
 
 def main() -> None:

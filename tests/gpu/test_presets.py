@@ -76,6 +76,8 @@ LORA, SD3 = ("lm-arithmetic", *STEPS), ("diffusers-tiny", *STEPS, FLOAT)
 WAYS = {
     "full training": (*LORA, "policy.lora=null"),
     "DoRA": (*LORA, "policy.lora={r: 4, dora: true}"),
+    "averages of 8 bits": (*LORA, "policy.lora=null", "trainer.optimizer=adamw_8bit"),
+    "averages of 8 bits, paged": (*LORA, "policy.lora=null", "trainer.optimizer=paged_adamw_8bit"),
     "KL": (*LORA, "trainer.kl_coef=0.05"),
     "EMA": (*SD3, "policy.ema={decay: 0.5}"),
     "bf16": (*LORA, "trainer.mixed_precision=bf16"),

@@ -205,10 +205,11 @@ def test_bad_settings(folder: Path, parameters: dict[str, Any], expected: str) -
                 "policy.gradient_checkpointing=true",
                 "policy.reference_dtype=bfloat16",
                 "policy.reference_offload=true",
+                "trainer.optimizer=adamw_8bit",
                 "policy.lora.r=16",
             ],
         ),
-        ({"gradient_checkpointing": True}, False, ["policy.lora.r=16"]),
+        ({"gradient_checkpointing": True}, False, ["trainer.optimizer=adamw_8bit", "policy.lora.r=16"]),
         (
             {"lora": {}, "dtype": "float32"},
             True,
@@ -220,6 +221,19 @@ def test_bad_settings(folder: Path, parameters: dict[str, Any], expected: str) -
 def test_remedies(folder: Path, parameters: dict[str, Any], reference: bool, expected: list[str]) -> None:
     needs = plan(Job(**{**vars(JOB), "reference": reference}), model=str(folder), **parameters)
     assert [word for remedy in needs.remedies for word in remedy.words] == expected
+
+
+def test_averages_of_8_bits(qwen: None) -> None:
+    """The embedding, which is the head too, keeps float32; of an adapter all is rounded. A step moves as much less."""
+    wide, rounded = (Job(**{**vars(JOB), "optimizer": name}) for name in ("adamw", "paged_adamw_8bit"))
+    whole, table = 1_543_714_304, 151_936 * 1536
+    sizes = [memory(plan(job), "optimizer") for job in (wide, rounded)]
+    assert sizes == [8 * whole, 8 * table + 2.03125 * (whole - table)]
+    moved = [sum(work.bytes for work in plan(job).works if work.phase == "optimizer") for job in (wide, rounded)]
+    assert moved == [28 * whole, 12 * whole + 2 * sizes[1]]
+    assert not any("optimizer" in word for remedy in plan(rounded).remedies for word in remedy.words)
+    adapters = [memory(plan(job, lora={"r": 16}), "optimizer") for job in (wide, rounded)]
+    assert adapters[1] == adapters[0] * 2.03125 / 8
 
 
 def test_what_an_engine_draws_is_not_counted(qwen: None) -> None:

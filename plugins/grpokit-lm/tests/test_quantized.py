@@ -34,7 +34,7 @@ def quantised(folder: Path, **settings: Any) -> Path:
 
 def test_4bit_without_bitsandbytes(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"needs bitsandbytes, .* Run: pip install 'bitsandbytes>="):
+    with pytest.raises(UsageError, match=r"needs bitsandbytes 0.49 or later, .* Run: pip install 'bitsandbytes>="):
         load_model(llama, quantization="4bit", trains_base=False)
 
 
@@ -74,7 +74,7 @@ def test_a_row_and_its_gradient_do_not_depend_on_the_rows_beside_it(
             BITS,
             False,
             {"trains_base": False},
-            r"'.*' needs bitsandbytes, which .* Run: pip install 'bitsandbytes>=",
+            r"'.*' needs bitsandbytes 0.49 or later, which .* Run: pip install 'bitsandbytes>=",
         ),
         (
             BITS,

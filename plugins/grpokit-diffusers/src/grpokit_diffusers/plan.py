@@ -75,7 +75,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
             autoencoder(_second_width(vae.config), number=dtype.itemsize, **decoded),
         ),
         works=tuple(painting.works()),
-        remedies=tuple(remedies(parameters)),
+        remedies=tuple(remedies(parameters, job)),
         assumptions=(told, *source, *ASSUMED, "Texts are encoded once and kept; that time is not counted."),
     )
 

@@ -78,7 +78,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
             autoencoder(skeleton.vae.config.block_out_channels[1], number=paints_in, **decoded),
         ),
         works=tuple(painting.works()),
-        remedies=tuple(remedies(parameters)),
+        remedies=tuple(remedies(parameters, job)),
         assumptions=(
             *([skeleton.note] if skeleton.note else []),
             "What the autoregressive half writes is kept from step to step; its time is not counted.",

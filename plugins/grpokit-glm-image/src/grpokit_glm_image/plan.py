@@ -28,7 +28,7 @@ from grpokit_hf.models import dtypes
 from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
 from grpokit_hf.models.quantized import check_setting
 from grpokit_hf.models.trained_adapter import find_adapter
-from grpokit_hf.plan.counting import QUANTISE, sizes_of, stored
+from grpokit_hf.plan.counting import EIGHT_BITS, QUANTISE, sizes_of, stored
 from grpokit_hf.plan.diffusion import KERNELS, LIVE, MAPS, MFU, forward_flop
 from grpokit_hf.plan.transformer import Kept, TokenWork
 
@@ -82,7 +82,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     return Needs(
         parts=(*parts, *painter.parts(idle=idle)),
         works=(*rollout, *painter.works(), *writer.works()[len(rollout) :]),
-        remedies=tuple(_remedies(parameters, settings.decode)),
+        remedies=tuple(_remedies(parameters, settings.decode, job)),
         assumptions=(
             *([skeleton.note] if skeleton.note else []),
             f"A prompt has {writer.prompt:,} tokens (--prompt-tokens), and a picture {target.count:,}.",
@@ -240,7 +240,7 @@ def count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def _remedies(parameters: Mapping[str, Any], settings: DecodeSettings) -> list[Remedy]:
+def _remedies(parameters: Mapping[str, Any], settings: DecodeSettings, job: Job) -> list[Remedy]:
     """What would need less memory, from what changes little to what changes much."""
     remedies = []
     if parameters["lora"] is not None and parameters["quantization"] is None and parameters["merge_adapter"]:
@@ -254,6 +254,7 @@ def _remedies(parameters: Mapping[str, Any], settings: DecodeSettings) -> list[R
     if settings.rows != 1:
         remedies.append(Remedy(words=("policy.decode.rows=1",), price="pictures are made one by one"))
     if parameters["lora"] is None:
+        remedies += [EIGHT_BITS] if job.optimizer == "adamw" else []
         remedies.append(Remedy(words=("policy.lora.r=32",), price="only an adapter is trained, not the weights"))
     elif parameters["quantization"] is None:
         if dtypes.dtype_of(parameters["dtype"]) == torch.float32:

@@ -147,7 +147,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
         check_setting("4bit", trains_base=True)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     check_setting("8bit", trains_base=False, planned=True)
-    with pytest.raises(UsageError, match=r"quantization '8bit' needs bitsandbytes, .* Run: pip install"):
+    with pytest.raises(UsageError, match=r"quantization '8bit' needs bitsandbytes 0.49 or later, .* Run: pip install"):
         check_setting("8bit", trains_base=False)
 
 

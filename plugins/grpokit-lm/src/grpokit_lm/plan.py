@@ -13,7 +13,7 @@ from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
 from grpokit_hf.models.quantized import check_setting, stored_settings
 from grpokit_hf.models.references import Average, dtype_of_twin
 from grpokit_hf.models.trained_adapter import find_adapter
-from grpokit_hf.plan.counting import QUANTISE, sizes_of
+from grpokit_hf.plan.counting import EIGHT_BITS, QUANTISE, sizes_of
 from grpokit_hf.plan.transformer import Sizes, TokenWork
 from grpokit_hf.tokens.sampler import SamplerSettings
 from grpokit_lm.engines import ServerSettings, read_engine
@@ -137,6 +137,7 @@ def _remedies(parameters: Mapping[str, Any], job: Job, lora: AdapterSettings | N
         if job.reference and not parameters["reference_offload"]:
             words = ("policy.reference_offload=true",)
             remedies.append(Remedy(words=words, price="the reference moves to the GPU in every step"))
+        remedies += [EIGHT_BITS] if job.optimizer == "adamw" else []
         words = ("policy.lora.r=16",)
         remedies.append(Remedy(words=words, price="only an adapter is trained, not the weights"))
     elif parameters["quantization"] is None:

@@ -5,7 +5,6 @@ Under an adapter they stay as they are (QLoRA). Without one, an optimizer would 
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedConfig
 
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, require
 from grpokit_hf.models.adapters import inner
 from grpokit_hf.models.blocks import block_lists
 
@@ -176,5 +175,5 @@ def _check_bitsandbytes(what: str, remedy: str, *, trains_base: bool, planned: b
             f"{what} is for frozen weights: quantised weights cannot be trained. Add an adapter with lora: {{r: 16}}, "
             f"or {remedy}."
         )
-    if not planned and importlib.util.find_spec("bitsandbytes") is None:
-        raise UsageError(f"{what} needs bitsandbytes, which is not installed. Run: pip install 'bitsandbytes>=0.49'")
+    if not planned:
+        require("bitsandbytes", least="0.49", what=what)

@@ -17,6 +17,9 @@ QUANTISED = {"4bit": 0.516, "8bit": 1.0}  # bytes per weight; NF4 has a scale pe
 QUANTISE = Remedy(
     words=("policy.quantization=4bit",), price="the frozen weights are rounded to 4 bits; needs bitsandbytes"
 )
+EIGHT_BITS = Remedy(
+    words=("trainer.optimizer=adamw_8bit",), price="AdamW's averages are rounded to 8 bits; needs bitsandbytes"
+)
 
 
 def stored(model: nn.Module, *, width: int, quantization: str | None) -> float:
@@ -76,6 +79,7 @@ def sizes_of(
         adapted = sum(m.get_base_layer().weight.numel() for m in with_one)
         ranks = sum(sum(m.r.values()) for m in with_one)
         adapter, trained = sum(p.numel() for p in model.parameters()) - weights, 0
+    embeddings = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]
     return Sizes(
         layers=layers,
         hidden=hidden,
@@ -90,6 +94,7 @@ def sizes_of(
         wide=weights if width == 4 and not quantization else 0,
         width=quantised,
         trained=trained,
+        tables=sum(weight.numel() for weight in embeddings if weight.requires_grad),
         adapted=adapted,
         adapter=adapter,
         ranks=ranks,

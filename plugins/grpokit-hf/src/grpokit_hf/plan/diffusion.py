@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from torch import nn
 
 from grpokit.plan import Job, Part, Remedy, Work
-from grpokit_hf.plan.counting import QUANTISE
+from grpokit_hf.plan.counting import EIGHT_BITS, QUANTISE
 
 MFU = 0.40  # share of a card's FLOP/s: GLM-Image's 20 steps with guidance at 1024 x 1024 took 5.8 s on an H100
 KERNELS = 30  # of a layer
@@ -124,7 +124,7 @@ class FlowWork:
         return [
             Part(name="weights", bytes=self.stored),
             Part(name="adapter", bytes=4 * self.adapter),
-            Part(name="optimizer", bytes=8 * trained),
+            Part(name="optimizer", bytes=self.job.averages * trained),
             Part(name="gradients", bytes=4 * trained, moments=("train",)),
             Part(name="average", bytes=4 * trained if self.averaged else 0),
             Part(name="reference", bytes=4 * copied if self.job.reference else 0),
@@ -191,7 +191,7 @@ def autoencoder(width: int, *, number: int, size: tuple[int, int], pictures: int
     return Part(name="activations", bytes=number * MAPS * width * pixels, moments=("decode",))
 
 
-def remedies(parameters: Mapping[str, Any]) -> list[Remedy]:
+def remedies(parameters: Mapping[str, Any], job: Job) -> list[Remedy]:
     """What would need less memory, from what changes little to what changes much."""
     found = []
     if not parameters["gradient_checkpointing"]:
@@ -200,6 +200,7 @@ def remedies(parameters: Mapping[str, Any]) -> list[Remedy]:
     if parameters["rows"] != 1:
         found.append(Remedy(words=("policy.rows=1",), price="pictures are drawn one by one"))
     if parameters["lora"] is None:
+        found += [EIGHT_BITS] if job.optimizer == "adamw" else []
         found.append(Remedy(words=("policy.lora.r=32",), price="only an adapter is trained, not the weights"))
     elif parameters["quantization"] is None:
         found.append(QUANTISE)

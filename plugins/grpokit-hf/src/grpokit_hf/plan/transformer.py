@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from grpokit.plan.needs import REPLAY, Job, Moment, Part, Work
 
-_ADAMW = 28  # bytes per weight that a step reads and writes: weight, gradient and two averages, and three of these
+_UPDATE = 12  # bytes per weight that a step reads and writes, averages aside: weight and gradient, and the weight
 _CHUNK = 1024  # tokens whose logits exist at a time
 _COPIES = 3  # of these logits, at most
 _LOGIT_PASSES = 6  # how often a draw reads or writes the logits
@@ -51,6 +51,7 @@ class Sizes:
         wide: how many of these weights are float32.
         width: bytes of a weight of the layers, below 1 if they are quantised.
         trained: weights of the layers, the head and the embedding that train themselves.
+        tables: those of them that are embeddings, whose averages are never rounded.
         adapted: weights of the layers under an adapter.
         adapter: weights of the adapter.
         ranks: the adapter's ranks, summed over the layers that it is in.
@@ -69,6 +70,7 @@ class Sizes:
     wide: int
     width: float
     trained: int = 0
+    tables: int = 0
     adapted: int = 0
     adapter: int = 0
     ranks: int = 0
@@ -145,7 +147,7 @@ class TokenWork:
         return [
             Part(name="weights", bytes=s.stored),
             Part(name="adapter", bytes=4 * s.adapter),
-            Part(name="optimizer", bytes=8 * trained),
+            Part(name="optimizer", bytes=self.averages),
             Part(name="gradients", bytes=4 * trained, moments=("train",)),
             Part(name="16-bit copies", bytes=2 * s.wide if self.amp else 0, moments=scores),
             Part(name="weights for drawing", bytes=self.drawing_weights(), moments=("rollout",)),
@@ -156,6 +158,12 @@ class TokenWork:
             Part(name="logits", bytes=logits * min(_CHUNK, rows * self._decisions), moments=scores),
             Part(name="logits", bytes=4 * self.head if self.head_trains else 0, moments=("train",)),
         ]
+
+    @property
+    def averages(self) -> float:
+        """Bytes that the optimizer keeps."""
+        s = self.sizes
+        return 8 * s.tables + self.job.averages * (s.trained + s.adapter - s.tables)
 
     def kept_per_layer(self) -> float:
         """Bytes per token that a layer keeps for its backward pass; docs/memory.md has the table."""
@@ -192,7 +200,9 @@ class TokenWork:
             works.append(replace(forward, phase="reference"))
         kernels *= 4 if self.checkpointing else 3
         works.append(self._work("train", self.trained() / cuts, kernels=kernels, times=job.passes * cuts))
-        works.append(Work(phase="optimizer", bytes=_ADAMW * (s.trained + s.adapter), times=job.updates))
+        works.append(
+            Work(phase="optimizer", bytes=_UPDATE * (s.trained + s.adapter) + 2 * self.averages, times=job.updates)
+        )
         return works
 
     @property
