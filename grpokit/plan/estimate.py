@@ -9,14 +9,14 @@ from grpokit import registry
 from grpokit.config.schema import RunConfig
 from grpokit.errors import PluginError, UsageError
 from grpokit.plan.cards import Card
-from grpokit.plan.needs import BANDWIDTH, LAUNCH, MOMENTS, REPLAY, Job, Moment, Needs, Work
-from grpokit.registry.specs import PolicySpec
+from grpokit.plan.needs import BANDWIDTH, LAUNCH, MOMENTS, REPLAY, Job, Moment, Needs, Part, Work
+from grpokit.registry.specs import PolicySpec, RewardSpec
 
 
 def needs_of(
     config: RunConfig, *, reference: bool, prompt_tokens: int | None = None, policy: str = ""
 ) -> tuple[Job, Needs]:
-    """Ask the plan of the config's policy; weights are not loaded.
+    """Ask the plan of the config's policy, and add its rewards' models; weights are not loaded.
 
     Args:
         config: of the run, or of a phase.
@@ -46,7 +46,14 @@ def needs_of(
     if config.trainer.device == "cpu":
         note = "The config trains on the CPU (trainer.device), but this is the plan for a GPU."
         needs = replace(needs, assumptions=(note, *needs.assumptions))
-    return job, needs
+    return job, replace(needs, parts=(*needs.parts, Part(name="rewards", bytes=_rewards(config))))
+
+
+def _rewards(config: RunConfig) -> float:
+    """Bytes of the rewards that compute on this machine's GPU, as far as their plugins say."""
+    here = [r for r in config.rewards if r.placement is None and r.params.get("device") != "cpu"]
+    specs = [(reward, registry.spec_of("reward", reward.use)) for reward in here]
+    return sum(spec.gpu_memory * max(1, r.workers) for r, spec in specs if isinstance(spec, RewardSpec))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,7 +77,7 @@ def assumptions(estimate: Estimate) -> list[str]:
         f"{USABLE:.0%} of a card's memory can be filled.",
         f"Products reach {MFU:.0%} of the card's FLOP/s, and decoding {BANDWIDTH:.0%} of its memory's speed, unless "
         "said otherwise.",
-        "Rewards are not counted: neither the memory of their models nor their time.",
+        "Rewards take the memory of their default models, and their time is not counted.",
     ]
 
 

@@ -81,6 +81,7 @@ class RewardSpec(Spec):
             has no text in quotes", or "" if they can be. Of the reward's parameters in the config it gets those that
             it names as keywords. A run warns of such prompts before anything is loaded. A `grpokit.DataError` from it
             refuses the run, since the prompt is wrong.
+        gpu_memory: the bytes that it takes on a GPU with its defaults, by weights and a pass; 0 if it uses none.
         expected_failures: checks of the conformance kit that it cannot pass by design -> why; they do not count as
             failed.
     """
@@ -92,6 +93,7 @@ class RewardSpec(Spec):
     per_sample: bool = True
     examples: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] | str = ()
     unscorable: str = ""
+    gpu_memory: float = 0.0
     expected_failures: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from grpokit import UsageError
+from grpokit.config import presets
 from grpokit.errors import PluginError
 from grpokit.knobs import TrainerSettings
 from grpokit.plan import Job, Needs, Part, Work
 from grpokit.plan.cards import CARDS, USABLE, Card, by_name, recognised
-from grpokit.plan.estimate import Estimate
+from grpokit.plan.estimate import Estimate, needs_of
 from grpokit.sampling import derive_seeds
 from grpokit.training.rollout_calls import call_at
 
@@ -83,6 +84,20 @@ def test_memory_is_summed_by_moment_and_the_largest_counts() -> None:
 @pytest.mark.parametrize(("share", "fits"), [(USABLE, True), (USABLE + 0.01, False)])
 def test_a_part_of_the_card_stays_free(share: float, fits: bool) -> None:
     assert estimate(Part(name="weights", bytes=share * ROUND.memory)).fits == fits
+
+
+@pytest.mark.parametrize(
+    ("rewards", "bytes"),
+    [
+        ("[{use: pickscore}, {use: imagereward, workers: 2}]", 4.1e9 + 2 * 1.9e9),
+        ("[{use: brightness}, {use: pickscore, device: cpu}]", 0),
+        ("[{use: brightness}, {use: pickscore, placement: {http: 'http://gpu-2:8009'}}]", 0),
+    ],
+)
+def test_models_of_rewards_on_the_same_gpu_count(rewards: str, bytes: float) -> None:
+    config, _ = presets.read_config("glm-image-tiny", [f"rewards={rewards}"])
+    _, needs = needs_of(config, reference=False)
+    assert sum(part.bytes for part in needs.parts if part.name == "rewards") == bytes
 
 
 def test_a_work_takes_as_long_as_the_longest_of_its_three_kinds() -> None:

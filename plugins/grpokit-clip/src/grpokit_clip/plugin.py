@@ -32,6 +32,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         factory="grpokit_clip.reward:AestheticReward",
         summary="how well people like the picture, by CLIP and the LAION aesthetic predictor (about 4 to 7)",
         accepts={"image"},
+        gpu_memory=1.9e9,  # ViT-L/14 in float32 and 16 pictures
         install=INSTALL,
         assets=[CLIP, HEAD],
     )
@@ -40,6 +41,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         factory="grpokit_clip.reward:ClipScoreReward",
         summary="how well the picture fits its prompt: cosine of the CLIP embeddings (about 0.1 to 0.4)",
         accepts={"image"},
+        gpu_memory=1.9e9,
         install=INSTALL,
         assets=[CLIP],
     )

@@ -28,6 +28,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         accepts={"image"},
         unscorable="grpokit.rewards.needs:picture_target",
         range=(None, 1.0),
+        gpu_memory=1.1e9,  # 16 pairs of 512 x 512, of which the network has 10 MB
         install="pip install 'grpokit[lpips]'",
         assets=[TRUNK],
     )

@@ -21,6 +21,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         factory="grpokit_preference.pickscore:PickScoreReward",
         summary="which picture people would pick for the prompt, by PickScore (about 16 to 26)",
         accepts={"image"},
+        gpu_memory=4.1e9,  # ViT-H/14 in float32 and 8 pictures
         install=INSTALL,
         assets=[
             Asset(
@@ -38,6 +39,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         factory="grpokit_preference.hpsv2:HPSv2Reward",
         summary="which picture people prefer for the prompt, by HPS v2 or v2.1 (about 0.2 to 0.35)",
         accepts={"image"},
+        gpu_memory=4.1e9,  # the same
         range=(-1.0, 1.0),
         install=INSTALL,
         assets=[
@@ -49,6 +51,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         factory="grpokit_preference.imagereward:ImageRewardReward",
         summary="how experts rate picture and prompt, by ImageReward (about -2 to 2)",
         accepts={"image"},
+        gpu_memory=1.9e9,  # 446 million weights in float32 and 8 pictures
         install=INSTALL,
         assets=[
             Asset(name="ImageReward", repository="THUDM/ImageReward", files=["ImageReward.pt"]),
