@@ -139,8 +139,8 @@ def _decode(policy: GlmImageAR, report: StepReport, job: Job, decode: Mapping[st
     prompt, tokens = report.rollout.samples[0].prompt, report.rollout.trace.per_row["tokens"][: job.group]
     seeds = derive_seeds(0, stream="sample", step=0, prompts=1, group_size=job.group)
     settings = DecodeSettings.read(decode, key="decode")
-    with policy.loaded.decoder_at_work():
-        policy.decoder.pictures(tokens, [prompt], seeds=seeds, settings=settings, target=policy.target)
+    policy.loaded.turns.let_paint()
+    policy.decoder.pictures(tokens, [prompt], seeds=seeds, settings=settings, target=policy.target)
 
 
 def every_other(samples: Sequence[Sample]) -> list[float]:

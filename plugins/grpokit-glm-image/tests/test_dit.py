@@ -287,7 +287,6 @@ def test_halves_that_do_not_fit(options: dict[str, Any], message: str) -> None:
     ("options", "message"),
     [
         ({"edits": True}, "has edits: true"),
-        ({"offload": "idle"}, "Leave offload out there"),
         ({"size": (64, 64)}, r"size is \[64, 96\], and the policy whose model is shared has \[64, 64\]"),
     ],
     ids=str,

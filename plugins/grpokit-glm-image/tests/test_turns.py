@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -61,6 +59,31 @@ def test_unchanged_weights_are_not_copied_out_again(monkeypatch: pytest.MonkeyPa
     half.leave()
 
 
+def test_who_has_entered_does_not_enter_again() -> None:
+    module = layer(1.0)
+    half = Half([module], CPU)
+    half.leave()
+    half.enter()
+    module.weight.add_(2)
+    half.enter()
+    assert module.weight.tolist() == [[3, 3], [3, 3]]
+
+
+def test_what_has_trained_stays_while_another_policy_learns() -> None:
+    """A phase freezes what the others train. Full training begins after the decoder has left for the first time."""
+    module = layer(1.0)
+    half = Half([module], CPU)
+    half.leave()
+    half.enter()
+    place = module.weight.data_ptr()
+    for trains in (True, False):
+        module.weight.requires_grad_(trains)
+        half.leave()
+        half.enter()
+        assert module.weight.data_ptr() == place
+    assert {id(x) for x in half._copies} == {id(module.bias), id(module.counter)}
+
+
 class Recorded(Half):
     """Notes who comes and goes."""
 
@@ -78,65 +101,49 @@ class Recorded(Half):
 def taking_turns(log: list[str]) -> Turns:
     turns = Turns([], [], device=torch.device("cuda"), offload="idle")
     turns._writer, turns._decoder = Recorded("writer", log), Recorded("decoder", log)
+    turns.let_write()
+    log.clear()
     return turns
 
 
-def test_the_writer_is_back_after_decoding_even_after_an_error() -> None:
+def test_who_is_asked_for_comes_and_stays() -> None:
     log: list[str] = []
     turns = taking_turns(log)
-    with turns.writing():
-        assert log == []
-    with suppress(KeyError), turns.decoding(), turns.decoding():
-        assert log == ["writer leaves", "decoder enters"]
-        with turns.writing():
-            assert log[2:] == ["decoder leaves", "writer enters"]
-        assert log[4:] == ["writer leaves", "decoder enters"]
-        raise KeyError
-    assert log[6:] == ["decoder leaves", "writer enters"]
+    turns.let_write()
+    assert log == []
+    turns.let_paint()
+    turns.let_paint()
+    assert log == ["writer leaves", "decoder enters"]
+    turns.let_write()
+    assert log[2:] == ["decoder leaves", "writer enters"]
 
 
-def test_the_writer_is_back_if_the_decoder_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trainer then tries again with fewer rows."""
+@pytest.mark.parametrize("then", ["decoder", "writer"])
+def test_if_memory_runs_out_the_next_one_finds_room(then: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer tries again with fewer rows."""
     log: list[str] = []
     turns = taking_turns(log)
 
     def enter() -> None:
-        log.append("decoder does not fit")
         raise torch.OutOfMemoryError
 
-    with monkeypatch.context() as patch, suppress(torch.OutOfMemoryError):
+    with monkeypatch.context() as patch:
         patch.setattr(turns._decoder, "enter", enter)
-        with turns.decoding():
-            pytest.fail("The decoder is not there.")
-    assert log == ["writer leaves", "decoder does not fit", "decoder leaves", "writer enters"]
-    with turns.decoding():
-        assert log[4:] == ["writer leaves", "decoder enters"]
-
-
-def test_the_writer_is_back_after_a_second_try_if_it_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[str] = []
-    turns = taking_turns(log)
-
-    def enter() -> None:
-        raise torch.OutOfMemoryError
-
-    with monkeypatch.context() as patch, suppress(torch.OutOfMemoryError):
-        patch.setattr(turns._writer, "enter", enter)
-        with turns.decoding():
-            pass
-    with turns.writing(), turns.decoding():
-        pass
-    assert log[-2:] == ["decoder leaves", "writer enters"]
+        with pytest.raises(torch.OutOfMemoryError):
+            turns.let_paint()
+    log.clear()
+    (turns.let_paint if then == "decoder" else turns.let_write)()
+    assert log == [f"{'writer' if then == 'decoder' else 'decoder'} leaves", f"{then} enters"]
 
 
 @pytest.mark.parametrize(("device", "offload"), [("cpu", "idle"), ("cuda", "none")])
 def test_nothing_moves_where_nothing_must(device: str, offload: str) -> None:
-    module = layer(1.0)
-    place = module.weight.data_ptr()
-    turns = Turns([layer(0.0)], [module], device=torch.device(device), offload=offload)
-    with turns.decoding():
-        assert module.weight.data_ptr() == place
-    assert module.weight.data_ptr() == place
+    modules = layer(0.0), layer(1.0)
+    places = [module.weight.data_ptr() for module in modules]
+    turns = Turns(modules[:1], modules[1:], device=torch.device(device), offload=offload)
+    turns.let_paint()
+    turns.let_write()
+    assert [module.weight.data_ptr() for module in modules] == places
 
 
 @torch.no_grad()

@@ -7,19 +7,20 @@ transformer is told is `Painter`'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from grpokit import Prompt, Seeds, UsageError, flow
+from grpokit import Ask, Decisions, Prompt, Rollout, Seeds, UsageError, flow
 from grpokit.sampling import mix, uniforms
 from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import check_size
 from grpokit_glm_image.painter import Painter
-from grpokit_glm_image.pipeline import prepare
+from grpokit_glm_image.pipeline import Loaded, Offload, prepare
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.settings import painting_settings
@@ -29,6 +30,7 @@ from grpokit_hf.models.quantized import Quantization, check_setting
 from grpokit_hf.tokens.packed_attention import install
 from grpokit_hf.tokens.sampler import SamplerSettings
 
+_ASK = Ask()
 _TOKENS = 0x544F4B454E53  # sets the draws of kept tokens apart from all others
 
 
@@ -37,16 +39,16 @@ class Illustrator(Painter):
 
     Args:
         writer: the autoregressive half.
-        pipeline: the other parts.
+        loaded: the model of both.
         token_sets: how many sets of tokens a prompt has in training; None: each group has one of its own.
         changes: how often the weights of the autoregressive half have changed; what it wrote before is written again.
     """
 
     def __init__(
-        self, writer: Writer, pipeline: Any, *, token_sets: int | None, changes: Callable[[], int] = lambda: 0
+        self, writer: Writer, loaded: Loaded, *, token_sets: int | None, changes: Callable[[], int] = lambda: 0
     ) -> None:
-        super().__init__(pipeline)
-        self._writer, self._token_sets, self._changes = writer, token_sets, changes
+        super().__init__(loaded.pipeline)
+        self._writer, self._turns, self._token_sets, self._changes = writer, loaded.turns, token_sets, changes
         self._kept: dict[tuple[str, int], Tensor] = {}
         self._kept_at = changes()
 
@@ -59,8 +61,13 @@ class Illustrator(Painter):
 
         An evaluation's are those of the group's own seed, which has the same value in each evaluation of a run.
         """
+        codes = self._codes(prompts, seeds, evaluate=evaluate)
+        self._turns.let_paint()
+        return {"codes": codes}
+
+    def _codes(self, prompts: Sequence[Prompt], seeds: Seeds, *, evaluate: bool) -> Tensor:
         if self._token_sets is None:
-            return {"codes": self._write(prompts, seeds.group)}
+            return self._write(prompts, seeds.group)
         if self._changes() != self._kept_at:
             self._kept.clear()
             self._kept_at = self._changes()
@@ -72,18 +79,19 @@ class Illustrator(Painter):
         for some in [list(new)] if new and self._exact else [[key] for key in new]:
             codes = self._write([new[key] for key in some], torch.tensor([seed for _, seed in some])).cpu()
             self._kept.update(zip(some, codes, strict=True))
-        return {"codes": torch.stack([self._kept[key] for key in keys])}
+        return torch.stack([self._kept[key] for key in keys])
 
     @property
     def _exact(self) -> bool:
         """Whether tokens are computed in float32."""
         weights = self._writer.network.parameters()
-        lowered = torch.is_autocast_enabled(self._writer.device.type)
+        lowered = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))  # wherever the writer is now
         return not lowered and all(weight.dtype == torch.float32 for weight in weights)
 
     def _write(self, prompts: Sequence[Prompt], seeds: Tensor) -> Tensor:
         """The codes [P, rows, columns] of large grids, drawn by seeds [P]."""
         target = self._writer.encoder.target
+        self._turns.let_write()
         page = self._writer.write(prompts, 1, uniforms(seeds.cpu(), target.count))
         return page.written.tokens[:, target.part("large")].unflatten(1, (target.large.rows, target.large.columns))
 
@@ -117,6 +125,8 @@ class GlmImageDiT(FlowPolicy):
         dtype: of the weights: "auto", "float32" or "bfloat16".
         quantization: "4bit" or "8bit", for the blocks of both halves, where an adapter trains.
         device: where to load the weights: "cpu" or "cuda"; None loads on the GPU if there is one.
+        offload: "idle" keeps the autoregressive half in the CPU's memory, and the diffusion half while tokens are
+            written, but for what trains; "none" keeps both on the device.
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
 
@@ -149,6 +159,7 @@ class GlmImageDiT(FlowPolicy):
         dtype: str = "auto",
         quantization: Quantization | None = None,
         device: str | None = None,
+        offload: Offload = "none",
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> None:
@@ -173,6 +184,7 @@ class GlmImageDiT(FlowPolicy):
             "dtype": dtype,
             "quantization": quantization,
             "device": device,
+            "offload": offload,
             "revision": revision,
             "local_files_only": local_files_only,
         }
@@ -185,12 +197,13 @@ class GlmImageDiT(FlowPolicy):
             self.loaded = prepared.load()
             self.loaded.ar.requires_grad_(False)
             install(self.loaded.ar.model.language_model)
+        self.loaded.turns.let_paint()  # an adapter is made where the transformer is
         writer = Writer(self.loaded.ar, encoder, sampling)
         if lora is None and dtype == "auto":
             self.loaded.pipeline.transformer.float()  # an optimizer's small steps are lost in bfloat16
         if gradient_checkpointing:
             self.loaded.pipeline.transformer.enable_gradient_checkpointing()
-        illustrator = Illustrator(writer, self.loaded.pipeline, token_sets=token_sets, changes=changes)
+        illustrator = Illustrator(writer, self.loaded, token_sets=token_sets, changes=changes)
         super().__init__(illustrator, shared_noise=shared_noise, compiled=compiled, **settings)
 
     @property
@@ -199,26 +212,38 @@ class GlmImageDiT(FlowPolicy):
         assert isinstance(self.family, Painter)
         return self.family
 
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
+        """See `FlowPolicy`."""
+        self.loaded.turns.let_paint()
+        return super().logprobs(rollout, steps, ask=ask)
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """See `FlowPolicy`."""
+        self.loaded.turns.let_paint()
+        with super().reference():
+            yield
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The transformer, with its adapter, on its device."""
+        self.loaded.turns.let_paint()
+        return super().modules()
+
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
         """Write a folder that plain diffusers loads; returns facts for its model card."""
         with self.averaged() as painter:
             return saving.export_painter(painter, self.loaded, Path(folder), size=self._training.size, merge=merge)
 
 
-def _check_shared(other: GlmImageAR, size: Sequence[int], *, dtype: str, **options: Any) -> None:
+def _check_shared(other: GlmImageAR, size: Sequence[int], *, dtype: str, offload: str, **options: Any) -> None:
     """Refuse settings that the policy whose model is shared has decided already.
 
     Raises:
         UsageError: naming the setting.
     """
-    for name, value in {**options, "dtype": dtype != "auto"}.items():
+    for name, value in {**options, "dtype": dtype != "auto", "offload": offload != "none"}.items():
         if value:
             raise UsageError(f"{name} is that of the policy whose model is shared. Set it there.")
-    if other.loaded.turns.offload != "none":
-        raise UsageError(
-            "glm-image-dit trains what the policy whose model it shares keeps in the CPU's memory (offload: "
-            f"{other.loaded.turns.offload}). Leave offload out there."
-        )
     if other.encoder.edits:
         raise UsageError("glm-image-dit paints from texts alone, and the policy whose model it shares has edits: true.")
     if other.encoder.size != check_size(size):
@@ -232,6 +257,6 @@ def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
         UsageError: as of `GlmImageDiT`, where that is known without weights.
     """
     check_setting(parameters["quantization"], trains_base=parameters["lora"] is None)
-    names = ("model", "size", "dtype", "quantization", "device", "revision", "local_files_only")
+    names = ("model", "size", "dtype", "quantization", "device", "offload", "revision", "local_files_only")
     prepared = prepare(**{name: parameters[name] for name in names})
     return prepared.encoder(check_size(parameters["size"]), edits=False)

@@ -1,27 +1,32 @@
 """What a step of glm-image-dit needs, for `grpokit plan`: counted on the pipeline's parts without their weights.
 
-The autoregressive half is there with its weights; what it writes is kept, so its time is not counted.
+Its moment "rollout" is that in which tokens are written, and "decode" that in which they are painted, as in the plan of
+glm-image-ar. What the autoregressive half writes is kept, so its time is not counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from grpokit.plan import Job, Needs, Part
+from grpokit.plan import MOMENTS, Job, Moment, Needs, Part
 from grpokit_glm_image.decoder import check_size
+from grpokit_glm_image.grids import target_of
 from grpokit_glm_image.painter import PIXELS_PER_PASS, Painter
 from grpokit_glm_image.pipeline import check_dtype, types
-from grpokit_glm_image.plan import count
+from grpokit_glm_image.plan import OFFLOAD, PROMPT, count
 from grpokit_glm_image.settings import PAINTING, painting_settings
-from grpokit_glm_image.skeleton import skeleton_of
+from grpokit_glm_image.skeleton import Skeleton, skeleton_of
 from grpokit_hf.diffusion.adapters import add_adapter
 from grpokit_hf.diffusion.trained_lora import continue_lora, find_lora, read_lora
 from grpokit_hf.models.quantized import check_setting
-from grpokit_hf.plan.counting import stored
+from grpokit_hf.plan.counting import sizes_of, stored
 from grpokit_hf.plan.diffusion import ASSUMED, FlowWork, autoencoder, remedies
+from grpokit_hf.plan.transformer import TokenWork
 
 _FINE = 16  # pixels of a picture's side, for one token
+_PAINTS: tuple[Moment, ...] = ("decode", "score", "train")
 
 
 def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
@@ -38,7 +43,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     quantization = parameters["quantization"]
     check_setting(quantization, trains_base=parameters["lora"] is None, planned=True)
     settings = painting_settings(**{name: parameters[name] for name in PAINTING})
-    size = check_size(parameters["size"])
+    size, idle = check_size(parameters["size"]), parameters["offload"] == "idle"
     reading = {name: parameters[name] for name in ("revision", "local_files_only")}
     skeleton = skeleton_of(parameters["model"], size=size, edits=False, **reading)
     writes_in, paints_in = (each.itemsize for each in types(parameters["dtype"], trains_base=False, device="cuda"))
@@ -53,7 +58,6 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
             targets = settings.adapter.targets if "targets" in parameters["lora"] else Painter.lora_targets
             adapted = add_adapter(transformer, settings.adapter, targets)
         adapter = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
-    del skeleton.ar.model.visual, skeleton.ar.model.vqmodel
     painting = FlowWork(
         transformer=transformer,
         adapter=adapter,
@@ -68,20 +72,63 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         calls=2 if parameters["guidance"] > 1 else 1,
         number=paints_in,
     )
-    around = count(skeleton.vae) + count(skeleton.text_encoder)
-    decoded: dict[str, Any] = {"size": size, "pictures": job.group_size, "most": PIXELS_PER_PASS}
     return Needs(
         parts=(
-            *painting.parts(),
-            Part(name="writing half", bytes=stored(skeleton.ar, width=writes_in, quantization=quantization)),
-            Part(name="autoencoder", bytes=paints_in * around),
-            autoencoder(skeleton.vae.config.block_out_channels[1], number=paints_in, **decoded),
+            *_painted(painting, skeleton.vae, size, idle=idle),
+            *_written(skeleton, parameters, job, width=writes_in, idle=idle),
+            Part(
+                name="autoencoder",
+                bytes=paints_in * (count(skeleton.vae) + count(skeleton.text_encoder)),
+                moments=_PAINTS if idle else MOMENTS,
+            ),
         ),
-        works=tuple(painting.works()),
-        remedies=tuple(remedies(parameters, job)),
+        works=tuple(replace(work, phase=work.phase.replace("rollout", "decode")) for work in painting.works()),
+        remedies=(*([] if idle else [OFFLOAD]), *remedies(parameters, job)),
         assumptions=(
             *([skeleton.note] if skeleton.note else []),
             "What the autoregressive half writes is kept from step to step; its time is not counted.",
             *ASSUMED,
         ),
     )
+
+
+def _painted(painting: FlowWork, vae: Any, size: tuple[int, int], *, idle: bool) -> list[Part]:
+    """The memory of the diffusion transformer; `idle`: frozen weights wait on the CPU while tokens are written."""
+    job, moments = painting.job, _PAINTS if idle and painting.adapter else MOMENTS
+    unfolding = autoencoder(
+        vae.config.block_out_channels[1],
+        number=painting.number,
+        size=size,
+        pictures=job.group_size,
+        most=PIXELS_PER_PASS,
+    )
+    weights, *others = painting.parts()
+    drawing = [part for part in others if part.moments == ("rollout",)]
+    return [
+        replace(weights, moments=moments),
+        *(part for part in others if part not in drawing),
+        max(unfolding, *(replace(part, moments=("decode",)) for part in drawing), key=lambda part: part.bytes),
+    ]
+
+
+def _written(skeleton: Skeleton, parameters: Mapping[str, Any], job: Job, *, width: int, idle: bool) -> list[Part]:
+    """The memory of the autoregressive half, which writes once for a group; `idle`: it is there only then."""
+    ar, target = skeleton.ar, target_of(*parameters["size"], edits=False)
+    del ar.model.visual, ar.model.vqmodel
+    writing = TokenWork(
+        sizes=sizes_of(
+            ar,
+            decoder=ar.model.language_model,
+            head=ar.lm_head,
+            width=width,
+            quantization=parameters["quantization"],
+        ),
+        job=replace(job, group_size=1, rollout_rows=job.rollout_prompts),
+        prompt=job.prompt_tokens or PROMPT,
+        new=target.count,
+    )
+    return [
+        Part(name="writing half", bytes=writing.sizes.stored, moments=("rollout",) if idle else MOMENTS),
+        Part(name="weights for drawing", bytes=writing.drawing_weights(), moments=("rollout",)),
+        Part(name="cache", bytes=writing.cache(), moments=("rollout",)),
+    ]

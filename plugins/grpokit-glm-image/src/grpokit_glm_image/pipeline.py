@@ -7,7 +7,6 @@ tower and its codebook are never built, which is 2.2 GiB of the released model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -73,14 +72,6 @@ class Loaded:
     name: str
     options: Mapping[str, Any]
     turns: Turns
-
-    def writer_at_work(self) -> AbstractContextManager[None]:
-        """Inside the context, the autoregressive half is on the device."""
-        return self.turns.writing()
-
-    def decoder_at_work(self) -> AbstractContextManager[None]:
-        """Inside the context, the decoder is on the device."""
-        return self.turns.decoding()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,9 +40,11 @@ KEPT: Kept = {  # of a layer with four norms, measured on a CPU as docs/memory.m
     ("bf16", "lora"): (40, 10, 8),
 }
 
+OFFLOAD = Remedy(words=("policy.offload=idle",), price="weights move between the CPU and the GPU")
+
 _KERNELS = 47  # of a layer of the autoregressive half, counted in a recorded step of decoding
 _FINE = 16  # pixels of a picture's side, for one token of the diffusion transformer
-_PROMPT = 100  # tokens, if nobody says how many
+PROMPT = 100  # tokens of a prompt, if nobody says how many
 
 
 def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
@@ -116,7 +118,7 @@ def _writer(ar: Any, parameters: Mapping[str, Any], settings: Settings, job: Job
             adapt=None if lora is None else _adapter(ar, lora, local_files_only=parameters["local_files_only"]),
         ),
         job=job,
-        prompt=job.prompt_tokens or _PROMPT + (target.large.count if edits else 0),
+        prompt=job.prompt_tokens or PROMPT + (target.large.count if edits else 0),
         new=target.count,
         decisions=trained.stop - trained.start,
         scored=trained.stop,
@@ -246,8 +248,7 @@ def _remedies(parameters: Mapping[str, Any], settings: DecodeSettings, job: Job)
     if parameters["lora"] is not None and parameters["quantization"] is None and parameters["merge_adapter"]:
         remedies.append(Remedy(words=("policy.merge_adapter=false",), price="tokens are written somewhat more slowly"))
     if parameters["offload"] == "none":
-        price = "weights move between the CPU and the GPU in every step"
-        remedies.append(Remedy(words=("policy.offload=idle",), price=price))
+        remedies.append(OFFLOAD)
     if not parameters["gradient_checkpointing"]:
         price = "training takes about a third longer"
         remedies.append(Remedy(words=("policy.gradient_checkpointing=true",), price=price))

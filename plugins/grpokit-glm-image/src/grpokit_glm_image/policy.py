@@ -184,13 +184,13 @@ class GlmImageAR(Policy):
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Write the tokens of `group_size` pictures per prompt, all together, and decode them prompt by prompt."""
-        with self.loaded.writer_at_work():
-            device = self.device
-            chances = uniforms(seeds.row.to(device), self.target.count)
-            if self._trained.start and not evaluate:
-                draft = uniforms(seeds.group.to(device), self._trained.start)
-                chances[:, : self._trained.start] = draft.repeat_interleave(group_size, 0)
-            page = self.writer.write(prompts, group_size, chances, evaluate=evaluate)
+        self.loaded.turns.let_write()
+        device = self.device
+        chances = uniforms(seeds.row.to(device), self.target.count)
+        if self._trained.start and not evaluate:
+            draft = uniforms(seeds.group.to(device), self._trained.start)
+            chances[:, : self._trained.start] = draft.repeat_interleave(group_size, 0)
+        page = self.writer.write(prompts, group_size, chances, evaluate=evaluate)
         written = page.written
         pictures = self._decode(written.tokens, prompts, seeds, evaluate=evaluate, sources=page.sources)
         groups = seeds.group_ids.cpu().repeat_interleave(group_size)
@@ -246,6 +246,7 @@ class GlmImageAR(Policy):
 
     def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
         """Score the stored tokens again, in one pass: [b, t]."""
+        self.loaded.turns.let_write()
         start, stop, _ = steps.indices(rollout.mask.shape[1])
         before = self._trained.start  # tokens that are written before the first decision
         decoder, device = self._ar.model.language_model, self.device
@@ -275,6 +276,7 @@ class GlmImageAR(Policy):
     @contextmanager
     def reference(self) -> Iterator[None]:
         """Inside, `logprobs` uses the base without its adapter, or the copy that full training is held to."""
+        self.loaded.turns.let_write()
         with self._reference.model() as model, swapped(self, "_ar", inner(model)):
             yield
 
@@ -284,7 +286,8 @@ class GlmImageAR(Policy):
         self.writer.changes += 1
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """The autoregressive half, with its adapter."""
+        """The autoregressive half, with its adapter, on its device."""
+        self.loaded.turns.let_write()
         return {"model": self.model}
 
     def blocks(self) -> Iterable[nn.Module]:
@@ -317,10 +320,11 @@ class GlmImageAR(Policy):
     ) -> list[Image]:
         """The pictures of tokens [B, T]; `sources` are read again if they are not given."""
         if sources is None:
-            with self.loaded.writer_at_work():
-                sources = [self.writer.sources(prompt) for prompt in prompts]
+            self.loaded.turns.let_write()
+            sources = [self.writer.sources(prompt) for prompt in prompts]
         settings = self._eval_decoding if evaluate else self._decoding
-        with self.loaded.decoder_at_work(), self._evaluating() if evaluate else nullcontext():
+        self.loaded.turns.let_paint()
+        with self._evaluating() if evaluate else nullcontext():
             return self.decoder.pictures(
                 tokens, prompts, seeds=seeds, settings=settings, target=self.target, source_codes=sources
             )

@@ -1,13 +1,13 @@
 """Two halves of a model take turns on a device that need not hold both.
 
-The idle half waits in the CPU's memory, pinned where the system allows it, so that it is back soon. Frozen weights that
-nobody changed are not copied out again. What trains stays on the device, since an optimizer holds it.
+Who is asked for comes, and then stays; the other half waits in the CPU's memory, pinned where the system allows it, so
+that it is back soon. Frozen weights that nobody changed are not copied out again. What trains stays on the device,
+since an optimizer holds it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -40,11 +40,15 @@ class Half:
     def __init__(self, modules: Sequence[nn.Module], device: torch.device) -> None:
         self._modules, self._device = modules, device
         self._copies: dict[Tensor, _Copy] = {}
+        self._staying: set[Tensor] = set()  # also while another policy learns, and these are frozen
 
     def leave(self) -> None:
-        """Wait in the CPU's memory."""
+        """Wait in the CPU's memory, but for what has trained when it should have left."""
         for tensor in self._tensors():
             if tensor.requires_grad:
+                self._staying.add(tensor)
+                self._copies.pop(tensor, None)
+            if tensor in self._staying:
                 continue
             copy = self._copies.get(tensor)
             if copy is None:
@@ -58,9 +62,8 @@ class Half:
 
     def enter(self) -> None:
         """Come to the device."""
-        for tensor in self._tensors():
-            copy = self._copies.get(tensor)
-            if copy is not None:
+        for tensor, copy in self._copies.items():
+            if tensor.data_ptr() == copy.host.data_ptr():
                 tensor.data = copy.host.to(self._device, non_blocking=True, copy=True)
                 self._copies[tensor] = _Copy(host=copy.host, place=tensor.data_ptr(), version=tensor._version)
 
@@ -71,63 +74,37 @@ class Half:
 
 
 class Turns:
-    """Which half of a model is on the device: outside of all contexts the writer, so that it can be trained.
+    """Which half of a model is on the device: the one that was asked for last.
 
     Args:
-        writer: what writes tokens.
+        writer: what writes tokens; on the device.
         decoder: what makes pictures of them; on the CPU or on the device.
         device: where both work.
         offload: "idle": only one of them is there at a time; "none": both.
-
-    Attributes:
-        offload: the same.
     """
 
     def __init__(
         self, writer: Sequence[nn.Module], decoder: Sequence[nn.Module], *, device: torch.device, offload: str
     ) -> None:
         self._writer, self._decoder = Half(writer, device), Half(decoder, device)
-        self.offload = offload
         self._takes_turns = offload == "idle" and device.type != "cpu"
-        self._decoding = False  # whether the decoder is on the device
-        self._inside: list[bool] = []  # for each context that is open, the same
-        if self._takes_turns:
-            self._decoder.leave()
+        self._there: Half | None = None  # who is known to be on the device as a whole
+        self.let_write()
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Inside, the writer is on the device, even if this is inside of `decoding`."""
-        with self._turn(decoding=False):
-            yield
+    def let_write(self) -> None:
+        """Let the writer be on the device."""
+        self._let(self._writer, self._decoder)
 
-    @contextmanager
-    def decoding(self) -> Iterator[None]:
-        """Inside, the decoder is on the device."""
-        with self._turn(decoding=True):
-            yield
+    def let_paint(self) -> None:
+        """Let the decoder be on the device."""
+        self._let(self._decoder, self._writer)
 
-    @contextmanager
-    def _turn(self, *, decoding: bool) -> Iterator[None]:
-        self._inside.append(decoding)
-        try:
-            self._let(decoding=decoding)
-            yield
-        finally:
-            self._inside.pop()
-            self._let(decoding=self._inside[-1] if self._inside else False)
-
-    def _let(self, *, decoding: bool) -> None:
-        if decoding == self._decoding or not self._takes_turns:
-            return
-        idle, busy = (self._writer, self._decoder) if decoding else (self._decoder, self._writer)
-        try:
+    def _let(self, busy: Half, idle: Half) -> None:
+        if self._takes_turns and self._there is not busy:
+            self._there = None  # in case that memory runs out
             idle.leave()
             busy.enter()
-        except BaseException:  # memory ran out: what was said to be there before is there again
-            busy.leave()
-            idle.enter()
-            raise
-        self._decoding = decoding
+            self._there = busy
 
 
 def _pinned(values: Tensor) -> Tensor:
