@@ -20,15 +20,18 @@ from whole_runs import assert_same, train_preset
 pytestmark = pytest.mark.gpu
 
 SHORT = ("policy.dtype=float32", "data.limit=4", "eval.every=2", "eval.samples=1", "run.save_every=1")
-HELD = ("trainer.kl_coef=0.05", "trainer.mixed_precision=bf16")
+KL = ("trainer.kl_coef=0.05", "trainer.mixed_precision=bf16")
+BOTH = "phases=[{name: tokens, policy: ar, steps: 1}, {name: painting, policy: dit, steps: 1, trainer: {kl: gaussian}}]"
+AVERAGE = "ema={decay: 0.5}"
 RUNS: dict[str, tuple[str, ...]] = {
     "writes": ("glm-image-tiny", "trainer.steps=2"),
-    "writes, all weights": ("glm-image-tiny", "trainer.steps=2", "policy.lora=null", *HELD),
-    "paints": ("glm-image-dit-tiny", "trainer.steps=2", "policy.ema={decay: 0.5}"),
+    "writes, all weights": ("glm-image-tiny", "trainer.steps=2", "policy.lora=null", *KL),
+    "paints": ("glm-image-dit-tiny", "trainer.steps=2", f"policy.{AVERAGE}"),
     "paints, all weights": (
         *("glm-image-dit-tiny", "trainer.steps=2", "policy.lora=null", "policy.token_sets=null"),
-        *(*HELD, "trainer.kl=gaussian"),
+        *(*KL, "trainer.kl=gaussian"),
     ),
+    "writes, paints": ("glm-image-halves-tiny", BOTH, "rounds=2", f"policy.dit.{AVERAGE}", *KL),
 }
 
 
@@ -47,9 +50,10 @@ def sizes() -> dict[str, int]:
     }
 
 
-def held(folder: Path, run: Sequence[str], *overrides: str, **options: Any) -> list[int]:
-    """Train; returns the bytes that are there after each step, without those of before."""
+def held(folder: Path, run: Sequence[str], *overrides: str, **options: Any) -> tuple[list[int], int]:
+    """Train; returns the bytes that are there after each step and at most, without those of before."""
     gc.collect()
+    torch.cuda.reset_peak_memory_stats()
     before, after = torch.cuda.memory_allocated(), []
 
     def note(report: Any) -> None:
@@ -57,19 +61,22 @@ def held(folder: Path, run: Sequence[str], *overrides: str, **options: Any) -> l
         after.append(torch.cuda.memory_allocated() - before)
 
     train_preset(run[0], folder, *run[1:], *SHORT, *overrides, watcher=Watcher(step=note), **options)
-    return after
+    return after, torch.cuda.max_memory_allocated() - before
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_same_run_in_less_memory(run: str, call: Call, tmp_path: Path) -> None:
     """Also if it is stopped and goes on; and other commands find its model complete."""
-    usual = held(tmp_path / "usual", RUNS[run])
-    idle = held(tmp_path / "idle", RUNS[run], "policy.offload=idle")
+    usual, usual_peak = held(tmp_path / "usual", RUNS[run])
+    idle, peak = held(tmp_path / "idle", RUNS[run], "policy.offload=idle")
     assert_same(tmp_path / "usual", tmp_path / "idle")
-    other = {"writes": "paints", "paints": "writes"}[run.split(",")[0]]
-    assert [x - y for x, y in zip(usual, idle, strict=True)] == [sizes()[other]] * 2
-    shutil.rmtree(tmp_path / "idle/checkpoints/step_000002")
-    (resumed,) = held(tmp_path / "idle", RUNS[run], "policy.offload=idle", resume=True)
+    other = {"writes": "paints", "paints": "writes"}
+    learns = [half for half in run.split(", ") if half in other]
+    away = [sizes()[other[half]] for half in learns * (len(usual) // len(learns))]
+    assert [x - y for x, y in zip(usual, idle, strict=True)] == away
+    assert usual_peak - peak >= min(sizes().values())
+    shutil.rmtree(tmp_path / f"idle/checkpoints/step_{len(usual):06d}")
+    (resumed,), _ = held(tmp_path / "idle", RUNS[run], "policy.offload=idle", resume=True)
     assert resumed == pytest.approx(idle[-1], rel=0.01)
     assert_same(tmp_path / "usual", tmp_path / "idle")
     for words in (("sample", "idle", "--limit", 2), ("evaluate", "idle"), ("export", "idle", "--to", "exported")):

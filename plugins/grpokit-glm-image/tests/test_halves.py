@@ -21,10 +21,12 @@ from grpokit.plan.estimate import needs_of
 from grpokit.runs import train as run
 from grpokit.runs.export import export
 from grpokit.sampling import derive_seeds
+from grpokit_glm_image import writer
 from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.halves import halves, reader
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny_prompts import prompts
+from grpokit_hf.tokens.linear_layers import for_decoding
 
 pytestmark = pytest.mark.usefixtures("small_draft")
 CONFIG = """
@@ -181,10 +183,48 @@ def test_each_phase_has_a_plan(phase: str, part: str) -> None:
     learnt = sum(sizes[other].get(name, 0) for name in ("adapter", "optimizer", "average"))
     assert sizes[part]["other half learns"] == learnt > 0
     words = {word for remedy in needs.remedies for word in remedy.words}
-    assert {f"policy.{part}.gradient_checkpointing=true", "policy.quantization=4bit"} <= words
-    assert not any("offload" in word for word in words)
+    assert {f"policy.{part}.gradient_checkpointing=true", "policy.quantization=4bit", "policy.offload=idle"} <= words
     assert needs.assumptions[-1].startswith("The other half is there with its weights")
     assert works
+
+
+@pytest.mark.parametrize("trains", ["an adapter", "all weights"])
+def test_a_plan_in_which_one_half_waits(trains: str) -> None:
+    """What trains stays in the phase of the other half. Tokens are always drawn as the half that writes draws them."""
+    words = [
+        "policy.offload=idle",
+        *(["policy.dit.lora=null", "policy.ar.lora=null"] if trains == "all weights" else []),
+    ]
+    _, view = parse(CONFIG, "c.yaml", words).phased()[0]
+    held: dict[str, dict[str, dict[str, float]]] = {}
+    for half in ("ar", "dit"):
+        held[half] = {}
+        for part in needs_of(view, reference=False, policy=half)[1].parts:
+            row = held[half].setdefault(part.name, {})
+            row.update({moment: row.get(moment, 0.0) + part.bytes for moment in part.moments})
+    writes, paints = held["ar"], held["dit"]
+    assert set(writes["decoder"]) == {"decode"}
+    assert set(paints["writing half"]) == {"rollout"}
+    assert paints["weights for drawing"] == writes["weights for drawing"]
+    for own, other in ((writes, paints), (paints, writes)):
+        stays = sum(other.get(name, {}).get("train", 0.0) for name in ("adapter", "optimizer", "average", "reference"))
+        trained = other["weights"]["train"] if trains == "all weights" else 0.0
+        assert own["other half learns"]["train"] == own["other half learns"]["decode"] == stays + trained > 0
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_tokens_to_paint_are_drawn_as_merge_adapter_says(merged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copies take 15 GiB of the released model, whichever half learns."""
+    ways: list[bool] = []
+
+    def noted(model: Any, *, merged: bool, **options: Any) -> Any:
+        ways.append(merged)
+        return for_decoding(model, merged=merged, **options)
+
+    monkeypatch.setattr(writer, "for_decoding", noted)
+    own = {"lora": {"r": 2}, "merge_adapter": merged}
+    drawn(halves("tiny", size=(64, 64), ar=own, dit={"steps": 3, "eval_steps": 2})["dit"])
+    assert ways == [merged]
 
 
 def test_a_plan_of_a_half_that_does_not_exist() -> None:

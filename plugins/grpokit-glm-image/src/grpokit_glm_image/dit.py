@@ -191,14 +191,15 @@ class GlmImageDiT(FlowPolicy):
         if isinstance(model, GlmImageAR):
             _check_shared(model, size, **loading)
             encoder, self.loaded, changes = model.encoder, model.loaded, lambda: model.writer.changes
+            merged = model.writer.merged
         else:
             prepared = prepare(model, size=size, **loading)
-            encoder, changes = prepared.encoder(check_size(size), edits=False), lambda: 0
+            encoder, changes, merged = prepared.encoder(check_size(size), edits=False), lambda: 0, True
             self.loaded = prepared.load()
             self.loaded.ar.requires_grad_(False)
             install(self.loaded.ar.model.language_model)
         self.loaded.turns.let_paint()  # an adapter is made where the transformer is
-        writer = Writer(self.loaded.ar, encoder, sampling)
+        writer = Writer(self.loaded.ar, encoder, sampling, merged=merged)
         if lora is None and dtype == "auto":
             self.loaded.pipeline.transformer.float()  # an optimizer's small steps are lost in bfloat16
         if gradient_checkpointing:

@@ -9,20 +9,22 @@ from typing import Any
 
 from grpokit import Policy, UsageError
 from grpokit.errors import nearest
-from grpokit.plan import Job, Needs, Part, Remedy
+from grpokit.plan import MOMENTS, Job, Needs, Part, Remedy
 from grpokit.registry.synonyms import hint
 from grpokit_glm_image import dit_plan, policy
 from grpokit_glm_image import plan as ar_plan
 from grpokit_glm_image.dit import GlmImageDiT
+from grpokit_glm_image.pipeline import Offload
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.settings import PAINTING, painting_settings
 from grpokit_hf.models.quantized import Quantization, check_setting
 
-_COMMON = ("model", "size", "dtype", "quantization", "device", "revision", "local_files_only")
-_NOT_HERE = {"ar": ("edits", "offload"), "dit": ()}
+_COMMON = ("model", "size", "dtype", "quantization", "device", "offload", "revision", "local_files_only")
+_NOT_HERE = {"ar": ("edits",), "dit": ()}
 _HALVES = {"ar": GlmImageAR, "dit": GlmImageDiT}
 _PLANS = {"ar": ar_plan.plan, "dit": dit_plan.plan}
+_DRAWING = "weights for drawing"  # of a plan: the half that writes has them, whichever learns
 _LEARNT = ("adapter", "optimizer", "average", "reference")  # parts of a plan that stay while the other half learns
 
 
@@ -35,6 +37,7 @@ def halves(
     dtype: str = "auto",
     quantization: Quantization | None = None,
     device: str | None = None,
+    offload: Offload = "none",
     revision: str | None = None,
     local_files_only: bool = False,
 ) -> Mapping[str, Policy]:
@@ -43,11 +46,13 @@ def halves(
     Args:
         model: as of `GlmImageAR`.
         size: height and width of the pictures in pixels, multiples of 32.
-        ar: further parameters of `GlmImageAR`, but for `edits` and `offload`.
+        ar: further parameters of `GlmImageAR`, but for `edits`.
         dit: further parameters of `GlmImageDiT`.
         dtype: of the weights: "auto", "float32" or "bfloat16".
         quantization: "4bit" or "8bit", for the blocks of both halves, each with its own `lora`.
         device: where to load the weights; None loads on the GPU if there is one.
+        offload: "idle" keeps the frozen weights of one half in the CPU's memory while the other one is at work; "none"
+            keeps both halves on the device.
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
 
@@ -65,6 +70,7 @@ def halves(
         dtype=dtype,
         quantization=quantization,
         device=device,
+        offload=offload,
         revision=revision,
         local_files_only=local_files_only,
         **(ar or {}),
@@ -100,13 +106,23 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     if name not in _HALVES:
         raise UsageError(f"There is no half '{name}'{nearest(name, _HALVES)}: glm-image gives {' and '.join(_HALVES)}.")
     own, other = (_PLANS[half](_all(half, parameters), job) for half in (name, *(set(_HALVES) - {name})))
-    kept = sum(part.bytes for part in other.parts if part.name in _LEARNT)
-    note = "The other half is there with its weights, and with its adapter, optimizer, average and reference."
+    idle, writing = parameters["offload"] == "idle", own if name == "ar" else other
+    stays = [part for part in other.parts if part.name in _LEARNT]
+    if idle:  # its weights leave, but for those that train
+        stays += [part for part in other.parts if part.name == "weights" and part.moments == MOMENTS]
+    there = "on the GPU with its weights while it is at work" if idle else "there with its weights"
     return Needs(
-        parts=(*own.parts, Part(name="other half learns", bytes=kept)),
+        parts=(
+            *(part for part in own.parts if part.name != _DRAWING),
+            *(part for part in writing.parts if part.name == _DRAWING),
+            Part(name="other half learns", bytes=sum(part.bytes for part in stays)),
+        ),
         works=own.works,
         remedies=tuple(filter(None, (_of_half(remedy, name) for remedy in own.remedies))),
-        assumptions=(*own.assumptions, note),
+        assumptions=(
+            *own.assumptions,
+            f"The other half is {there}, and always with its adapter, optimizer, average and reference.",
+        ),
     )
 
 

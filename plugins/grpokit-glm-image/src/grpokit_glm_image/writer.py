@@ -51,7 +51,7 @@ class Writer:
 
     def __init__(self, network: Any, encoder: PromptEncoder, sampling: SamplerSettings, *, merged: bool = True) -> None:
         config = network.config
-        self.network, self.encoder, self.sampling, self._merged = network, encoder, sampling, merged
+        self.network, self.encoder, self.sampling, self.merged = network, encoder, sampling, merged
         self.changes = 0
         # The codes of a picture have the ids before that of its start.
         self.forbidden = torch.arange(config.text_config.vision_vocab_size) >= config.image_start_token_id
@@ -84,7 +84,7 @@ class Writer:
         decoder, head, count = self.network.model.language_model, self.network.lm_head, self.encoder.target.count
         with (
             torch.inference_mode(),
-            for_decoding(nn.ModuleList([decoder, head]), rows=len(chances), merged=self._merged),
+            for_decoding(nn.ModuleList([decoder, head]), rows=len(chances), merged=self.merged),
         ):
             written = group_decoding.decode(
                 decoder,
