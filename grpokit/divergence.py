@@ -94,6 +94,19 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
     raise UsageError(f"kl must be 'k1', 'k2', 'k3', 'gaussian' or 'velocity', got {kind!r}.")
 
 
+def policy_divergence(new: Decisions, old: Decisions, mask: Tensor) -> Tensor:
+    """How far the new policy is from the old one at each decision: [b, t], zero under the mask.
+
+    Of a Gaussian decision the exact KL in nats per dimension, Flow-DPPO (2026, arXiv:2606.11025). Of a token the
+    difference |p - p_old| of the drawn one's probabilities, DPPO (2026, arXiv:2602.04879): a lower bound of the total
+    variation of the two distributions.
+    """
+    if old.mean is not None:
+        return kl_divergence(new, old, mask, "gaussian")
+    logprobs, before = (torch.where(mask, x.logprobs, 0.0) for x in (new, old))
+    return (logprobs.exp() - before.exp()).abs()
+
+
 def correction_weights(correction: Correction, old: Tensor, sampled: Tensor, mask: Tensor) -> Tensor:
     """The factor of each decision's surrogate: [b, t], without gradient, 1 under the mask.
 

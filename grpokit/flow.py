@@ -20,6 +20,7 @@ from grpokit.errors import UsageError
 from grpokit.types import Decisions
 
 Sampler: TypeAlias = Literal["flow-sde", "dance-sde", "cps", "ode"]
+StepWeight: TypeAlias = Literal["none", "guard", "tempflow", "flash"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +130,34 @@ def kernel(
     if sampler not in _KERNELS:
         raise UsageError(f"The sampler must be {', '.join(map(repr, _KERNELS))} or 'ode', got {sampler!r}.")
     return _KERNELS[sampler](sigma, sigma_next, **({} if noise is None else {"noise": noise}))
+
+
+def step_weights(kind: StepWeight, steps: Kernel, widths: Tensor) -> Tensor | None:
+    """How much the policy loss of each step counts: fp64, in the shape of the widths; None for "none": all the same.
+
+    "guard": 1 / width, GRPO-Guard (Wang et al., 2025, arXiv:2510.22319). "tempflow": 2.25 std, TempFlow-GRPO
+    (2025, arXiv:2508.04324): steps with more noise count more. "flash": std / |v_coef|, divided by its mean over the
+    steps with noise, Flash-GRPO (2026, arXiv:2605.15980): the gradient by the velocity is then as large at each step.
+
+    Args:
+        kind: which of them.
+        steps: their kernels.
+        widths: sigma - sigma_next of each.
+
+    >>> step = kernel("flow-sde", torch.tensor([0.5, 0.25]), torch.tensor([0.25, 0.0]), noise=1.0)
+    >>> step_weights("guard", step, torch.tensor([0.25, 0.25]).double())
+    tensor([4., 4.], dtype=torch.float64)
+    """
+    if kind == "none":
+        return None
+    if kind == "guard":
+        return 1 / widths
+    if kind == "tempflow":
+        return 2.25 * steps.std
+    if kind == "flash":
+        ratio = steps.std / steps.v_coef.abs()
+        return ratio / ratio[steps.std > 0].mean()
+    raise UsageError(f"step_weight must be 'none', 'guard', 'tempflow' or 'flash', got {kind!r}.")
 
 
 def draw(step: Kernel, x: Tensor, v: Tensor, noise: Tensor) -> Tensor:

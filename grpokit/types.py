@@ -186,6 +186,7 @@ class Rollout:
         max_decisions: the most decisions a row can have; the constant of the fixed-length reduction.
         action_dims: dimensions of one decision: 1 for a token, C*H*W for a latent step.
         trace: the policy's private record.
+        weights: [B, T], factors of each decision's policy loss, such as those of a flow's steps; None: all 1.
         exact: whether `old` comes from the arithmetic of `logprobs`. False for another engine, or a lower precision.
         version: of the weights that drew it, as `Policy.updated` counts them; None: those of the moment of the call.
     """
@@ -197,6 +198,7 @@ class Rollout:
     max_decisions: int
     action_dims: int = 1
     trace: Trace = field(default_factory=Trace)
+    weights: Tensor | None = None
     exact: bool = True
     version: int | None = None
 
@@ -208,6 +210,8 @@ class Rollout:
                 "A rollout needs old.logprobs [B, T], mask [B, T] and groups [B]; got "
                 f"{shape}, {tuple(self.mask.shape)} and {tuple(self.groups.shape)}."
             )
+        if self.weights is not None and tuple(self.weights.shape) != shape:
+            raise UsageError(f"A rollout's weights are [B, T] like its log-probs {shape}, got {self.weights.shape}.")
         if len(self.samples) != shape[0]:
             raise UsageError(f"A rollout of {shape[0]} rows needs as many samples, got {len(self.samples)}.")
         for kind, tensors, count in (
@@ -254,6 +258,7 @@ class Rollout:
             groups=self.groups[here],
             old=self.old.select(rows),
             mask=_rows(self.mask, rows),
+            weights=None if self.weights is None else _rows(self.weights, rows),
             trace=Trace(
                 per_row={name: _rows(x, rows) for name, x in self.trace.per_row.items()},
                 per_group={name: _rows(x, groups) for name, x in self.trace.per_group.items()},

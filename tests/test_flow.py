@@ -208,3 +208,23 @@ def test_normals_are_normal_and_follow_from_seeds() -> None:
     assert abs(float(z.mean())) < 0.02
     assert float(z.var()) == pytest.approx(1, abs=0.03)
     assert float(z.pow(4).mean()) == pytest.approx(3, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("guard", [4, 2]), ("tempflow", [1.125, 2.25 * 0.5**0.5]), ("flash", None)]
+)
+def test_step_weights_by_hand(kind: str, expected: list[float] | None) -> None:
+    """Steps 0.5 -> 0.25 and 0.75 -> 0.25 with g = 1: std 0.5 and 0.707, v_coef -(D + D (1 - t) / (2 t))."""
+    sigma, after = torch.tensor([0.5, 0.75]).double(), torch.tensor([0.25, 0.25]).double()
+    steps = flow.dance_sde(sigma, after, noise=1.0)
+    if expected is None:
+        parts = [1 / (d**0.5 + d**0.5 * (1 - t) / (2 * t)) for t, d in ((0.5, 0.25), (0.75, 0.5))]  # the paper's form
+        expected = [part / (sum(parts) / 2) for part in parts]
+    assert flow.step_weights(kind, steps, sigma - after).tolist() == pytest.approx(expected)
+
+
+def test_step_weights_of_no_kind() -> None:
+    steps = flow.cps(torch.tensor([0.5]), torch.tensor([0.0]))
+    assert flow.step_weights("none", steps, torch.tensor([0.5])) is None
+    with pytest.raises(UsageError, match="step_weight must be"):
+        flow.step_weights("sqrt", steps, torch.tensor([0.5]))

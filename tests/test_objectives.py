@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpokit import Decisions, UsageError, objectives
-from grpokit.builtin.objectives import CISPO, VESPO
+from grpokit.builtin.objectives import CISPO, DPPO, VESPO
 from grpokit.divergence import kl_divergence, log_ratio
 from grpokit.flow import flow_sde, gaussian_logprobs, score
 from grpokit.objectives import GRPO, reduction_weights
@@ -409,6 +409,41 @@ def test_the_guarded_ratio_never_touches_masked_steps() -> None:
     assert mean.grad.flatten().tolist() == [pytest.approx(0.2), 0.0]
     with pytest.raises(UsageError, match="ratio 'guard' needs decisions with a mean and a std"):
         log_ratio(Decisions(logprobs=NEW), Decisions(logprobs=OLD), MASK, "guard")
+
+
+@pytest.mark.parametrize(
+    ("threshold", "dropped"),
+    [(0.0, [True, True, False, False]), (None, [True, False, False, False]), (1.0, [False] * 4)],
+)
+def test_dppo_drops_tokens_that_move_on_where_they_have_moved_far(threshold: float | None, dropped: list[bool]) -> None:
+    """|p - p_old| is 0.2, 0.1, 0.2 and 0.14; the last two move back; the usual bound is 0.15."""
+    p, p_old = torch.tensor([[0.7, 0.1, 0.3, 0.36]]).double(), torch.tensor([[0.5, 0.2, 0.1, 0.5]]).double()
+    advantages, mask = torch.tensor([[2.0, -1.0, -1.0, 3.0]]).double(), torch.ones(1, 4).bool()
+    new, old = Decisions(logprobs=p.log().requires_grad_()), Decisions(logprobs=p_old.log())
+    loss = DPPO(threshold=threshold)(new, old, advantages, mask)
+    plain = (-p / p_old * advantages)[0].tolist()  # -r A, whose derivative by log p is the same
+    expected = [0.0 if drop else value for drop, value in zip(dropped, plain, strict=True)]
+    assert loss.value[0].tolist() == pytest.approx(expected)
+    loss.value.sum().backward()
+    assert new.logprobs.grad[0].tolist() == pytest.approx(expected)
+    assert (loss.stats["clip_low"] | loss.stats["clip_high"])[0].tolist() == dropped
+    assert loss.stats["clip_high"][0].tolist() == [dropped[0], False, False, False]
+
+
+@pytest.mark.parametrize(("threshold", "drop"), [(0.2, True), (0.2001, False)])
+def test_dppo_compares_gaussian_decisions_by_their_exact_kl(threshold: float, drop: bool) -> None:
+    """Means (0.2, 0.4) apart and std 0.5: (0.04 + 0.16) / 2 / 0.5 = 0.2 nats per dimension."""
+    x, old_mean = torch.tensor([[[0.3, 0.5]]]).double(), torch.zeros(1, 1, 2, dtype=torch.float64)
+    new, old = gaussians(torch.tensor([[[0.2, 0.4]]]).double(), 0.5, x), gaussians(old_mean, 0.5, x)
+    loss = DPPO(threshold=threshold)(new, old, torch.tensor([1.0]).double(), torch.ones(1, 1).bool())
+    assert (loss.value.item() == 0) == drop == loss.stats["clip_high"].item()
+    # a decision that is far but moves back is kept, and the KL to the reference acts on a dropped one
+    back = DPPO(threshold=threshold)(new, old, torch.tensor([-1.0]).double(), torch.ones(1, 1).bool())
+    assert back.value.item() > 0
+    held = DPPO(threshold=threshold, kl="gaussian", kl_coef=2.0)(
+        new, old, torch.tensor([1.0]).double(), torch.ones(1, 1).bool(), old
+    )
+    assert held.value.item() == pytest.approx(loss.value.item() + 2 * 0.2)
 
 
 def test_velocity_kl_by_hand() -> None:

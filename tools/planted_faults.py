@@ -67,6 +67,10 @@ FP64 = "tests/test_advantages.py::test_the_arithmetic_is_fp64_whatever_the_rewar
 UNSCORED = "tests/test_advantages.py::test_a_reward_that_scored_no_row_changes_nothing"
 SINGLE = "tests/test_advantages.py::test_a_single_score_teaches_nothing"
 GOLDEN = "tests/test_objectives.py::test_golden"
+DPPO = "tests/test_objectives.py::test_dppo_drops_tokens_that_move_on_where_they_have_moved_far"
+STEP_WEIGHTS = (
+    "plugins/grpokit-hf/tests/diffusion/test_flow_policy.py::test_a_weight_multiplies_the_gradient_of_the_policy_loss"
+)
 VESPO = "tests/test_objectives.py::test_vespo_by_hand"
 KL_HAND = "tests/test_objectives.py::test_a_bias_corrected_kl_by_hand"
 KL_TRUE = "tests/test_objectives.py::test_the_gradient_of_a_bias_corrected_kl_is_the_true_one"
@@ -592,6 +596,18 @@ FAULTS = (
         "torch.where(advantages < 0, self.k_pos",
         (VESPO, GOLDEN),
     ),
+    Fault("dppo drops what moves back, too", "builtin/objectives.py", "mask & far & (", "mask & far | (", (DPPO,)),
+    Fault(
+        "dppo by the ratio", "divergence.py", "logprobs.exp() - before.exp()", "(logprobs - before).exp() - 1", (DPPO,)
+    ),
+    Fault(
+        "dppo by one bound for tokens and flows",
+        "builtin/objectives.py",
+        "usual = 0.15 if old.mean is None else 1e-5",
+        "usual = 1e-5",
+        (DPPO,),
+    ),
+    Fault("no weights of steps", "training/passes.py", "if weights is None:", "if True:", (STEP_WEIGHTS,)),
     Fault(
         "vespo slice by slice",
         "builtin/objectives.py",
@@ -627,14 +643,14 @@ FAULTS = (
     Fault(
         "old means that the rollout has not",
         "training/logprob_passes.py",
-        "exact = exact and not (objective.needs_old_moments and rollout.old.mean is None)",
+        "exact = exact and not (means and rollout.old.mean is None)",
         "pass",
         (GUARD_OLD,),
     ),
     Fault(
         "a pass for old log-probs that forgets the means",
         "training/logprob_passes.py",
-        "moments=objective.needs_old_moments",
+        "moments=means",
         "moments=False",
         (GUARD_OLD, GUARD_FLOW),
     ),

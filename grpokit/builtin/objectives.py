@@ -6,13 +6,15 @@ They use only what a third party may import. `docs/objectives.md` has the table 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from grpokit.divergence import log_ratio, policy_divergence
 from grpokit.knobs import NotNegative, Positive, RatioKind, Reduction
 from grpokit.objectives import GRPO, GSPO, Loss, Objective
+from grpokit.types import Decisions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +112,52 @@ class VESPO(Objective):
         phi = (k * log_w + decay * (1 - log_w.exp())).exp()
         stats = {"clip_low": _never(ratio), "clip_high": _never(ratio), "vespo/phi_mean": phi}
         return Loss(value=-phi * advantages * logprobs, stats=stats)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPPO(Objective):
+    """-r A without a clip, but for decisions at which the policies are far apart and would come further apart.
+
+    A decision is dropped if the divergence of the old and the new policy at it is at least `threshold`, and A (r - 1)
+    is above 0. From DPPO (2026, arXiv:2602.04879) for tokens, and Flow-DPPO (2026, arXiv:2606.11025) for flows; see
+    `grpokit.divergence.policy_divergence`.
+
+    Attributes:
+        threshold: in nats per dimension for Gaussian decisions, and a difference of probabilities for tokens; None:
+            1e-5 and 0.15.
+    """
+
+    threshold: NotNegative | None = None
+
+    @property
+    def needs_old_moments(self) -> bool:
+        """Always: Gaussian decisions are compared by them, and tokens have none."""
+        return True
+
+    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
+        """See the class."""
+        return Loss(value=-ratio * advantages, stats={})
+
+    def __call__(
+        self,
+        new: Decisions,
+        old: Decisions,
+        advantages: Tensor,
+        mask: Tensor,
+        reference: Decisions | None = None,
+        *,
+        correction: Tensor | None = None,
+    ) -> Loss:
+        """See `Objective`."""
+        advantages = advantages[:, None] if advantages.ndim == 1 else advantages
+        usual = 0.15 if old.mean is None else 1e-5
+        with torch.no_grad():
+            far = policy_divergence(new, old, mask) >= (usual if self.threshold is None else self.threshold)
+            dropped = mask & far & (advantages * log_ratio(new, old, mask, self.ratio) > 0)
+        kept = torch.where(dropped, 0.0, advantages)
+        loss = super().__call__(new, old, kept, mask, reference, correction=correction)
+        stats = {"clip_low": dropped & (advantages < 0), "clip_high": dropped & (advantages > 0)}
+        return replace(loss, stats={**loss.stats, **stats})
 
 
 def _never(ratio: Tensor) -> Tensor:

@@ -91,6 +91,7 @@ def grpokit_objectives() -> Iterator[ObjectiveSpec]:
         ("luspo", "builtin.objectives:LUSPO", "one clipped ratio per sequence, sum over its tokens"),
         ("cispo", "builtin.objectives:CISPO", "capped, detached ratio as a weight"),
         ("sapo", "builtin.objectives:SAPO", "a smooth gate in place of the clip"),
+        ("dppo", "builtin.objectives:DPPO", "no clip; decisions where old and new policy are far apart are dropped"),
         ("vespo", "builtin.objectives:VESPO", "a smooth, detached weight of the whole sequence"),
     ):
         yield ObjectiveSpec(name=name, factory=f"grpokit.{home}", summary=summary)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from grpokit import files
+from grpokit.config.former import leave_out
 from grpokit.config.mistakes import explain
 from grpokit.config.overrides import apply
 from grpokit.config.parts import (
@@ -175,6 +176,8 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{name}: expected keys such as policy, data and rewards, got {content}.", page="configs")
     for override in overrides:
         apply(data, override, source)
+    for override in overrides:
+        leave_out(data, override, source)
     try:
         config = RunConfig.model_validate(data)
     except ValidationError as error:

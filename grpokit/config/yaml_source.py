@@ -44,6 +44,10 @@ class Source:
             path = as_text if as_text in self.places else path[:-1]
         return ", with ".join(dict.fromkeys([self.places.get(path, self.name), *overrides]))
 
+    def in_file(self, path: Path) -> bool:
+        """Whether the value of a key is the file's."""
+        return not self.places.get(path, _OVERRIDE).startswith(_OVERRIDE)
+
     def override(self, path: Path, text: str) -> None:
         """Note that the override `text` set the key at `path`, and so replaced everything below it."""
         for below in [other for other in self.places if other[: len(path)] == path]:

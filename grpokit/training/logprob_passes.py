@@ -47,7 +47,8 @@ class LogprobPasses:
         """
         objective = self.objective
         exact = rollout.exact and rollout.version == version and not self.policy.low_precision
-        exact = exact and not (objective.needs_old_moments and rollout.old.mean is None)
+        means = objective.needs_old_moments and rollout.action_dims > 1
+        exact = exact and not (means and rollout.old.mean is None)
         needs_old = not exact and (self.settings.updates_per_step > 1 or self._weighs_sliced_sequences(rollout))
         needs_reference = objective.needs_reference and self._scored_once(rollout)
         needs_probe = objective.needs_reference and self.probe.wanted
@@ -59,7 +60,7 @@ class LogprobPasses:
             if needs_old:
                 ask = Ask(
                     entropy="value" if needs_entropy and rollout.old.entropy is None else "no",
-                    moments=objective.needs_old_moments,
+                    moments=means,
                 )
                 old = self._score(rollout, notes, ask)
             if needs_reference:

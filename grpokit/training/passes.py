@@ -128,7 +128,8 @@ class Term:
         nobody has measured yet that it pays.
         """
         ask = _ask(self.objective)
-        if self.batch.weights.device.type != "cpu" or self.objective.needs_moments:
+        old = self.objective.needs_old_moments and self.batch.rollout.old.mean is not None
+        if self.batch.weights.device.type != "cpu" or self.objective.needs_reference_moments or old:
             return ask
 
         def slope(logprobs: Tensor, rows: slice) -> Tensor:
@@ -153,7 +154,7 @@ class Term:
             advantages,
             batch.mask[rows, decisions],
             self._reference and self._reference.select(rows),
-            correction=self._correction(old, rows),
+            correction=self._factors(old, rows),
         )
         return (loss.value * batch.weights[rows, decisions].to(loss.value)).sum(), loss
 
@@ -167,8 +168,16 @@ class Term:
         with self.policy.reference():
             return joined([self.policy.logprobs(batch.rollout, s, ask, grad=False) for s in self.slices], dim=1)
 
+    def _factors(self, old: Decisions, rows: slice) -> Tensor | None:
+        """The factors of some rows' surrogate: [b', t], of the rollout and of the correction."""
+        correction, weights = self._correction(old, rows), self.batch.rollout.weights
+        if weights is None:
+            return correction
+        own = weights[rows, self.decisions]
+        return own if correction is None else own * correction
+
     def _correction(self, old: Decisions, rows: slice) -> Tensor | None:
-        """The factors of some rows' surrogate: [b', t]."""
+        """The importance weights: [b', t]."""
         if self.correction is None:
             return None
         batch = self.batch

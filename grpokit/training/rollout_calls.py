@@ -65,6 +65,7 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
         mask=_stack([part.mask for part in parts], "mask"),
         action_dims=parts[0].action_dims,
         **together,
+        weights=_stacked([{"weights": part.weights} for part in parts], "{}").get("weights"),
         trace=Trace(
             per_row=_stacked([part.trace.per_row for part in parts], "trace.per_row['{}']"),
             per_group={name: x[first] for name, x in per_group.items()},
@@ -78,7 +79,8 @@ def on(rollout: Rollout, device: torch.device | str) -> Rollout:
         per_row={name: x.to(device) for name, x in rollout.trace.per_row.items()},
         per_group={name: x.to(device) for name, x in rollout.trace.per_group.items()},
     )
-    return replace(rollout, old=rollout.old.to(device), mask=rollout.mask.to(device), trace=trace)
+    weights = None if rollout.weights is None else rollout.weights.to(device)
+    return replace(rollout, old=rollout.old.to(device), mask=rollout.mask.to(device), weights=weights, trace=trace)
 
 
 def _stacked(parts: Sequence[Mapping[str, Any]], label: str) -> dict[str, Tensor]:

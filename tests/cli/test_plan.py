@@ -45,7 +45,7 @@ def test_a_card_that_it_fits_on(call: Call) -> None:
     assert re.search(r"time, s +rollout +reference +train +optimizer +sum\n", done.out)
     assert "It fits: " in done.out
     assert "A prompt has 256 tokens (--prompt-tokens)." in done.out
-    assert "Rewards are not counted" in done.out
+    assert "Rewards take the memory of their default models" in done.out
     longer = call("plan", PRESET, "--gpu", "h100", "--prompt-tokens", 512)
     assert "A prompt has 512 tokens" in longer.out
     assert max(map(len, done.out.splitlines())) <= 120

@@ -440,3 +440,26 @@ def test_the_resolved_config_reads_back_the_same(text: str) -> None:
     assert isinstance(again, RunConfig)
     assert again.model_dump() == config.model_dump()
     assert write(resolved(again)) == written
+
+
+def test_keys_of_a_replaced_component_go_with_it(recwarn: pytest.WarningsRecorder) -> None:
+    text = """
+    policy: {use: toy-lm}
+    data: {use: "grpokit_toy.lm:sum_prompts"}
+    rewards: [{use: length, low: 1, high: 9, weight: 2.0}]
+    trainer: {objective: {use: sapo, tau_pos: 2.0}, clip_range: 0.1, kl_coef: 0.1}
+    """
+    config = parse(text, "a.yaml", ["trainer.objective.use=dppo", "rewards.0.use=numeric-answer"])
+    assert config.trainer.flat_objective == {"kl_coef": 0.1}
+    assert (config.trainer.objective.params, config.rewards[0].params) == ({}, {})
+    assert config.rewards[0].weight == 2.0
+    said = [str(warning.message) for warning in recwarn]
+    assert [key for key in ("tau_pos", "clip_range", "low", "high") if any(f".{key}," in line for line in said)] == [
+        "tau_pos",
+        "clip_range",
+        "low",
+        "high",
+    ]
+    own = parse(text, "a.yaml", ["trainer.objective=dppo", "trainer.clip_range=0.3"])  # the user's own key stays
+    assert own.trainer.flat_objective == {"clip_range": 0.3, "kl_coef": 0.1}
+    assert parse(text, "a.yaml", ["trainer.steps=3"]).trainer.flat_objective["clip_range"] == 0.1

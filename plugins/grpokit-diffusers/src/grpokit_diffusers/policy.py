@@ -50,6 +50,7 @@ class DiffusersFlow(FlowPolicy):
         sampler: "flow-sde", "dance-sde" or "cps".
         noise: the sampler's noise level (see `grpokit.flow`); None for its default.
         window: which steps are decisions, such as {"width": 2}; None: all that have noise.
+        step_weight: how much the policy loss of each step counts: "none", "guard", "tempflow" or "flash".
         shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone.
         eval_steps: of the ODE in evaluation.
         eval_guidance: in evaluation; None: the pipeline's own default.
@@ -84,6 +85,7 @@ class DiffusersFlow(FlowPolicy):
         sampler: flow.Sampler = "flow-sde",
         noise: float | None = None,
         window: Mapping[str, Any] | None = None,
+        step_weight: flow.StepWeight = "none",
         shared_noise: bool = True,
         eval_steps: int = 40,
         eval_guidance: float | None = None,
@@ -130,7 +132,13 @@ class DiffusersFlow(FlowPolicy):
         for name in ("guidance", "eval_guidance"):
             settings[name] = getattr(loaded, name) if settings[name] is None else settings[name]
         super().__init__(
-            loaded, size=size, shared_noise=shared_noise, eval_size=eval_size, compiled=compiled, **settings
+            loaded,
+            size=size,
+            shared_noise=shared_noise,
+            step_weight=step_weight,
+            eval_size=eval_size,
+            compiled=compiled,
+            **settings,
         )
 
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:

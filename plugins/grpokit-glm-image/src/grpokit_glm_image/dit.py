@@ -108,6 +108,7 @@ class GlmImageDiT(FlowPolicy):
         sampler: "flow-sde", "dance-sde" or "cps".
         noise: the sampler's noise level (see `grpokit.flow`); None for its default.
         window: which steps are decisions, such as {"width": 2}; None: all that have noise.
+        step_weight: how much the policy loss of each step counts: "none", "guard", "tempflow" or "flash".
         shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone.
         eval_steps: of the ODE in evaluation.
         eval_guidance: in evaluation.
@@ -144,6 +145,7 @@ class GlmImageDiT(FlowPolicy):
         sampler: flow.Sampler = "flow-sde",
         noise: float | None = None,
         window: Mapping[str, Any] | None = None,
+        step_weight: flow.StepWeight = "none",
         shared_noise: bool = True,
         eval_steps: int = 50,
         eval_guidance: float = 1.5,
@@ -205,7 +207,7 @@ class GlmImageDiT(FlowPolicy):
         if gradient_checkpointing:
             self.loaded.pipeline.transformer.enable_gradient_checkpointing()
         illustrator = Illustrator(writer, self.loaded, token_sets=token_sets, changes=changes)
-        super().__init__(illustrator, shared_noise=shared_noise, compiled=compiled, **settings)
+        super().__init__(illustrator, shared_noise=shared_noise, step_weight=step_weight, compiled=compiled, **settings)
 
     @property
     def painter(self) -> Painter:

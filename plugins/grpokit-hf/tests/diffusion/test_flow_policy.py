@@ -88,6 +88,36 @@ def test_evaluation_follows_the_ode() -> None:
         assert drawn_again.tobytes() == family.pictures(x, (32, 32))[0].tobytes()
 
 
+def test_the_steps_of_a_window_have_their_own_weights() -> None:
+    """A window at the third step: 2.25 times the std of Flow-SDE at t = 4/6 and 3/6."""
+    rollout = drawn(build(step_weight="tempflow", window={"width": 2, "start": "sliding", "every": 1}), step=2)
+    stds = [0.7 * (t / (1 - t) / 6) ** 0.5 for t in (4 / 6, 3 / 6)]
+    assert rollout.weights is not None
+    assert rollout.weights.tolist() == [pytest.approx([2.25 * std for std in stds])] * 12
+    assert drawn(build(window={"width": 2})).weights is None
+
+
+def test_a_weight_multiplies_the_gradient_of_the_policy_loss() -> None:
+    """Six even steps: guard's weights are all 6; micro-batches and calls of the rollout change nothing."""
+    norms = []
+    for step_weight, options in (
+        ("none", {}),
+        ("guard", {}),
+        ("guard", {"micro_batch_size": 3, "rollout_batch_size": 4}),
+    ):
+        trainer = Trainer(
+            build(step_weight=step_weight),
+            [brightness],
+            PROMPTS,
+            prompts_per_step=2,
+            group_size=4,
+            device="cpu",
+            **options,
+        )
+        norms.append(trainer.step().metrics["grad_norm"])
+    assert norms[1:] == [pytest.approx(6 * norms[0], rel=1e-5)] * 2
+
+
 def test_the_gaussian_is_that_of_the_sampler() -> None:
     """Mean and std of the second step by the formula of Flow-SDE, at t = 5/6 with D = 1/6."""
     policy, family = build(noise=0.9), TinyFamily()

@@ -66,6 +66,8 @@ class ToyFlow(Policy):
             ships with the package.
         sampler: "flow-sde", "dance-sde" or "cps", for training samples.
         noise: the sampler's noise level (see `grpokit.flow`); None for its default.
+        step_weight: how much the policy loss of each step counts: "none", "guard", "tempflow" or "flash" (see
+            `grpokit.flow.step_weights`).
         steps: of the sampler. Each is a decision, but for the last one of "cps", which has no noise.
         eval_steps: of the ODE in evaluation.
         shared_noise: a group's training samples start from the same noise, and differ by the steps' noise alone. In
@@ -78,6 +80,7 @@ class ToyFlow(Policy):
         weights: str | Path | None = None,
         sampler: flow.Sampler = "flow-sde",
         noise: float | None = None,
+        step_weight: flow.StepWeight = "none",
         steps: int = 10,
         eval_steps: int = 20,
         shared_noise: bool = False,
@@ -94,6 +97,7 @@ class ToyFlow(Policy):
         self.decisions = int((self.decided.std > 0).sum())  # T: K, or K - 1 where the last step has no noise
         if self.decisions == 0:
             raise UsageError(f"{sampler!r} with steps={steps} has no step with noise, so nothing to train: use more.")
+        self.weights = flow.step_weights(step_weight, self.decided, (sigmas[:-1] - sigmas[1:])[:, None])  # [K, 1]
         self.sampler, self.noise = sampler, noise
         self.sigmas, self.eval_sigmas = sigmas, flow.linear_sigmas(eval_steps)
         self.shared_noise = shared_noise
@@ -140,6 +144,7 @@ class ToyFlow(Policy):
             mask=torch.ones(len(samples), decisions, dtype=torch.bool, device=device),
             max_decisions=self.decisions,
             action_dims=DIMS,
+            weights=None if self.weights is None else self.weights[:decisions, 0].to(empty).expand(len(samples), -1),
             trace=Trace(
                 per_row={"latents": torch.stack(latents, dim=1)},  # [B, K + 1, 2], from noise to the output
                 per_group={"radius": radii[seeds.group_ids.argsort()]},

@@ -78,6 +78,8 @@ class FlowPolicy(Policy):
         sampler: "flow-sde", "dance-sde" or "cps".
         noise: the sampler's noise level (see `grpokit.flow`); None for its default.
         window: which steps are decisions, such as {"width": 2}; None: all that have noise.
+        step_weight: how much the policy loss of each step counts: "none", "guard", "tempflow" or "flash" (see
+            `grpokit.flow.step_weights`).
         shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone.
         eval_steps: of the ODE in evaluation.
         eval_guidance: in evaluation; None for `guidance`.
@@ -107,6 +109,7 @@ class FlowPolicy(Policy):
         sampler: flow.Sampler = "flow-sde",
         noise: float | None = None,
         window: Mapping[str, Any] | None = None,
+        step_weight: flow.StepWeight = "none",
         shared_noise: bool = True,
         eval_steps: int = 40,
         eval_guidance: float | None = None,
@@ -143,6 +146,7 @@ class FlowPolicy(Policy):
         )
         sigmas = self._training.schedule.sigmas
         self._kernel = flow.kernel(sampler, sigmas[:-1], sigmas[1:], noise=noise)  # [K] each
+        self._weights = flow.step_weights(step_weight, self._kernel, sigmas[:-1] - sigmas[1:])  # [K]
         self._window = settings.window
         self._able = settings.able
         self._shared_noise, self._rows = shared_noise, rows
@@ -202,6 +206,7 @@ class FlowPolicy(Policy):
         ]
         order = seeds.group_ids.argsort()
         decided = torch.cat([group.old.logprobs for group in drawn])
+        steps = torch.tensor([group.first for group in drawn])[:, None] + torch.arange(decided.shape[1])  # [P, T]
         return Rollout(
             samples=samples,
             groups=groups,
@@ -209,6 +214,9 @@ class FlowPolicy(Policy):
             mask=torch.ones_like(decided, dtype=torch.bool),
             max_decisions=self._window.width,
             action_dims=math.prod(self.family.latent_shape(self._training.size)),
+            weights=None
+            if self._weights is None
+            else self._weights[steps].to(decided).repeat_interleave(group_size, 0),
             trace=Trace(
                 per_row={"latents": torch.cat([group.latents for group in drawn])},
                 per_group={
