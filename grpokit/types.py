@@ -97,7 +97,8 @@ class Seeds:
 
     def to(self, device: torch.device | str) -> Seeds:
         """Return the same seeds on `device`."""
-        tensors = {name: getattr(self, name).to(device, non_blocking=True) for name in ("row", "group", "group_ids")}
+        ahead = str(device) != "cpu"  # a copy to the host must have arrived before it is read
+        tensors = {name: getattr(self, name).to(device, non_blocking=ahead) for name in ("row", "group", "group_ids")}
         return replace(self, **tensors)
 
 

@@ -12,13 +12,15 @@ cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python}
 OUT=${OUT:-runs/gpu-hour}
 
-run() {
+FAILED=0
+
+run() { # a command that fails does not keep the next one from running
   printf '+ %s\n' "$*"
-  [ -n "${DRY:-}" ] || "$@"
+  [ -n "${DRY:-}" ] || "$@" || { printf 'FAILED: %s\n' "$*"; FAILED=1; }
 }
 
 setup() { # the packages, over the torch that is there
-  local packages=(-e .)
+  local packages=(-e '.[8bit]')
   for plugin in plugins/*/; do packages+=(-e "$plugin"); done
   run "$PYTHON" -m pip install --no-build-isolation ${WHEELS:+--no-index --find-links "$WHEELS"} pytest "${packages[@]}"
 }
@@ -101,3 +103,4 @@ for slice in "$@"; do
     *) echo "There is no slice '$slice'. Slices: ${slices[*]}, all." >&2; exit 2 ;;
   esac
 done
+exit $FAILED

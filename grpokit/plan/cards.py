@@ -88,7 +88,7 @@ def by_name(name: str) -> Card:
     for card in CARDS:
         if plain in card.names:
             return card
-    if size := re.fullmatch(r"([\d.]*\d)gi?b", name.lower().replace(" ", "")):
+    if size := re.fullmatch(r"(\d*\.?\d+)gi?b", name.lower().replace(" ", "")):
         return Card(name=name, memory=float(size[1]) * GIB)
     known = ", ".join(f"'{card.name}'" for card in CARDS)
     raise UsageError(f"No card is called '{name}'. Known: {known}. A memory such as '22 GB' will do, too.")

@@ -184,8 +184,18 @@ struct Graph {
 Graph* capture = nullptr;
 bool waits_are_errors = false;
 py::object* listener = nullptr;
+std::vector<std::pair<Tensor, Tensor>> late;  // copies to pinned memory that nobody has waited for, and their values
+
+void copy_into(const Tensor& to, const Tensor& from);
+
+void arrive() {
+  const auto copies = std::move(late);
+  late.clear();
+  for (const auto& [to, from] : copies) copy_into(to, from);
+}
 
 void wait(const std::string& what) {
+  arrive();
   TORCH_CHECK(capture == nullptr, "CUDA error: operation not permitted when stream is capturing: ", what);
   TORCH_CHECK(!waits_are_errors, "called a synchronizing CUDA operation: ", what);
   if (listener == nullptr || !Py_IsInitialized()) return;
@@ -386,8 +396,15 @@ void copy(const c10::OperatorHandle& op, Stack* stack) {
   } else if (to.is_cuda()) {
     TORCH_CHECK(capture == nullptr, "A copy from the host inside a capture reads the host's memory at each replay.");
     if (blocking) wait("copy to the GPU");
+    else if (is_pinned(from.storage().data())) arrive();  // in the stream's order
   } else if (blocking || !is_pinned(to.storage().data())) {
     wait("copy to the host");
+  } else {
+    Tensor values = at::empty_like(from);
+    copy_into(values, from);
+    std::memset(to.storage().mutable_data(), 0xFF, to.storage().nbytes());
+    late.emplace_back(to, values);
+    return;
   }
   copy_into(to, from);
   if (capture) capture->launches.push_back({op, {to, from, !blocking}, {to}});
@@ -496,6 +513,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("takes_cpu_scalars", [](std::set<std::string> names) { takes_cpu_scalars = names; });
   m.def("limit", [](int64_t bytes) { limit = bytes; });
   m.def("used", [] { return used.load(); });
+  m.def("arrive", &arrive);
   m.def("peak", [] { return peak.load(); });
   m.def("reset_peak", [] { peak = used.load(); });
   m.def("launches", [] { return launches.load(); });

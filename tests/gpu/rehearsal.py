@@ -1,7 +1,7 @@
 """A GPU to rehearse on: a CPU build of PyTorch gets a `cuda:0` of the host's memory and the CPU's kernels.
 
-What a real GPU refuses is refused here too, and what it waits for is counted; speed, rounding and several streams are
-not rehearsed. `make gpu` runs the tests with it, and this a command or a script:
+What a real GPU refuses is refused here too, and what it waits for is counted. Not rehearsed are speed, rounding, several
+streams and torch.compile. `make gpu` runs the tests with it, and this a command or a script:
 
     python tests/gpu/rehearsal.py -m grpokit train lm-arithmetic trainer.steps=2
 
@@ -116,7 +116,8 @@ def _with_cpu_scalars() -> set[str]:
 
 
 def _waited(what: str) -> None:
-    """Count a wait at the innermost line of grpokit's own that led to it."""
+    """Count a wait at the innermost line of grpokit's own that led to it; copies to the host have arrived by then."""
+    device().arrive()
     if not _counts:
         return
     frame: Any = sys._getframe(1)
@@ -392,6 +393,8 @@ def _replace_paging(torch: Any, functional: Any) -> None:
 
 def main() -> None:
     """Run a module or a script as if this machine had the GPU."""
+    if not shutil.which("g++"):
+        sys.exit(1)  # what was said already
     _, *command = sys.argv
     if command[0] == "-m":
         sys.argv = command[1:]

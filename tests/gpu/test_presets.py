@@ -64,8 +64,9 @@ def test_the_numbers_are_those_of_the_cpu(preset: str, tmp_path: Path) -> None:
     here, there = (measured(tmp_path / device, "eval.jsonl") for device in ("cpu", "cuda"))
     assert_near(there, here, 1e-3)
     weights = [
-        sorted((tmp_path / device / "checkpoints/step_000002").glob("*.safetensors")) for device in ("cpu", "cuda")
+        sorted((tmp_path / device / "checkpoints/step_000002").rglob("*.safetensors")) for device in ("cpu", "cuda")
     ]
+    assert weights[0]
     for one, other in zip(*(map(load_file, files) for files in weights), strict=True):
         assert one.keys() == other.keys()
         differ = torch.cat([((other[name].double() - x.double()).abs() > 1e-5).flatten() for name, x in one.items()])
@@ -100,10 +101,8 @@ def test_ways_to_train(way: str, tmp_path: Path) -> None:
     result = train_preset(preset, tmp_path / "run", *overrides, *SHORT)
     assert result.steps == 2
     rows = measured(tmp_path / "run", "metrics.jsonl")
-    low = "16" in way or "8 bit" in way
-    assert all(
-        abs(row["old_logprob_diff/mean"]) < (0.1 if low else 1e-4) for row in rows if "old_logprob_diff/mean" in row
-    )
+    low = "16" in way
+    assert all(abs(row["logprob_diff/mean"]) < (0.1 if low else 1e-4) for row in rows)
 
 
 # Waits of the host in the second step, with what the run writes of it.
@@ -113,10 +112,10 @@ WAITS = {
     "toy-flow": 27,
     "lm-arithmetic": 30,
     "lm-countdown": 36,
-    "diffusers-tiny": 35,
+    "diffusers-tiny": 38,
     "glm-image-tiny": 40,
-    "glm-image-dit-tiny": 36,
-    "glm-image-halves-tiny": 38,
+    "glm-image-dit-tiny": 37,
+    "glm-image-halves-tiny": 39,
 }
 
 

@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention as attention
 
+from grpokit.sampling import derive_seeds
+
 pytestmark = pytest.mark.gpu
 
 
@@ -48,6 +50,17 @@ def test_memory_is_nan_until_it_is_written_and_has_an_end(gpu: Any) -> None:
         gpu.device().limit(gpu.CAPACITY)
     del block
     assert torch.cuda.memory_allocated() == before
+
+
+def test_a_copy_to_the_host_that_nobody_waits_for_has_not_arrived() -> None:
+    x = torch.arange(4.0, device="cuda")
+    here = x.to("cpu", non_blocking=True)
+    assert here.isnan().all()
+    x.add_(1)
+    torch.cuda.synchronize()
+    assert here.tolist() == [0, 1, 2, 3]
+    seeds = derive_seeds(1, stream="train", step=0, prompts=2, group_size=2)
+    assert torch.equal(seeds.to("cuda").to("cpu").row, seeds.row)  # which is read at once
 
 
 def test_what_the_host_waits_for_is_counted_with_its_line(gpu: Any) -> None:

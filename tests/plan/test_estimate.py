@@ -146,7 +146,7 @@ def test_names_of_cards(words: str, name: str) -> None:
     assert by_name(words).name == name
 
 
-@pytest.mark.parametrize(("words", "gib"), [("22 GB", 22), ("21.5GiB", 21.5)])
+@pytest.mark.parametrize(("words", "gib"), [("22 GB", 22), ("21.5GiB", 21.5), (".5 GB", 0.5)])
 def test_a_memory_that_no_card_has(words: str, gib: float) -> None:
     assert by_name(words) == Card(name=words, memory=gib * GIB)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from grpokit import Prompt, Rollout
+from grpokit import Prompt, Rollout, UsageError
 from grpokit.sampling import derive_seeds, normals
 from grpokit.testing import outcomes, policy_checks
 from grpokit_diffusers.policy import DiffusersFlow
@@ -135,6 +135,12 @@ def test_contract(options: dict[str, Any], wanted: Callable[[str], bool]) -> Non
     found = list(outcomes(check for check in checks if wanted(check.name)))
     assert len(found) >= len(OF_SOURCES)
     assert not [outcome for outcome in found if outcome.state == "failed"]
+
+
+def test_compiled_blocks_need_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UsageError, match=r"needs a C\+\+ compiler"):
+        DiffusersFlow("tiny-sd3", size=(32, 32), steps=2, compiled=True)
 
 
 @pytest.mark.long
