@@ -1,6 +1,6 @@
 """A GPU to rehearse on: a CPU build of PyTorch gets a `cuda:0` of the host's memory and the CPU's kernels.
 
-What a real GPU refuses is refused here too, and what it waits for is counted. Not rehearsed are speed, rounding, several
+What a real GPU refuses is refused here too, and its waits are counted. Not rehearsed are speed, rounding, several
 streams and torch.compile. `make gpu` runs the tests with it, and this a command or a script:
 
     python tests/gpu/rehearsal.py -m grpokit train lm-arithmetic trainer.steps=2
