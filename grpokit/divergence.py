@@ -66,7 +66,8 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
     times too weak there, and a trainer refuses them (see `Objective.check_dimensions`).
 
     Raises:
-        UsageError: "gaussian" without mean and std, "velocity" without mean and v_coef, or an unknown kind.
+        UsageError: "gaussian" without mean and std, "velocity" without mean and v_coef, another one of decisions with
+            a target, which have no log-probs, or an unknown kind.
     """
     if kind == "velocity":
         if new.mean is None or new.v_coef is None or reference.mean is None:
@@ -77,13 +78,18 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
         return torch.where(mask, _per_dimension(((mean - ref_mean) / v_coef).square()), 0.0)
     if kind == "gaussian":
         if new.mean is None or new.std is None or reference.mean is None or reference.std is None:
-            raise UsageError("kl 'gaussian' needs decisions with a mean and a std, but this policy gives none: use k3.")
+            raise UsageError(
+                "kl 'gaussian' needs decisions with a mean and a std, but this policy gives none: use k3, or velocity "
+                "for a flow with matching."
+            )
         mean, ref_mean = (_masked(x, mask, 0.0) for x in (new.mean, reference.mean))
         std, ref_std = (_masked(x, mask, 1.0) for x in (new.std, reference.std))
         # (s^2 + d^2) / (2 s_ref^2) - 1/2, written so that nothing cancels where both are nearly the same
         excess = (std - ref_std) * (std + ref_std) + (mean - ref_mean).square()
         exact = (ref_std / std).log() + excess / (2 * ref_std.square())
         return torch.where(mask, _per_dimension(exact), 0.0)
+    if new.target is not None:
+        raise UsageError(f"kl '{kind}' needs log-probs, and noised copies of samples have none: set kl: velocity.")
     d = bounded(torch.where(mask, reference.logprobs - new.logprobs, 0.0))
     if kind == "k1":
         return -d
@@ -101,6 +107,8 @@ def policy_divergence(new: Decisions, old: Decisions, mask: Tensor) -> Tensor:
     difference |p - p_old| of the drawn one's probabilities, DPPO (2026, arXiv:2602.04879): a lower bound of the total
     variation of the two distributions.
     """
+    if new.target is not None:
+        raise UsageError("dppo compares densities, and noised copies of samples have none: take grpo or nft.")
     if old.mean is not None:
         return kl_divergence(new, old, mask, "gaussian")
     logprobs, before = (torch.where(mask, x.logprobs, 0.0) for x in (new, old))

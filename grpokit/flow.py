@@ -2,8 +2,9 @@
 
 A path x_t = (1 - t) x0 + t e leads from noise (t = 1) to data (t = 0), and a network predicts v = e - x0. Every sampler
 here draws x' ~ N(x_coef x + v_coef v, std^2). The coefficients depend only on the two sigmas (a `Kernel`), so a policy
-needs three calls: `kernel`, then `draw` in its rollout and `score` in its `logprobs`. Log-probs are in nats per latent
-dimension; everything is in fp32 or better, the coefficients in fp64.
+needs three calls: `kernel`, then `draw` in its rollout and `score` in its `logprobs`. Or its decisions are noised
+copies of what it drew (`Matching`). Log-probs are in nats per latent dimension. Everything is in fp32 or better, the
+coefficients in fp64.
 """
 
 from __future__ import annotations
@@ -11,16 +12,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor
 
+from grpokit import knobs
 from grpokit.errors import UsageError
+from grpokit.sampling import mix, uniforms
 from grpokit.types import Decisions
 
 Sampler: TypeAlias = Literal["flow-sde", "dance-sde", "cps", "ode"]
 StepWeight: TypeAlias = Literal["none", "guard", "tempflow", "flash"]
+Weight: TypeAlias = Literal["uniform", "t", "t^2"]
+
+_POWERS: Mapping[Weight, int] = {"uniform": 0, "t": 1, "t^2": 2}
+_COPIES = 0x434F50494553  # sets the draw of noise levels apart from a group's other draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +168,24 @@ def step_weights(kind: StepWeight, steps: Kernel, widths: Tensor) -> Tensor | No
     raise UsageError(f"step_weight must be 'none', 'guard', 'tempflow' or 'flash', got {kind!r}.")
 
 
+def noisy_steps(sampler: Sampler, steps: int, *, noise: float | None = None) -> int:
+    """How many steps of a sampler have noise, and so can be decisions.
+
+    Raises:
+        UsageError: none has, or the sampler cannot have that noise.
+    """
+    if sampler == "ode" or noise == 0:
+        raise UsageError(
+            "Training needs a sampler with noise ('flow-sde', 'dance-sde' or 'cps', with a noise above 0), or "
+            f"matching; got sampler={sampler!r}, noise={noise}. Evaluation follows the ODE anyway."
+        )
+    sigmas = linear_sigmas(steps)
+    count = int((kernel(sampler, sigmas[:-1], sigmas[1:], noise=noise).std > 0).sum())
+    if not count:
+        raise UsageError(f"{sampler!r} with steps={steps} has no step with noise, so nothing to train: use more.")
+    return count
+
+
 def draw(step: Kernel, x: Tensor, v: Tensor, noise: Tensor) -> Tensor:
     """The next latent, mean + std * noise, in fp32 or better. Store it in this dtype, since `score` needs all its bits.
 
@@ -198,6 +224,76 @@ def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Decisions:
     shape = (*mean.shape[:2], *[1] * (mean.ndim - 2))
     std, v_coef = (c.to(mean, non_blocking=True).expand(shape) for c in (std, step.v_coef))
     return Decisions(logprobs=gaussian_logprobs(x_next.detach(), mean, std), mean=mean, std=std, v_coef=v_coef)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matching:
+    """Decisions that are noised copies of a finished sample x0, in place of denoising steps.
+
+    A sample may then be drawn by any sampler, such as the ODE. Each of its T copies is x_t = (1 - t) x0 + t e, and the
+    network's velocity there should be e - x0. Its score -w(t) mean (v - (e - x0))^2 stands for a log-prob: a bound of
+    that of x0 consists of such terms. From AWM ("Advantage weighted matching", Xue et al., 2025, arXiv:2509.25050).
+
+    Attributes:
+        times: T.
+        weight: w(t): "uniform" is 1; "t" or "t^2" gives copies with much noise more weight.
+        share: the part of the schedule, counted from the noise, in which the levels t lie.
+    """
+
+    times: knobs.Count = 4
+    weight: Weight = "t"
+    share: Annotated[float, Gt(0), Le(1)] = 1.0
+
+    def __post_init__(self) -> None:
+        knobs.check(self)
+
+    def check(self, *, sampler: Sampler, noise: float | None, step_weight: StepWeight, window: object = None) -> None:
+        """Refuse what only denoising decisions have.
+
+        Raises:
+            UsageError: a window, a noise, a weight of steps, or a sampler with noise that is not the default.
+        """
+        wrong = [f"{name}: null" for name, x in (("window", window), ("noise", noise)) if x is not None]
+        wrong += [] if sampler in ("flow-sde", "ode") else ["sampler: ode"]
+        wrong += [] if step_weight == "none" else ["step_weight: none"]
+        if wrong:
+            raise UsageError(
+                "With matching, samples are drawn by the ODE, and decisions are noised copies of the finished sample. "
+                f"Set {' and '.join(wrong)}, or leave out matching."
+            )
+
+    def places(self, groups: Tensor) -> Tensor:
+        """Where the levels of each group lie on a schedule from noise (0) to data (1): seeds [P] -> [P, T] fp64.
+
+        One in each T-th of the share, in this order. The samples of a group share levels, but no noise.
+        """
+        seeds = torch.tensor([mix(seed, _COPIES) for seed in groups.tolist()])
+        return self.share * (torch.arange(self.times) + uniforms(seeds, self.times)) / self.times
+
+    def score(self, x0: Tensor, noise: Tensor, v: Tensor, t: Tensor) -> Decisions:
+        """The scores of copies, with gradient to v.
+
+        Args:
+            x0: [b, t, ...] or [b, 1, ...], the finished samples.
+            noise: [b, t, ...], that of each copy, as for `noised`.
+            v: [b, t, ...], the network's velocities at the copies.
+            t: broadcastable to them: the levels.
+
+        Returns:
+            scores [b, t] per dimension as log-probs, the predicted x0 as mean [b, t, ...], v_coef [b, t, 1, ...], and
+            x0 as target [b, t, ...].
+        """
+        x0, noise, v = (y.to(torch.promote_types(y.dtype, torch.float32)) for y in (x0, noise, v))
+        error = v - (noise - x0)
+        t = t.to(error, non_blocking=True).expand(*error.shape[:2], *[1] * (error.ndim - 2))
+        score = -(t ** _POWERS[self.weight] * error.square()).flatten(2).mean(-1)
+        return Decisions(logprobs=score, mean=x0 - t * error, v_coef=-t, target=x0.expand_as(error))
+
+
+def noised(x0: Tensor, noise: Tensor, t: Tensor) -> Tensor:
+    """The copies (1 - t) x0 + t noise of finished samples; t must broadcast against them."""
+    t = t.to(noise, non_blocking=True)
+    return (1 - t) * x0 + t * noise
 
 
 def _euler_maruyama(t: Tensor, s: Tensor, *, g_squared: Tensor) -> Kernel:

@@ -94,8 +94,9 @@ class Objective(ObjectiveSettings, ABC):
         if self.needs_reference and self.kl in ("k2", "k3") and action_dims > 1:
             raise UsageError(
                 f"kl '{self.kl}' does not suit decisions of {action_dims:,} dimensions: their log-probs are means over "
-                f"the dimensions, so it gives about 1/{action_dims:,} of the KL. Set kl: gaussian, which is exact (k1 "
-                "is right on average too, but as a loss its expected gradient is zero)."
+                f"the dimensions, so it gives about 1/{action_dims:,} of the KL. Set kl: gaussian, which is exact, or "
+                "kl: velocity for a flow with matching (k1 is right on average too, but as a loss its expected "
+                "gradient is zero)."
             )
         if self.needs_reference and self.kl_bias_correction and action_dims > 1:
             raise UsageError(

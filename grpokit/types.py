@@ -112,6 +112,8 @@ class Decisions:
         mean: [b, t, ...] of a Gaussian decision, or None.
         std: [b, t, ...], broadcastable to `mean`, or None.
         v_coef: [b, t, ...], broadcastable to `mean`: the derivative of a flow's mean by its velocity, or None.
+        target: [b, t, ...], what `mean` is a prediction of, or None. If it is there, the decision has no density, and
+            `logprobs` are scores that rise as `mean` comes nearer to it (see `grpokit.flow.Matching`).
     """
 
     logprobs: Tensor
@@ -119,6 +121,7 @@ class Decisions:
     mean: Tensor | None = None
     std: Tensor | None = None
     v_coef: Tensor | None = None
+    target: Tensor | None = None
 
     def select(self, rows: Tensor | slice = slice(None), decisions: Tensor | slice = slice(None)) -> Decisions:
         """Return some rows and some decisions."""
@@ -143,7 +146,7 @@ class Ask:
 
     Attributes:
         entropy: "no": it is not read; "value": it is read without gradient; "grad": with gradient.
-        moments: whether mean, std and v_coef of Gaussian decisions are read.
+        moments: whether mean, std, v_coef and target are read.
         slope: log-probs [b', t] of the rows `rows` of the rollout -> the derivative [b', t] of the loss by each of
             them, or None. With it an output layer can form its gradient in the forward pass. It is a prediction: the
             gradient that arrives in the backward pass may differ, and is the right one.

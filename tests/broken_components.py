@@ -225,6 +225,28 @@ class SummedDensity(TinyGaussian):
         return replace(view, logprobs=view.logprobs * self.dims)
 
 
+class Copies(TinyGaussian):
+    """Means that predict the next point, without a density: a good policy."""
+
+    def _steps(self, trace: Trace, steps: slice) -> Decisions:
+        view, target = super()._steps(trace, steps), trace.per_row["path"][:, 1:][:, steps]
+        assert view.mean is not None
+        return replace(view, logprobs=-(view.mean - target).square().mean(-1), std=None, target=target)
+
+
+class TargetsOfOtherRows(Copies):
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        view = super().logprobs(rollout, steps)
+        assert view.target is not None
+        return replace(view, target=view.target.flip(0))
+
+
+class TargetsByWeights(Copies):
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        view = super().logprobs(rollout, steps)
+        return replace(view, target=view.mean)
+
+
 class UnusedParameter(Tokens):
     def __init__(self) -> None:
         super().__init__()
@@ -360,6 +382,8 @@ POLICIES: list[tuple[Callable[[], Any], set[str]]] = [
     (DrawsBoldly, {"frequencies"}),
     (AnotherStd, {"gaussian"}),
     (SummedDensity, {"gaussian"}),
+    (TargetsOfOtherRows, {"target"}),
+    (TargetsByWeights, {"target"}),
     (UnusedParameter, {"gradient"}),
     (LogprobsDetached, {"gradient"}),
     (WrongSign, {"gradient"}),

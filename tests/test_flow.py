@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from grpokit import UsageError, flow
-from grpokit.divergence import kl_divergence
+from grpokit.divergence import kl_divergence, policy_divergence
+from grpokit.objectives import GRPO
 from grpokit.sampling import normals, uniforms
 
 STD = 0.4  # of the data in the one-dimensional case below
@@ -208,6 +210,61 @@ def test_normals_are_normal_and_follow_from_seeds() -> None:
     assert abs(float(z.mean())) < 0.02
     assert float(z.var()) == pytest.approx(1, abs=0.03)
     assert float(z.pow(4).mean()) == pytest.approx(3, abs=0.2)
+
+
+@pytest.mark.parametrize(("weight", "w"), [("uniform", 1.0), ("t", 0.4), ("t^2", 0.16)])
+def test_the_score_of_a_copy_by_hand(weight: flow.Weight, w: float) -> None:
+    """x0 (1, -1), noise (0.5, 2), t 0.4: the copy is (0.8, 0.2), and its velocity (-0.5, 3)."""
+    x0, noise = torch.tensor([[[1.0, -1.0]]]).double(), torch.tensor([[[0.5, 2.0]]]).double()
+    v, t = (
+        torch.tensor([[[0.3, 1.0]]]).double().requires_grad_(),
+        torch.tensor(0.4, dtype=torch.float64),
+    )  # off by (0.8, -2)
+    assert flow.noised(x0, noise, t).flatten().tolist() == pytest.approx([0.8, 0.2])
+    view = flow.Matching(weight=weight).score(x0, noise, v, t)
+    assert view.logprobs.tolist() == [[pytest.approx(-w * (0.64 + 4) / 2)]]
+    (slope,) = torch.autograd.grad(view.logprobs.sum(), v)
+    assert slope.flatten().tolist() == pytest.approx([-0.8 * w, 2 * w])
+    assert view.mean is not None
+    assert view.target is not None
+    assert view.v_coef is not None
+    assert view.mean.flatten().tolist() == pytest.approx([0.8 - 0.4 * 0.3, 0.2 - 0.4 * 1.0])
+    assert view.target.tolist() == x0.tolist()
+    assert (view.v_coef.flatten().tolist(), view.std) == ([-0.4], None)
+    # the objective grpo before the first update: -A times the slope
+    loss = GRPO(clip_range=1e-5)(view, view.detach(), torch.tensor([2.0]), torch.ones(1, 1).bool()).value
+    assert loss.item() == -2
+    other = flow.Matching(weight=weight).score(x0, noise, v + torch.tensor([0.3, -0.1]), t)
+    assert kl_divergence(view, other, torch.ones(1, 1).bool(), "velocity").item() == pytest.approx(0.05)
+    with pytest.raises(UsageError, match="use k3, or velocity for a flow with matching"):
+        kl_divergence(view, other, torch.ones(1, 1).bool(), "gaussian")
+    with pytest.raises(UsageError, match="kl 'k1' needs log-probs, and noised copies of samples have none"):
+        kl_divergence(view, other, torch.ones(1, 1).bool(), "k1")
+    with pytest.raises(UsageError, match="dppo compares densities, and noised copies of samples have none"):
+        policy_divergence(view, other, torch.ones(1, 1).bool())
+    with pytest.raises(UsageError, match="ratio 'guard' needs decisions with a mean and a std"):
+        GRPO(ratio="guard")(view, view.detach(), torch.tensor([2.0]), torch.ones(1, 1).bool())
+
+
+def test_levels_lie_one_in_each_part_of_the_schedule() -> None:
+    places = flow.Matching(times=4, share=0.5).places(torch.arange(100))  # [100, 4]
+    parts = (places / 0.125).floor()
+    assert torch.equal(parts, torch.arange(4.0).double().expand(100, 4))
+    assert (places.mean(0) - torch.tensor([0.0625, 0.1875, 0.3125, 0.4375])).abs().max() < 0.01
+    assert len(places[:, 0].unique()) == 100
+    assert torch.equal(flow.Matching(times=4, share=0.5).places(torch.tensor([7])), places[7:8])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"weight": "t2"}, "weight must be 'uniform' or 't' or 't\\^2', got 't2'"),
+        ({"times": 0}, "times must be at least 1"),
+    ],
+)
+def test_settings_of_copies_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        flow.Matching(**settings)
 
 
 @pytest.mark.parametrize(

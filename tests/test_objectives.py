@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpokit import Decisions, UsageError, objectives
-from grpokit.builtin.objectives import CISPO, DPPO, VESPO
+from grpokit.builtin.objectives import CISPO, DPPO, NFT, VESPO
 from grpokit.divergence import kl_divergence, log_ratio
 from grpokit.flow import flow_sde, gaussian_logprobs, score
 from grpokit.objectives import GRPO, reduction_weights
@@ -461,6 +461,44 @@ def test_velocity_kl_by_hand() -> None:
         assert loss.value.flatten().tolist() == pytest.approx([0.005, 0.005])
     with pytest.raises(UsageError, match="kl 'velocity' needs the steps of a flow"):
         kl_divergence(replace(new, v_coef=None), ref, torch.ones(2, 1).bool(), "velocity")
+
+
+def predictions(error: torch.Tensor) -> Decisions:
+    """A prediction of the point (1, 0) that is off by `error` [b, t, 2]."""
+    target = torch.tensor([1.0, 0.0]).double().expand_as(error)
+    return Decisions(logprobs=-error.square().mean(-1), mean=target + error, target=target)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "value", "slope"),
+    [
+        # e+ = (0.75, 0), |e+| 0.375, so 0.75; e- = (0.25, 1), |e-| 0.625, so 0.85; slopes by e (1, 0) and (-0.2, -0.8)
+        (2.5, 10 * (0.75 * 0.75 + 0.25 * 0.85), [7.0, -2.0]),
+        (9.0, 7.5, [10.0, 0.0]),
+        (-5.0, 8.5, [-2.0, -8.0]),
+        (0.0, 0.0, [0.0, 0.0]),
+    ],
+)
+def test_nft_by_hand(advantage: float, value: float, slope: list[float]) -> None:
+    """beta 0.5, the new prediction off by (1, -0.5), the old one by (0.5, 0.5); the loss is times 5 / 0.5."""
+    error = torch.tensor([[[1.0, -0.5]]]).double().requires_grad_()
+    old = predictions(torch.tensor([[[0.5, 0.5]]]).double())
+    mask, advantages = torch.ones(1, 1).bool(), torch.tensor([advantage]).double()
+    loss = NFT(beta=0.5)(predictions(error), old, advantages, mask)
+    assert loss.value.item() == pytest.approx(value)
+    assert torch.autograd.grad(loss.value.sum(), error)[0].flatten().tolist() == pytest.approx(slope)
+    half = NFT(beta=0.5)(predictions(error), old, advantages, mask, correction=torch.tensor([[0.5]]))
+    assert half.value.item() == pytest.approx(value / 2)
+
+
+def test_nft_leaves_the_masked_alone_and_needs_targets() -> None:
+    """Also where a prediction is exact, which nothing may be divided by."""
+    error = torch.tensor([[[0.0, 0.0], [math.nan, 1.0]]]).double().requires_grad_()
+    loss = NFT()(predictions(error), predictions(error).detach(), torch.ones(1).double(), torch.tensor([[True, False]]))
+    (slope,) = torch.autograd.grad(loss.value.sum(), error)
+    assert (loss.value.tolist(), slope.flatten().tolist()) == ([[0.0, 0.0]], [0.0] * 4)
+    with pytest.raises(UsageError, match="objective 'nft' compares predictions of finished samples, but this policy's"):
+        NFT()(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK)
 
 
 def test_entropy_bonus_by_hand() -> None:

@@ -67,6 +67,8 @@ FP64 = "tests/test_advantages.py::test_the_arithmetic_is_fp64_whatever_the_rewar
 UNSCORED = "tests/test_advantages.py::test_a_reward_that_scored_no_row_changes_nothing"
 SINGLE = "tests/test_advantages.py::test_a_single_score_teaches_nothing"
 GOLDEN = "tests/test_objectives.py::test_golden"
+NFT = "tests/test_objectives.py::test_nft_by_hand"
+COPY = "tests/test_flow.py::test_the_score_of_a_copy_by_hand"
 DPPO = "tests/test_objectives.py::test_dppo_drops_tokens_that_move_on_where_they_have_moved_far"
 STEP_WEIGHTS = (
     "plugins/grpokit-hf/tests/diffusion/test_flow_policy.py::test_a_weight_multiplies_the_gradient_of_the_policy_loss"
@@ -129,6 +131,7 @@ CODES = f"{GLM_TESTS}test_policy.py::test_a_rollout_knows_no_token_but_codes"
 FLOW_TESTS = f"{HF_TESTS}diffusion/test_flow_policy.py::"
 FLOW_CONTRACT = f"{FLOW_TESTS}test_contract"
 FLOW_SHARED = f"{FLOW_TESTS}test_what_comes_before_the_window_is_computed_once_for_a_group"
+FLOW_COPY = f"{FLOW_TESTS}test_a_copy_is_scored_by_its_velocity"
 FLOW_SCALE = f"{FLOW_TESTS}test_the_scale_of_an_adapter_is_alpha_by_the_rank"
 FLOW_AVERAGE = f"{FLOW_TESTS}test_evaluations_draw_with_the_average"
 EXPORTED = f"{GLM_TESTS}test_dit.py::test_a_stock_pipeline_draws_what_the_policy_draws"
@@ -1025,8 +1028,8 @@ FAULTS = (
     Fault(
         "a flow's steps scored outside of its window",
         f"{HF}diffusion/flow_policy.py",
-        "first + t, condition)",
-        "t, condition)",
+        "t, own_steps[t], condition)",
+        "t, t, condition)",
         (FLOW_CONTRACT,),
     ),
     Fault(
@@ -1039,10 +1042,28 @@ FAULTS = (
     Fault(
         "a flow's path before the window for each row",
         f"{HF}diffusion/flow_policy.py",
-        "x = self._noise(group if same else rows, 0, mode.size)",
+        "x = self._noise(group if window and self._shared_noise else rows, 0, mode.size)",
         "x = self._noise(rows, 0, mode.size)",
         (FLOW_SHARED,),
     ),
+    Fault(
+        "noised copies of one and the same sample",
+        f"{HF}diffusion/flow_policy.py",
+        "group if window and self._shared_noise else rows",
+        "group if self._shared_noise and not evaluate else rows",
+        (FLOW_COPY,),
+    ),
+    Fault(
+        "noised copies with the same noise",
+        f"{HF}diffusion/flow_policy.py",
+        "self._noise(seeds, 1 + t, mode.size)",
+        "self._noise(seeds, 1, mode.size)",
+        (FLOW_COPY,),
+    ),
+    Fault("a copy's score without its weight", "flow.py", "(t ** _POWERS[self.weight] * ", "(", (COPY,)),
+    Fault("a copy's prediction as if without noise", "flow.py", "mean=x0 - t * error", "mean=x0 - error", (COPY,)),
+    Fault("nft at an advantage of 0", "builtin/objectives.py", "mask & (advantages != 0)", "mask", (NFT,)),
+    Fault("nft's divisors with a gradient", "builtin/objectives.py", "x.detach().abs()", "x.abs()", (NFT,)),
     Fault(
         "evaluations of a flow without its average",
         f"{HF}diffusion/flow_policy.py",

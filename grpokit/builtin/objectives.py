@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from grpokit.divergence import log_ratio, policy_divergence
+from grpokit.errors import UsageError
 from grpokit.knobs import NotNegative, Positive, RatioKind, Reduction
 from grpokit.objectives import GRPO, GSPO, Loss, Objective
 from grpokit.types import Decisions
@@ -158,6 +159,70 @@ class DPPO(Objective):
         loss = super().__call__(new, old, kept, mask, reference, correction=correction)
         stats = {"clip_low": dropped & (advantages < 0), "clip_high": dropped & (advantages > 0)}
         return replace(loss, stats={**loss.stats, **stats})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NFT(Objective):
+    """A good sample attracts the prediction of a finished sample, a bad one repels it; no ratio, no log-prob.
+
+    With e = m - x0 the error of the new policy's prediction, e' that of the old one's, e+ = b e + (1 - b) e',
+    e- = (1 + b) e' - b e and q = clip(A / bound, -1, 1) / 2 + 1/2, the loss is bound / b times
+    q mean(e+^2) / mean|e+| + (1 - q) mean(e-^2) / mean|e-|, the divisors detached and at least 1e-5. From DiffusionNFT
+    (Zheng et al., 2025, arXiv:2509.16117). At A = 0 the two terms would hold the new policy to the old one, without
+    a gradient where they are the same; here such a decision is left out.
+
+    Attributes:
+        beta: b, how far from the old policy's prediction attraction and repulsion are measured.
+        advantage_bound: the advantage from which on a sample is all good, with q = 1.
+    """
+
+    beta: Positive = 1.0
+    advantage_bound: Positive = 5.0
+    ratio: RatioKind = field(default="token", init=False)
+    off_policy_mask_threshold: Positive | None = field(default=None, init=False)
+
+    @property
+    def needs_old_moments(self) -> bool:
+        """Always: the old policy's predictions are its means."""
+        return True
+
+    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
+        """None: the loss reads means, see `__call__`."""
+        stats = {"clip_low": _never(ratio), "clip_high": _never(ratio)}
+        return Loss(value=torch.zeros_like(ratio), stats=stats)
+
+    def __call__(
+        self,
+        new: Decisions,
+        old: Decisions,
+        advantages: Tensor,
+        mask: Tensor,
+        reference: Decisions | None = None,
+        *,
+        correction: Tensor | None = None,
+    ) -> Loss:
+        """See `Objective`.
+
+        Raises:
+            UsageError: decisions without a target.
+        """
+        if new.mean is None or new.target is None or old.mean is None:
+            raise UsageError(
+                "objective 'nft' compares predictions of finished samples, but this policy's decisions are tokens or "
+                "denoising steps. Give a flow policy matching, such as policy.matching={times: 4}, or take grpo."
+            )
+        loss = super().__call__(new, old, advantages, mask, reference, correction=correction)
+        decided = mask.reshape(*mask.shape, *[1] * (new.mean.ndim - 2))
+        error, before = (torch.where(decided, x - new.target, 0.0).flatten(2) for x in (new.mean, old.mean.detach()))
+        attracted, repelled = (
+            x.square().mean(-1) / x.detach().abs().mean(-1).clamp(min=1e-5)  # [b, t, ...] -> [b, t]
+            for x in (self.beta * error + (1 - self.beta) * before, (1 + self.beta) * before - self.beta * error)
+        )
+        advantages = (advantages[:, None] if advantages.ndim == 1 else advantages).to(error)
+        good = (advantages / self.advantage_bound).clamp(-1, 1) / 2 + 0.5
+        value = (good * attracted + (1 - good) * repelled) * self.advantage_bound / self.beta
+        value = torch.where(mask & (advantages != 0), value, 0.0)
+        return replace(loss, value=loss.value + (value if correction is None else value * correction.to(value)))
 
 
 def _never(ratio: Tensor) -> Tensor:

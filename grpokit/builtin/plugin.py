@@ -93,5 +93,6 @@ def grpokit_objectives() -> Iterator[ObjectiveSpec]:
         ("sapo", "builtin.objectives:SAPO", "a smooth gate in place of the clip"),
         ("dppo", "builtin.objectives:DPPO", "no clip; decisions where old and new policy are far apart are dropped"),
         ("vespo", "builtin.objectives:VESPO", "a smooth, detached weight of the whole sequence"),
+        ("nft", "builtin.objectives:NFT", "good samples attract predictions, bad ones repel them; flows with matching"),
     ):
         yield ObjectiveSpec(name=name, factory=f"grpokit.{home}", summary=summary)

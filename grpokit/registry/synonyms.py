@@ -50,6 +50,8 @@ _PARAMETERS = {
     "sampler": "sde_type",
     "window.share": "timestep_fraction train_timestep_fraction sde_window_range",
     "window.width": "sde_window_size",
+    "matching.times": "num_train_timesteps",
+    "matching.weight": "awm_weighting weighting",
     "shared_noise|decode.noise": "init_same_noise same_latent",
     "ema": "use_ema",
     "ema.decay": "ema_decay",

@@ -74,6 +74,7 @@ def test_the_numbers_are_those_of_the_cpu(preset: str, tmp_path: Path) -> None:
 
 
 LORA, SD3 = ("lm-arithmetic", *STEPS), ("diffusers-tiny", *STEPS, FLOAT)
+COPIES = ("policy.window=null", "policy.matching={times: 2}", "trainer.kl=velocity", "trainer.kl_coef=0.05")
 WAYS = {
     "full training": (*LORA, "policy.lora=null"),
     "DoRA": (*LORA, "policy.lora={r: 4, dora: true}"),
@@ -87,6 +88,8 @@ WAYS = {
     "fewer rows at a time": (*LORA, "trainer.rollout_batch_size=4"),
     "flows: full training": (*SD3, "policy.lora=null"),
     "flows: KL": (*SD3, "trainer.kl_coef=0.05", "trainer.kl=gaussian"),
+    "flows: noised copies": (*SD3, *COPIES, "trainer.clip_range=1e-5"),
+    "flows: noised copies, nft": (*SD3, *COPIES, "trainer.objective=nft"),
     "flows: bf16 weights": ("diffusers-tiny", *STEPS, "policy.dtype=bfloat16"),
     "flows: a base of 4 bit": (*SD3, "policy.quantization=4bit"),
     "autoregressive: a base of 8 bit": ("glm-image-tiny", *STEPS, FLOAT, "policy.quantization=8bit"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from grpokit import PluginError, UsageError, create, registry
+from grpokit.flow import Matching
 from grpokit.registry.synonyms import PARAMETERS
 from grpokit_hf.diffusion.windows import Window
 from grpokit_hf.models.adapters import AdapterSettings
@@ -69,7 +70,8 @@ def test_a_key_of_another_trainers_adapter_names_ours(name: str, ours: str) -> N
 def test_the_other_trainers_names_lead_to_parameters_that_exist() -> None:
     policies = [registry.resolve(spec.factory) for _, spec in registry.installed("policy")]
     known = {name for policy in policies for name in inspect.signature(policy).parameters}
-    groups = {"lora": AdapterSettings, "window": Window, "ema": Average, "reference_ema": Average}
+    groups = {"lora": AdapterSettings, "window": Window, "matching": Matching}
+    groups |= {"ema": Average, "reference_ema": Average}
     for ours in {part for value in PARAMETERS.values() for part in value.split("|")}:
         name, _, key = ours.partition(".")
         assert name in known

@@ -85,6 +85,11 @@ def test_a_good_policy_of_gaussian_steps(check: Check) -> None:
     check()
 
 
+@parametrize_with_checks(policy_checks(broken.Copies, PROMPTS))
+def test_a_good_policy_of_copies(check: Check) -> None:
+    check()
+
+
 def test_a_policy_in_low_precision_is_compared_as_far_as_rounding_allows() -> None:
     found = list(outcomes(policy_checks(partial(TinyTokens, dtype=torch.bfloat16), PROMPTS)))
     assert not [each.name for each in found if each.failed]
@@ -626,11 +631,11 @@ def test_the_command_on_a_policy(call: Call) -> None:
     words = ("check", "broken_components:Tokens", "seed=3", "--prompt", "1", "--prompt", "2")
     done = call(*words)
     assert done.code == 0, done.out + done.err
-    assert "all 19 checks" in done.out
+    assert "all 20 checks" in done.out
     done = call("check", "broken_components:SlicesOverlap", "--prompt", "1", "--prompt", "2")
     assert done.code == 1
     assert re.search(r"slices +failed +Expected a slice that begins at 4; got slice\(3, 7", done.out)
-    assert "1 of 19 checks failed" in done.out
+    assert "1 of 20 checks failed" in done.out
 
 
 @pytest.mark.parametrize("name", ["toy-lm", "length", "broken_components:good"])

@@ -76,6 +76,7 @@ _CHECKS: Sequence[Callable[[Case], None]] = (
     logprob_checks.trimmed,
     logprob_checks.frequencies,
     logprob_checks.gaussian,
+    logprob_checks.target,
     weight_checks.gradient,
     weight_checks.reference,
     weight_checks.save_load,

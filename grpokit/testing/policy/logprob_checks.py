@@ -153,6 +153,8 @@ def gaussian(case: Case) -> None:
     squares: list[Tensor] = []
     dims = rollout.action_dims
     for steps, new in detached_slices(policy, rollout):
+        if new.target is not None:
+            return  # the check `target` is for these
         if new.mean is None or new.std is None:
             expect(new.mean is new.std, "mean and std, or neither", "one of them", "a missing field of Decisions")
             return
@@ -175,3 +177,22 @@ def gaussian(case: Case) -> None:
            f"log-probs, mean and std that agree: a mean squared distance from the mean of 1 ± {limit:.2g} stds",
            f"{mean_square:.3g} (the lowest is {lowest:.3g})",
            "a std other than that of the draws, or log-probs summed over dimensions and not averaged")  # fmt: skip
+
+
+def target(case: Case) -> None:
+    """Scores that stand for log-probs rise where means come nearer to their targets, which stay where they are."""
+    policy = case.build()
+    rollout = case.shared(policy)
+    before = detached_slices(policy, rollout)
+    perturb(policy)
+    for (steps, old), (_, new) in zip(before, detached_slices(policy, rollout), strict=True):
+        if old.target is None or new.target is None or old.mean is None or new.mean is None:
+            return
+        expect(old.target.shape == old.mean.shape and torch.equal(old.target, new.target),
+               f"targets of the shape {tuple(old.mean.shape)} of the means, the same with other weights",
+               f"other ones in {steps}", "a target that the weights made")  # fmt: skip
+        squares = [(mean - old.target).square().flatten(2).mean(-1) for mean in (old.mean, new.mean)]
+        nearer, risen = (squares[0] - squares[1]).double(), (new.logprobs - old.logprobs).double()
+        against = rollout.mask[:, steps] & (nearer.abs() > case.tolerance) & (nearer * risen < 0)
+        expect(case.low_precision or not against.any(), "scores that rise where a mean comes nearer to its target",
+               f"{int(against.sum())} that fall in {steps}", "the target of another row or decision")  # fmt: skip

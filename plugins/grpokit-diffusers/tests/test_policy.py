@@ -123,11 +123,15 @@ OF_SOURCES = {"ratio-is-one", "scored-is-sampled", "batch-size", "slices", "gaus
             marks=pytest.mark.long,
         ),
         (
+            {"model": "tiny-flux", "matching": {"times": 2}, "steps": 2, "eval_steps": 2},
+            {*OF_SOURCES, "target"}.__contains__,
+        ),
+        (
             {"model": "tiny-flux-kontext", "sampler": "cps", "gradient_checkpointing": True, "steps": 2},
             OF_SOURCES.__contains__,
         ),
     ],
-    ids=["a window", "source pictures"],
+    ids=["a window", "copies", "source pictures"],
 )
 def test_contract(options: dict[str, Any], wanted: Callable[[str], bool]) -> None:
     prompts = prompts_of(options["model"])

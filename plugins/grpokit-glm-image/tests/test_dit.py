@@ -46,8 +46,12 @@ OF_TOKENS_AND_WEIGHTS = {
     [
         ({"lora": {"r": 2}, "window": {"width": 2}, "guidance": 1.5, "steps": 3, "eval_steps": 2}, lambda name: True),
         ({"token_sets": None, "gradient_checkpointing": True, "sampler": "cps"}, OF_TOKENS_AND_WEIGHTS.__contains__),
+        (
+            {"lora": {"r": 2}, "matching": {"times": 2}, "steps": 2, "rows": 1},
+            {*OF_TOKENS_AND_WEIGHTS, "target"}.__contains__,
+        ),
     ],
-    ids=["an adapter", "all weights"],
+    ids=["an adapter", "all weights", "copies"],
 )
 def test_contract(options: dict[str, Any], wanted: Callable[[str], bool]) -> None:
     checks = policy_checks(

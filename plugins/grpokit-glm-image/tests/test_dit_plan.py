@@ -28,6 +28,8 @@ DEFAULTS: dict[str, Any] = {
     "sampler": "flow-sde",
     "noise": None,
     "window": {"width": 2},
+    "matching": None,
+    "step_weight": "none",
     "shared_noise": True,
     "eval_steps": 50,
     "eval_guidance": 1.5,
@@ -149,6 +151,9 @@ def test_the_released_model_by_hand() -> None:
         ({"gradient_checkpointing": True}, {}, "train", 1.5),
         ({}, {"passes": 2, "updates": 2}, "train", 2.0),
         ({"window": {"width": 4}}, {}, "train", 2.0),
+        ({"window": None, "matching": {"times": 4}}, {}, "train", 2.0),
+        # 10 steps and 4 copies of each sample, where else 1.5 steps are taken once for a group of 8
+        ({"window": None, "matching": {"times": 4}}, {}, "decode", 14 / (10 - 1.5 * 7 / 8)),
     ],
     ids=str,
 )

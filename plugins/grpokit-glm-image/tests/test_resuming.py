@@ -20,6 +20,7 @@ KINDS = {
     "texts": f"use: glm-image-ar, train_tokens: large, {DECODE}",  # all weights, held to a copy
     "painter": "use: glm-image-dit, steps: 4, eval_steps: 1, token_sets: 2, lora: {r: 4}, ema: {decay: 0.8, every: 3}, "
     "window: {width: 2, start: sliding, every: 1}",
+    "copies": "use: glm-image-dit, steps: 2, eval_steps: 1, token_sets: 2, lora: {r: 4}, matching: {times: 2}",
     "rounded": f"use: glm-image-ar, quantization: 4bit, lora: {{r: 4}}, {DECODE}",
     "rounded painter": "use: glm-image-dit, quantization: 8bit, steps: 3, eval_steps: 1, lora: {r: 4}, "
     "ema: {decay: 0.8}",
@@ -53,7 +54,8 @@ def fill(folder: Path, kind: str, *, steps: int, keep: str) -> None:
         pixels = random.integers(0, 255, (64, 32 * (line + 1), 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / "pictures" / f"{line}.png")
     text = CONFIG.replace("KIND", KINDS[kind]).replace("STEPS", str(steps)).replace("KEEP", keep)
-    text = text.replace("KL\n", "kl: gaussian\n" if "glm-image-dit" in KINDS[kind] else "\n")
+    of_steps = "kl: gaussian\n" if "glm-image-dit" in KINDS[kind] else "\n"
+    text = text.replace("KL\n", "kl: velocity\n  objective: nft\n" if kind == "copies" else of_steps)
     text = text.replace("IMAGES", "images: pictures," if kind == "edits" else "")
     (folder / "config.yaml").write_text(text)
 

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from grpokit import CheckpointError, Prompt, Sample, Trainer, UsageError, create, evaluate, objectives
+from grpokit.builtin.objectives import NFT
 from grpokit.config import presets
 from grpokit.divergence import kl_divergence
 from grpokit.runs import build, build_rewards
@@ -19,6 +20,7 @@ from grpokit.types import Rollout, Seeds
 from grpokit_toy.flow import ToyFlow, draw_points, on_ring, prompt_radius, ring_prompts
 
 SAMPLERS = ["flow-sde", "dance-sde", "cps"]
+HELD = {"kl": "velocity", "kl_coef": 0.03}
 
 
 def seeds(prompts: int = 3, group_size: int = 4, *, seed: int = 1, stream: str = "train") -> Seeds:
@@ -99,6 +101,38 @@ def test_the_last_step_of_cps_gives_the_clean_estimate() -> None:
     with torch.no_grad():
         v = policy.net(before, torch.full((12,), 0.2), radius)
     torch.testing.assert_close(after, before - 0.2 * v, atol=1e-5, rtol=0)
+
+
+def test_copies_are_of_the_finished_points() -> None:
+    """Every score by its formula; the points are the ODE's, and a group shares levels but no start."""
+    policy = ToyFlow(matching={"times": 3, "weight": "t"}, shared_noise=True)
+    rollout = draw(policy)
+    trace, new = rollout.trace.per_row, policy.logprobs(rollout, whole(rollout))
+    x0, noise, t = trace["latents"][:, -1:], trace["noise"], trace["levels"]
+    assert (rollout.mask.shape, t.shape) == ((12, 3), (12, 3))
+    assert torch.equal((3 * t).ceil(), torch.tensor([3.0, 2.0, 1.0]).expand(12, 3))
+    assert [len(part.unique(dim=0)) for part in (t, trace["latents"][:, 0])] == [3, 12]
+    radius = rollout.trace.per_group["radius"][rollout.group_index][:, None].expand(12, 3)
+    with torch.no_grad():
+        v = policy.net((1 - t[..., None]) * x0 + t[..., None] * noise, t, radius)
+    expected = -t * (v - (noise - x0)).square().mean(-1)
+    torch.testing.assert_close(rollout.old.logprobs, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(new.logprobs, expected, atol=1e-6, rtol=0)
+    evaluated = draw(ToyFlow(eval_steps=10), evaluate=True).trace.per_row["latents"]
+    torch.testing.assert_close(trace["latents"], evaluated)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("objective", [objectives.GRPO(clip_range=0.1, **HELD), NFT(beta=0.1, **HELD)])
+def test_it_learns_from_copies(objective: objectives.Objective) -> None:
+    trainer = Trainer(
+        ToyFlow(matching={"times": 10, "weight": "t"}), {"ring": on_ring}, ring_prompts(), steps=40,
+        prompts_per_step=16, group_size=32, micro_batch_size=512, minibatches=4, learning_rate=3e-3, warmup_steps=10,
+        device="cpu", objective=objective,
+    )  # fmt: skip
+    reports = list(trainer)
+    assert sum(report.metrics["reward"] for report in reports[-5:]) / 5 > 0.35  # 0.2 at the start
+    assert max(report.metrics["logprob_diff/max"] for report in reports) < 1e-4
 
 
 def test_rows_are_independent_and_batches_change_nothing() -> None:
@@ -250,6 +284,8 @@ def test_bad_weights_are_named(tmp_path: Path) -> None:
         ({"steps": 0}, "at least 1 step, got 0"),
         ({"eval_steps": 0}, "at least 1 step, got 0"),
         ({"sampler": "cps", "steps": 1}, "no step with noise"),
+        ({"matching": {"times": 2}, "noise": 0.7}, "Set noise: null, or leave out matching"),
+        ({"matching": {"wieght": "t"}}, "matching has no key 'wieght'"),
     ],
 )
 def test_bad_settings(settings: dict, message: str) -> None:

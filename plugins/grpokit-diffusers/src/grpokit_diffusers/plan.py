@@ -48,7 +48,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         adapter=0 if full else sum(p.numel() for p in policy.model.parameters() if p.requires_grad),
         stored=weights,
         parameters=parameters,
-        window=settings.window.width,
+        decisions=settings.decisions,
         before=settings.before if parameters["shared_noise"] else 0.0,
         continued=settings.adapter is not None and settings.adapter.adapter is not None,
         averaged=settings.average is not None,

@@ -51,7 +51,10 @@ class DiffusersFlow(FlowPolicy):
         noise: the sampler's noise level (see `grpokit.flow`); None for its default.
         window: which steps are decisions, such as {"width": 2}; None: all that have noise.
         step_weight: how much the policy loss of each step counts: "none", "guard", "tempflow" or "flash".
-        shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone.
+        matching: decisions that are noised copies of a finished sample, such as {"times": 4, "weight": "t"}; then
+            samples are drawn by the ODE. None: denoising steps are the decisions.
+        shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone; with
+            `matching` each begins with its own.
         eval_steps: of the ODE in evaluation.
         eval_guidance: in evaluation; None: the pipeline's own default.
         eval_size: of the pictures in evaluation; None for `size`.
@@ -85,6 +88,7 @@ class DiffusersFlow(FlowPolicy):
         sampler: flow.Sampler = "flow-sde",
         noise: float | None = None,
         window: Mapping[str, Any] | None = None,
+        matching: Mapping[str, Any] | None = None,
         step_weight: flow.StepWeight = "none",
         shared_noise: bool = True,
         eval_steps: int = 40,
@@ -107,6 +111,8 @@ class DiffusersFlow(FlowPolicy):
             "sampler": sampler,
             "noise": noise,
             "window": window,
+            "matching": matching,
+            "step_weight": step_weight,
             "eval_steps": eval_steps,
             "eval_guidance": eval_guidance,
             "lora": lora,
@@ -135,7 +141,6 @@ class DiffusersFlow(FlowPolicy):
             loaded,
             size=size,
             shared_noise=shared_noise,
-            step_weight=step_weight,
             eval_size=eval_size,
             compiled=compiled,
             **settings,

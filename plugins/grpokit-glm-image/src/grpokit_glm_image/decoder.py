@@ -22,10 +22,10 @@ from PIL.Image import Image, Resampling
 from torch import Tensor
 
 from grpokit import Prompt, Seeds, UsageError, knobs
+from grpokit.registry.settings import read_settings
 from grpokit_glm_image.grids import PIXELS, Grid, Target
 from grpokit_glm_image.painter import Painter, Told
 from grpokit_hf.diffusion.latents import noise
-from grpokit_hf.models.settings import read_settings
 
 TOKENS_PER_PASS = 2**15  # of the transformer: 8 pictures of 1024 x 1024, some 4 GB in the released model
 

@@ -109,7 +109,10 @@ class GlmImageDiT(FlowPolicy):
         noise: the sampler's noise level (see `grpokit.flow`); None for its default.
         window: which steps are decisions, such as {"width": 2}; None: all that have noise.
         step_weight: how much the policy loss of each step counts: "none", "guard", "tempflow" or "flash".
-        shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone.
+        matching: decisions that are noised copies of a finished sample, such as {"times": 4, "weight": "t"}; then
+            samples are drawn by the ODE. None: denoising steps are the decisions.
+        shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone; with
+            `matching` each begins with its own.
         eval_steps: of the ODE in evaluation.
         eval_guidance: in evaluation.
         eval_size: of the pictures in evaluation, in the shape of `size`; their tokens are those of a picture of `size`.
@@ -145,6 +148,7 @@ class GlmImageDiT(FlowPolicy):
         sampler: flow.Sampler = "flow-sde",
         noise: float | None = None,
         window: Mapping[str, Any] | None = None,
+        matching: Mapping[str, Any] | None = None,
         step_weight: flow.StepWeight = "none",
         shared_noise: bool = True,
         eval_steps: int = 50,
@@ -172,6 +176,8 @@ class GlmImageDiT(FlowPolicy):
             "sampler": sampler,
             "noise": noise,
             "window": window,
+            "matching": matching,
+            "step_weight": step_weight,
             "eval_steps": eval_steps,
             "eval_guidance": eval_guidance,
             "eval_size": eval_size,
@@ -207,7 +213,7 @@ class GlmImageDiT(FlowPolicy):
         if gradient_checkpointing:
             self.loaded.pipeline.transformer.enable_gradient_checkpointing()
         illustrator = Illustrator(writer, self.loaded, token_sets=token_sets, changes=changes)
-        super().__init__(illustrator, shared_noise=shared_noise, step_weight=step_weight, compiled=compiled, **settings)
+        super().__init__(illustrator, shared_noise=shared_noise, compiled=compiled, **settings)
 
     @property
     def painter(self) -> Painter:

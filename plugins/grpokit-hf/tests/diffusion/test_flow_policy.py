@@ -11,8 +11,9 @@ from torch import Tensor
 
 from grpokit import Ask, Prompt, Rollout, Trainer, UsageError
 from grpokit.builtin.image_rewards import brightness
+from grpokit.builtin.objectives import NFT
 from grpokit.knobs import Precision
-from grpokit.objectives import GRPO, Loss
+from grpokit.objectives import GRPO, Loss, Objective
 from grpokit.sampling import derive_seeds, normals
 from grpokit.testing import outcomes, policy_checks
 from grpokit_hf.diffusion.flow_policy import FlowPolicy
@@ -35,6 +36,7 @@ def drawn(policy: FlowPolicy, *, group: int = 4, step: int = 0, evaluate: bool =
         {},
         {"lora": {"r": 2}, "window": {"width": 2}, "guidance": 2.0, "ema": {"decay": 0.5}, "rows": 3},
         {"sampler": "cps", "shared_noise": False, "window": {"width": 3, "start": "sliding", "every": 1}},
+        {"sampler": "ode", "matching": {"times": 3, "weight": "t"}, "lora": {"r": 2}, "guidance": 2.0, "rows": 3},
     ],
     ids=str,
 )
@@ -134,6 +136,52 @@ def test_the_gaussian_is_that_of_the_sampler() -> None:
     assert float(view.std[0]) == pytest.approx(g * d**0.5, abs=1e-6)
 
 
+def test_a_copy_is_scored_by_its_velocity() -> None:
+    """The first group's second copy, written out: its latent, level, noise and score."""
+    policy, family = build(matching={"times": 3, "weight": "t^2"}, guidance=1.5), TinyFamily()
+    rollout = drawn(policy)
+    x0, seeds = rollout.trace.per_row["latents"][:4, 0], rollout.trace.per_row["seeds"][:4]
+    steps = rollout.trace.per_group["steps"][0].tolist()
+    assert [step // 333 for step in steps] == [0, 1, 2]  # of a thousand, one in each third
+    t = torch.tensor(1 - steps[1] / 1000)
+    noise = normals(seeds, 32, start=2**40 + 2 * 32).float().unflatten(1, (2, 4, 4))
+    with torch.no_grad():
+        v = family.velocity((1 - t) * x0 + t * noise, t, torch.tensor(0.5), guidance=1.5)
+    score = -(t**2) * (v - (noise - x0)).square().flatten(1).mean(1)
+    torch.testing.assert_close(rollout.old.logprobs[:4, 1], score)
+    assert rollout.old.target is None  # which would be the latents once more
+    view = policy.logprobs(rollout, slice(1, 2), ask=Ask(moments=True))
+    assert view.mean is not None
+    torch.testing.assert_close(view.logprobs[:4, 0], score)
+    torch.testing.assert_close(view.mean[:4, 0], (1 - t) * x0 + t * noise - t * v, atol=1e-5, rtol=0)
+    assert family.pictures(x0, (32, 32))[0].tobytes() == rollout.samples[0].output.tobytes()
+    assert len({picture.output.tobytes() for picture in rollout.samples[:4]}) == 4  # shared_noise is for steps
+
+
+@pytest.mark.parametrize(
+    "objective", [GRPO(clip_range=1e-5, kl="velocity", kl_coef=0.1), NFT(kl="velocity", kl_coef=0.1)]
+)
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_training_on_copies(objective: Objective, precision: Precision) -> None:
+    """The ratio starts at exactly 1 where old scores are those of the pass; the reward rises."""
+    policy = build(matching={"times": 3, "weight": "t"})
+    trainer = Trainer(
+        policy, [brightness], PROMPTS, objective=objective, steps=30, prompts_per_step=3, group_size=8,
+        micro_batch_size=12, updates_per_rollout=2, learning_rate=1e-2, mixed_precision=precision, device="cpu",
+    )  # fmt: skip
+    reports = list(trainer)
+    assert (
+        sum(report.metrics["reward"] for report in reports[-5:])
+        > sum(report.metrics["reward"] for report in reports[:5]) + 0.25
+    )
+    assert all(report.metrics["logprob_diff/max"] < (1e-5 if precision == "no" else 0.1) for report in reports)
+
+
+def test_nft_on_steps() -> None:
+    with pytest.raises(UsageError, match=r"decisions are tokens or denoising steps\. Give a flow policy matching"):
+        Trainer(build(), [brightness], PROMPTS, objective=NFT(), steps=1, group_size=4, device="cpu").step()
+
+
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_training_with_a_guarded_ratio_and_a_penalty_on_velocities(precision: Precision) -> None:
     """In the first update the ratio is 1 and the penalty 0, also where the old means come from a pass of their own."""
@@ -203,6 +251,12 @@ def test_a_transformer_with_an_adapter_is_refused(options: dict[str, Any]) -> No
         ({"window": {"width": 7}}, "width is 7, and only 6 steps of the schedule can be decisions"),
         ({"window": {"width": 6}, "sampler": "cps"}, "only 5 steps"),
         ({"window": {"wide": 2}}, "window has no key 'wide'"),
+        ({"matching": {}, "window": {"width": 2}, "noise": 0.7}, "Set window: null and noise: null, or leave out"),
+        ({"matching": {}, "step_weight": "guard"}, "Set step_weight: none, or leave out matching"),
+        ({"matching": {}, "sampler": "cps"}, "drawn by the ODE, and decisions are noised copies.*Set sampler: ode, or"),
+        ({"matching": {"weight": "t2"}}, "matching: weight must be 'uniform' or 't' or"),
+        ({"matching": {"num_train_timesteps": 2}}, r"did you mean 'times'.*It has: times, weight, share"),
+        ({"matching": 4}, "matching must be a mapping such as {times: 4, weight: t}, got"),
         ({"size": (32, 33)}, "positive multiples of 8"),
         ({"eval_size": 64}, "eval_size must be height and width"),
         ({"sampler": "ode"}, "needs a sampler with noise"),

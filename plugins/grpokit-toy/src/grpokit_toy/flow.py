@@ -2,7 +2,8 @@
 
 The smallest policy with the structure of a diffusion model: a network predicts velocities, a sampler walks from noise
 to data, and every noisy step is a Gaussian decision of two dimensions. Training draws with a stochastic sampler from
-`grpokit.flow`, evaluation follows the ODE. It starts as a flow that was taught a broad blob, whatever its prompt says.
+`grpokit.flow`, evaluation follows the ODE. With `matching` training follows the ODE, too, and the decisions are noised
+copies of the points. It starts as a flow that was taught a broad blob, whatever its prompt says.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, flow, frozen_copy, swapped
 from grpokit.data import refuse_pictures
+from grpokit.registry.settings import read_settings
 from grpokit.sampling import normals, permutation
 from grpokit_toy.autoregressive import load_weights, read_weights
 
@@ -70,8 +72,10 @@ class ToyFlow(Policy):
             `grpokit.flow.step_weights`).
         steps: of the sampler. Each is a decision, but for the last one of "cps", which has no noise.
         eval_steps: of the ODE in evaluation.
-        shared_noise: a group's training samples start from the same noise, and differ by the steps' noise alone. In
-            evaluation every sample has a start of its own, for the ODE would otherwise repeat itself.
+        shared_noise: a group's training samples start from the same noise, and differ by the steps' noise alone. Where
+            samples follow the ODE, each has a start of its own, for the ODE would otherwise repeat itself.
+        matching: decisions that are noised copies of a finished point, such as {"times": 4, "weight": "t"} (see
+            `grpokit.flow.Matching`); then samples are drawn by the ODE. None: denoising steps are the decisions.
     """
 
     def __init__(
@@ -84,19 +88,19 @@ class ToyFlow(Policy):
         steps: int = 10,
         eval_steps: int = 20,
         shared_noise: bool = False,
+        matching: Mapping[str, Any] | None = None,
     ) -> None:
         self.net = Velocity().eval()
         read_weights(self.net, START_FILE if weights is None else Path(weights))
-        if sampler == "ode" or noise == 0:
-            raise UsageError(
-                "Training needs a sampler with noise ('flow-sde', 'dance-sde' or 'cps', with a noise above 0); "
-                f"got sampler={sampler!r}, noise={noise}. Evaluation follows the ODE anyway."
-            )
+        self.matching, self.steps = None, 0  # of the training sampler, those with noise
+        if matching is None:
+            self.steps = flow.noisy_steps(sampler, steps, noise=noise)  # K, or K - 1 where the last step has no noise
+        else:
+            self.matching = read_settings(flow.Matching, matching, key="matching", example="{times: 4, weight: t}")
+            self.matching.check(sampler=sampler, noise=noise, step_weight=step_weight)
+        self.decisions = self.matching.times if self.matching else self.steps  # T
         sigmas = flow.linear_sigmas(steps)
         self.decided = flow.kernel(sampler, sigmas[:-1, None], sigmas[1:, None], noise=noise)  # [K, 1] each
-        self.decisions = int((self.decided.std > 0).sum())  # T: K, or K - 1 where the last step has no noise
-        if self.decisions == 0:
-            raise UsageError(f"{sampler!r} with steps={steps} has no step with noise, so nothing to train: use more.")
         self.weights = flow.step_weights(step_weight, self.decided, (sigmas[:-1] - sigmas[1:])[:, None])  # [K, 1]
         self.sampler, self.noise = sampler, noise
         self.sigmas, self.eval_sigmas = sigmas, flow.linear_sigmas(eval_steps)
@@ -105,23 +109,24 @@ class ToyFlow(Policy):
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` points per prompt; in evaluation by the ODE, which decides nothing: T is 0."""
+        matching = None if evaluate else self.matching
         device = self._weight.device
         seeds = seeds.to(device)
         sigmas = self.eval_sigmas if evaluate else self.sigmas
-        decisions = 0 if evaluate else self.decisions
+        decisions, noisy = (0, 0) if evaluate else (self.decisions, self.steps)
         radii = torch.tensor([prompt_radius(prompt) for prompt in prompts], dtype=torch.float64)
         radii = radii.to(device, self._dtype, non_blocking=True)
         radius = radii.repeat_interleave(group_size)  # [P] -> [B]
         noise = normals(seeds.row, (1 + decisions) * DIMS).to(self._dtype).unflatten(1, (-1, DIMS))  # [B, 1 + T, 2]
         x = noise[:, 0]
-        if self.shared_noise and not evaluate:
+        if self.shared_noise and noisy:
             x = normals(seeds.group, DIMS).to(self._dtype).repeat_interleave(group_size, 0)  # [P, 2] -> [B, 2]
         latents, views = [x], []
         with torch.no_grad():
             for k in range(len(sigmas) - 1):
                 here = latents[-1][:, None]  # [B, 1, 2]
                 v = self._velocity(here, sigmas[k : k + 1], radius)
-                if k < decisions:
+                if k < noisy:
                     step = self._kernel(slice(k, k + 1))
                     there = flow.draw(step, here, v, noise[:, k + 1, None])
                     views.append(flow.score(step, here, v, there))
@@ -129,6 +134,11 @@ class ToyFlow(Policy):
                     # the ODE, and the step of 'cps' to sigma 0: its estimate of the clean point, which Euler gives too
                     there = flow.ode(sigmas[k], sigmas[k + 1]).moments(here, v)[0]
                 latents.append(there[:, 0])
+            copies: dict[str, Tensor] = {}
+            if matching is not None:
+                levels = (1 - matching.places(seeds.group)).to(x)  # [P, T]: the schedule falls from 1 to 0
+                copies = {"noise": noise[:, 1:], "levels": levels.repeat_interleave(group_size, 0)}  # [B, T, 2], [B, T]
+                views = [self._matched(latents[-1], **copies, radius=radius)]
         groups = seeds.group_ids.repeat_interleave(group_size)
         samples = [
             Sample(prompt=prompts[i // group_size], output=Point(xy, radius=wanted), group=group)
@@ -146,18 +156,22 @@ class ToyFlow(Policy):
             action_dims=DIMS,
             weights=None if self.weights is None else self.weights[:decisions, 0].to(empty).expand(len(samples), -1),
             trace=Trace(
-                per_row={"latents": torch.stack(latents, dim=1)},  # [B, K + 1, 2], from noise to the output
+                per_row={"latents": torch.stack(latents, dim=1), **copies},  # [B, K + 1, 2], from noise to the output
                 per_group={"radius": radii[seeds.group_ids.argsort()]},
             ),
         )
 
     def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
-        """Score the stored steps again: log-probs [b, t] with gradient, mean [b, t, 2] and std [b, t, 1]."""
+        """Score the stored decisions again: log-probs [b, t] with gradient, mean [b, t, 2] and std [b, t, 1]."""
         start, stop, _ = steps.indices(rollout.mask.shape[1])
         steps = slice(start, max(start, stop))
-        latents = rollout.trace.per_row["latents"].to(self._weight.device)[:, start : steps.stop + 1]
-        index = rollout.group_index.to(latents.device, non_blocking=True)
-        radius = rollout.trace.per_group["radius"].to(latents)[index]  # [p] -> [b]
+        stored = {name: x.to(self._weight.device) for name, x in rollout.trace.per_row.items()}
+        index = rollout.group_index.to(self._weight.device, non_blocking=True)
+        radius = rollout.trace.per_group["radius"].to(stored["latents"])[index]  # [p] -> [b]
+        if self.matching is not None:
+            noise, levels = stored["noise"][:, steps], stored["levels"][:, steps]
+            return self._matched(stored["latents"][:, -1], noise, levels, radius)
+        latents = stored["latents"][:, start : steps.stop + 1]
         here, there = latents[:, :-1], latents[:, 1:]  # [b, t, 2]
         v = self._velocity(here, self.sigmas[steps], radius)
         return flow.score(self._kernel(steps), here, v, there)
@@ -200,8 +214,15 @@ class ToyFlow(Policy):
         """Of latents, drawn and stored and scored: fp32 or better, whatever the network computes in."""
         return torch.promote_types(self._weight.dtype, torch.float32)
 
+    def _matched(self, x0: Tensor, noise: Tensor, levels: Tensor, radius: Tensor) -> Decisions:
+        """The scores of copies of points x0 [b, 2], with noise [b, t, 2] at levels [b, t]."""
+        assert self.matching is not None
+        points, t = x0[:, None], levels[..., None]
+        v = self._velocity(flow.noised(points, noise, t), levels, radius)
+        return self.matching.score(points, noise, v, t)
+
     def _velocity(self, x: Tensor, sigmas: Tensor, radius: Tensor) -> Tensor:
-        """Latents [b, t, 2] at sigmas [t] for rings of radius [b] -> [b, t, 2]."""
+        """Latents [b, t, 2] at sigmas [t] or [b, t] for rings of radius [b] -> [b, t, 2]."""
         shape, sigmas = x.shape[:2], sigmas.to(x, non_blocking=True)
         velocity: Tensor = self.net(x, sigmas.expand(shape), radius[:, None].expand(shape))
         return velocity

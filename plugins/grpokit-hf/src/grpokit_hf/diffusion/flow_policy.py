@@ -2,8 +2,9 @@
 
 A network predicts velocities, a stochastic sampler of `grpokit.flow` walks from noise to a latent, and each noisy step
 is a Gaussian decision of C * H * W dimensions. Training may draw only a window of steps at random and follow the ODE
-before and behind it. A group shares what comes before the window: its noise, and the ODE's path from there. Evaluation
-always follows the ODE, with steps, guidance and size of its own. What a pipeline is like, its `Family` says.
+before and behind it. A group shares what comes before the window: its noise, and the ODE's path from there. With
+`matching` training follows the ODE, too, and noised copies of the finished latent are the decisions. Evaluation always
+follows the ODE, with steps, guidance and size of its own. What a pipeline is like, its `Family` says.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ from grpokit_hf.models.references import Base, Reference, Twin
 from grpokit_hf.models.weights import load_weights, tensors_of
 
 _ASK = Ask()
+_LEVELS = 1000  # of noise in the schedule that copies are taken from; pipelines are trained with as many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +57,16 @@ class _Drawn:
     """The G samples of a prompt.
 
     Attributes:
-        latents: [G, T + 1, ...], the starts of the decided steps, and the end of the last one.
+        latents: [G, T + 1, ...], the starts of the decided steps, and the end of the last one; with `matching`
+            [G, 1, ...], the finished ones.
         old: the decisions, [G, T].
-        first: index of the first decided step.
+        steps: T, the places of the decisions in their schedule.
         pictures: G.
     """
 
     latents: Tensor
     old: Decisions
-    first: int
+    steps: list[int]
     pictures: list[Image]
 
 
@@ -80,7 +83,10 @@ class FlowPolicy(Policy):
         window: which steps are decisions, such as {"width": 2}; None: all that have noise.
         step_weight: how much the policy loss of each step counts: "none", "guard", "tempflow" or "flash" (see
             `grpokit.flow.step_weights`).
-        shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone.
+        matching: decisions that are noised copies of a finished sample, such as {"times": 4, "weight": "t"} (see
+            `grpokit.flow.Matching`); then samples are drawn by the ODE. None: denoising steps are the decisions.
+        shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone; with
+            `matching` each begins with its own.
         eval_steps: of the ODE in evaluation.
         eval_guidance: in evaluation; None for `guidance`.
         eval_size: of the pictures in evaluation; None for `size`.
@@ -109,6 +115,7 @@ class FlowPolicy(Policy):
         sampler: flow.Sampler = "flow-sde",
         noise: float | None = None,
         window: Mapping[str, Any] | None = None,
+        matching: Mapping[str, Any] | None = None,
         step_weight: flow.StepWeight = "none",
         shared_noise: bool = True,
         eval_steps: int = 40,
@@ -125,6 +132,8 @@ class FlowPolicy(Policy):
             sampler=sampler,
             noise=noise,
             window=window,
+            matching=matching,
+            step_weight=step_weight,
             lora=lora,
             ema=ema,
             guidance=guidance,
@@ -147,8 +156,10 @@ class FlowPolicy(Policy):
         sigmas = self._training.schedule.sigmas
         self._kernel = flow.kernel(sampler, sigmas[:-1], sigmas[1:], noise=noise)  # [K] each
         self._weights = flow.step_weights(step_weight, self._kernel, sigmas[:-1] - sigmas[1:])  # [K]
-        self._window = settings.window
-        self._able = settings.able
+        self._settings, self._matching = settings, settings.matching
+        self._copies = self._training  # whose schedule has the levels of noised copies
+        if self._matching is not None:
+            self._copies = self._mode(_LEVELS, guidance, size, key="size")
         self._shared_noise, self._rows = shared_noise, rows
         self.model: Any = family.transformer.eval()
         steady(self.model)
@@ -206,42 +217,42 @@ class FlowPolicy(Policy):
         ]
         order = seeds.group_ids.argsort()
         decided = torch.cat([group.old.logprobs for group in drawn])
-        steps = torch.tensor([group.first for group in drawn])[:, None] + torch.arange(decided.shape[1])  # [P, T]
+        steps = torch.tensor([group.steps for group in drawn], dtype=torch.int64)  # [P, T]
         return Rollout(
             samples=samples,
             groups=groups,
             old=joined([group.old for group in drawn], dim=0),
             mask=torch.ones_like(decided, dtype=torch.bool),
-            max_decisions=self._window.width,
+            max_decisions=self._settings.decisions,
             action_dims=math.prod(self.family.latent_shape(self._training.size)),
             weights=None
             if self._weights is None
             else self._weights[steps].to(decided).repeat_interleave(group_size, 0),
             trace=Trace(
-                per_row={"latents": torch.cat([group.latents for group in drawn])},
+                per_row={
+                    "latents": torch.cat([group.latents for group in drawn]),
+                    **({"seeds": seeds.row} if self._matching else {}),
+                },
                 per_group={
-                    "first": torch.tensor([drawn[i].first for i in order.tolist()]),
+                    "steps": steps[order],
                     **{name: x[order.to(x.device)] for name, x in shared.items()},
                 },
             ),
         )
 
     def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
-        """Score the stored steps again, group by group: log-probs [b, t], means [b, t, ...] and stds [b, t, 1, ...]."""
-        start, stop, _ = steps.indices(rollout.mask.shape[1])
+        """Score the stored decisions again, group by group: log-probs [b, t] with the moments of each."""
         latents, shared = rollout.trace.per_row["latents"], dict(rollout.trace.per_group)
-        firsts = shared.pop("first").tolist()
         parts, order = [], []
-        for place, first in enumerate(firsts):
+        for place, own_steps in enumerate(shared.pop("steps").tolist()):
             rows = (rollout.group_index == place).nonzero()[:, 0]
             prompt = rollout.samples[int(rows[0])].prompt
             own = {name: x[place] for name, x in shared.items()}
             condition = self.family.condition(prompt, self._training.size, own)
             here = latents[rows.to(latents.device, non_blocking=True)].to(self.device)
-            views = [
-                self._score(here[:, t : t + 1], here[:, t + 1 : t + 2], first + t, condition)
-                for t in range(start, max(start, stop))
-            ]
+            seeds = rollout.trace.per_row["seeds"][rows] if self._matching else None
+            which = range(len(own_steps))[steps]
+            views = [self._score(here, seeds, t, own_steps[t], condition) for t in which]
             parts.append(joined(views, dim=1))
             order.append(rows)
         return joined(parts, dim=0).select(torch.cat(order).argsort().to(self.device, non_blocking=True))
@@ -322,11 +333,11 @@ class FlowPolicy(Policy):
     ) -> _Drawn:
         """The samples of a prompt: seeds of its rows [G] and of itself [1]."""
         mode = self._evaluation if evaluate else self._training
-        width = 0 if evaluate else self._window.width
-        first = 0 if evaluate else self._window.first(int(group), step=step, decisions=self._able)
+        window, matching = (None, None) if evaluate else (self._settings.window, self._matching)
+        width = window.width if window else 0
+        first = window.first(int(group), step=step, decisions=self._settings.able) if window else 0
         condition = self.family.condition(prompt, mode.size, shared)
-        same = self._shared_noise and not evaluate
-        x = self._noise(group if same else rows, 0, mode.size)
+        x = self._noise(group if window and self._shared_noise else rows, 0, mode.size)
         for k in range(first):  # with shared noise one path for the group
             x = self._ode_step(x, k, condition, mode)
         x = x.expand(len(rows), *x.shape[1:])
@@ -339,13 +350,31 @@ class FlowPolicy(Policy):
             latents.append(x)
         for k in range(first + width, mode.steps):
             x = self._ode_step(x, k, condition, mode)
+        steps = list(range(first, first + width))
+        if matching is not None:
+            latents, steps = [x], (matching.places(group)[0] * _LEVELS).long().tolist()
+            some = self._rows or len(rows)
+            parts = list(zip(x[:, None].split(some), rows.split(some), strict=True))
+            views = [
+                joined([self._score(x0, seeds, t, k, condition) for x0, seeds in parts], dim=0)
+                for t, k in enumerate(steps)
+            ]
         old = joined(views, dim=1) if views else Decisions(logprobs=torch.zeros(len(rows), 0, device=x.device))
         pictures = self.family.pictures(x, mode.size)
-        return _Drawn(latents=torch.stack(latents, dim=1), old=old, first=first, pictures=pictures)
+        latent = torch.stack(latents, dim=1)
+        return _Drawn(latents=latent, old=replace(old, target=None), steps=steps, pictures=pictures)
 
-    def _score(self, x: Tensor, there: Tensor, k: int, condition: Any) -> Decisions:
-        """The log-probs of step k from latents x to `there`, both [b, 1, ...]."""
-        v = self.family.velocity(x[:, 0], self._training.schedule.times[k], condition, guidance=self._training.guidance)
+    def _score(self, latents: Tensor, seeds: Tensor | None, t: int, k: int, condition: Any) -> Decisions:
+        """The log-probs of decision t, at place k of its schedule, of rows with their latents; a copy has seeds [b]."""
+        mode = self._copies
+        if self._matching is not None and seeds is not None:
+            x0, level = latents[:, 0], mode.schedule.sigmas[k]
+            noise = self._noise(seeds, 1 + t, mode.size)
+            copies = flow.noised(x0, noise, level)
+            v = self.family.velocity(copies, mode.schedule.times[k], condition, guidance=mode.guidance)
+            return self._matching.score(x0[:, None], noise[:, None], v[:, None], level)
+        x, there = latents[:, t : t + 1], latents[:, t + 1 : t + 2]
+        v = self.family.velocity(x[:, 0], mode.schedule.times[k], condition, guidance=mode.guidance)
         return flow.score(self._kernel_of(k), x, v[:, None], there)
 
     def _velocity(self, x: Tensor, k: int, condition: Any, mode: _Mode) -> Tensor:

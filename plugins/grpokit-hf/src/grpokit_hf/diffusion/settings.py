@@ -10,10 +10,10 @@ from typing import Any
 
 from grpokit import flow
 from grpokit.errors import UsageError
+from grpokit.registry.settings import read_settings
 from grpokit_hf.diffusion.windows import Window
 from grpokit_hf.models.adapters import AdapterSettings
 from grpokit_hf.models.references import Average
-from grpokit_hf.models.settings import read_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,19 +22,28 @@ class FlowSettings:
 
     Attributes:
         able: how many steps of training samples can be decisions.
-        window: those that are.
+        window: those that are; None with `matching`.
+        matching: what is decided in place of steps; None where steps are.
         adapter: what is put around the weights; None where they train themselves.
         average: how an average follows them; None without.
     """
 
     able: int
-    window: Window
+    window: Window | None
+    matching: flow.Matching | None
     adapter: AdapterSettings | None
     average: Average | None
 
     @property
+    def decisions(self) -> int:
+        """Of a training sample: T."""
+        return self.matching.times if self.window is None else self.window.width  # type: ignore[union-attr]
+
+    @property
     def before(self) -> float:
-        """How many steps come before the window, on average."""
+        """How many steps a group takes together, on average: those before the window."""
+        if self.window is None:
+            return 0.0
         if self.window.start == "random":
             return max(0, int(self.window.share * self.able) - self.window.width) / 2
         return (self.able - self.window.width) / 2
@@ -53,6 +62,8 @@ class FlowSettings:
         sampler: flow.Sampler,
         noise: float | None,
         window: Mapping[str, Any] | None,
+        matching: Mapping[str, Any] | None,
+        step_weight: flow.StepWeight,
         lora: Mapping[str, Any] | None,
         ema: Mapping[str, Any] | None,
         guidance: float | None = None,
@@ -64,11 +75,6 @@ class FlowSettings:
         Raises:
             UsageError: one of them cannot be used.
         """
-        if sampler == "ode" or noise == 0:
-            raise UsageError(
-                "Training needs a sampler with noise ('flow-sde', 'dance-sde' or 'cps', with a noise above 0); "
-                f"got sampler={sampler!r}, noise={noise}. Evaluation follows the ODE anyway."
-            )
         for name, count in (("steps", steps), ("eval_steps", eval_steps)):
             if type(count) is not int or not 1 <= count <= 1000:
                 raise UsageError(f"{name} must be a whole number from 1 to 1000, got {count!r}.")
@@ -77,15 +83,16 @@ class FlowSettings:
                 raise UsageError(f"{name} must be a number of at least 0, got {strength}.")
         if rows is not None and (type(rows) is not int or rows < 1):
             raise UsageError(f"rows must be a whole number of at least 1, or null for a whole group; got {rows!r}.")
-        sigmas = flow.linear_sigmas(steps)
-        able = int((flow.kernel(sampler, sigmas[:-1], sigmas[1:], noise=noise).std > 0).sum())
-        if able == 0:
-            raise UsageError(f"{sampler!r} with steps={steps} has no step with noise, so nothing to train: use more.")
-        if window is None:
-            own = Window(width=able, share=1.0)
+        able, own, copies = 0, None, None
+        if matching is not None:
+            copies = read_settings(flow.Matching, matching, key="matching", example="{times: 4, weight: t}")
+            copies.check(sampler=sampler, noise=noise, step_weight=step_weight, window=window)
         else:
+            able = flow.noisy_steps(sampler, steps, noise=noise)
+            own = Window(width=able, share=1.0)
+        if window is not None:
             own = read_settings(Window, window, key="window", example="{width: 2}")
             own.check(able)
         adapter = None if lora is None else AdapterSettings.read(lora)
         average = None if ema is None else read_settings(Average, ema, key="ema", example="{decay: 0.9, every: 8}")
-        return cls(able=able, window=own, adapter=adapter, average=average)
+        return cls(able=able, window=own, matching=copies, adapter=adapter, average=average)

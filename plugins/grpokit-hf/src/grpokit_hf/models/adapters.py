@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 
 from grpokit import knobs
 from grpokit.errors import UsageError, nearest, one_line, shown
-from grpokit_hf.models.settings import read_settings
+from grpokit.registry.settings import read_settings
 
 ALL_LINEAR = "all-linear"
 _ROUTER = re.compile(r"(^|\.)(router\w*|gate)(\.|$)")  # in some mixtures a linear layer, which may return a tuple

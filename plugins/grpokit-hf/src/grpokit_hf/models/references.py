@@ -22,8 +22,8 @@ from grpokit import knobs
 from grpokit.errors import CheckpointError, UsageError, nearest
 from grpokit.knobs import Count
 from grpokit.reference import adapter_off, refuse_shards
+from grpokit.registry.settings import read_settings
 from grpokit_hf.models.dtypes import DTYPES, dtype_of
-from grpokit_hf.models.settings import read_settings
 
 
 class Reference(Protocol):

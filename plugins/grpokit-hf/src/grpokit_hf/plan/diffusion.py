@@ -81,7 +81,7 @@ class FlowWork:
         stored: bytes of the transformer's weights, an adapter aside.
         parameters: of the policy: those of `FlowPolicy` and `gradient_checkpointing`.
         job: the step.
-        window: decided steps of a sample.
+        decisions: of a sample: steps, or noised copies of it.
         before: steps in front of these that a group takes together.
         picture: tokens of a picture, and of pictures that go through the layers with it.
         text: tokens of the text.
@@ -96,7 +96,7 @@ class FlowWork:
     stored: float
     parameters: Mapping[str, Any]
     job: Job
-    window: int
+    decisions: int
     before: float
     picture: int
     text: int = 0
@@ -106,7 +106,7 @@ class FlowWork:
     @property
     def _rows(self) -> int:
         """The most pictures in a pass with gradient, which are of one group."""
-        return min(self.job.micro_batch(self.window)[0], self.job.group_size)
+        return min(self.job.micro_batch(self.decisions)[0], self.job.group_size)
 
     @property
     def _trains(self) -> str:
@@ -139,7 +139,7 @@ class FlowWork:
         return self.number * LIVE * max(layer.width for layer in layers_of(self.transformer)) * some * tokens
 
     def _kept(self) -> float:
-        """Bytes of a pass with gradient: of one step of the window, with all of its calls."""
+        """Bytes of a pass with gradient: of one decision, with all of its calls."""
         tokens = _tokens(self.picture, self.text)
         kind = ("fp32" if self.number == 4 else "bf16", self._trains)
         layers = layers_of(self.transformer)
@@ -153,7 +153,8 @@ class FlowWork:
         """Its time."""
         job = self.job
         forwards = job.prompts * self.before + job.rows * (self.parameters["steps"] - self.before)
-        scored = job.rows * self.window
+        scored = job.rows * self.decisions
+        forwards += scored if self.parameters["matching"] else 0  # copies are scored where they are made
         backward = 2 if self.adapter else 3
         again = 1 if self.parameters["gradient_checkpointing"] else 0
         works = [self._work("rollout", forwards), self._work("train", job.passes * scored * (backward + again))]

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from peft import LoraConfig
 
 from grpokit import UsageError
-from grpokit_hf.models.settings import read_settings
+from grpokit.registry.settings import read_settings
 from grpokit_lm.engines.engine import Completing as Completing
 from grpokit_lm.engines.engine import Engine, named
 from grpokit_lm.engines.offline import Offline, OfflineSettings
