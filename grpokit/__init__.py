@@ -41,7 +41,7 @@ _HOME = {
     "rewards.submission": ["Pending", "Portion", "Submits"],
     "rewards.terms": ["RewardTerm"],
     "rewards.worker_pool": ["PooledReward"],
-    "knobs": ["Correction", "EntropyTarget"],
+    "knobs": ["Correction", "EntropyTarget", "KLGate"],
     "objectives": ["Objective"],
     "guards.observer": ["Observer"],
     "training.step": ["Step"],
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from grpokit.guards.observer import Observer as Observer
     from grpokit.knobs import Correction as Correction
     from grpokit.knobs import EntropyTarget as EntropyTarget
+    from grpokit.knobs import KLGate as KLGate
     from grpokit.objectives import Objective as Objective
     from grpokit.phases.phase import Phase as Phase
     from grpokit.phases.phased_trainer import PhasedTrainer as PhasedTrainer

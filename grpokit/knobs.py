@@ -87,6 +87,7 @@ class TrainerSettings:
         top_entropy_quantile: the share of an optimizer step's decisions, those of highest entropy, that the policy loss
             acts on.
         entropy: a target that the coefficient of the entropy bonus adapts to; None keeps the objective's coefficient.
+        kl_gate: which samples the KL acts on; None: on all.
         correction: importance weights where a rollout's log-probs are not those of training; None for none.
         max_age: the most optimizer steps by which the weights of a rollout may be behind those of the policy.
         max_zero_std_steps: training ends after this many steps in a row with only zero-std groups: as converged, or
@@ -116,6 +117,7 @@ class TrainerSettings:
     dynamic_sampling: Whole = 0
     top_entropy_quantile: Share = 1.0
     entropy: EntropyTarget | None = None
+    kl_gate: KLGate | None = None
     correction: Correction | None = None
     max_age: Whole = 0
     max_zero_std_steps: Total | None = 20
@@ -255,6 +257,36 @@ class EntropyTarget:
         """
         if self.low > self.high:
             raise UsageError(f"An entropy target needs low <= high; got low={self.low} and high={self.high}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLGate:
+    """Lets the KL act only on the samples whose trained reward outranks their monitors most (GARDO).
+
+    Attributes:
+        share: of the samples of a step, at the start. It rises by a tenth when the trained reward outranks the monitors
+            by more than in each of the last 20 steps, and falls by a tenth when by less than in each of them.
+        low: its lower bound.
+        high: its upper bound.
+    """
+
+    share: Share = 0.1
+    low: Share = 0.02
+    high: Share = 0.2
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def check_together(self) -> None:
+        """Refuse bounds in the wrong order.
+
+        Raises:
+            UsageError: with the numbers.
+        """
+        if not self.low <= self.share <= self.high:
+            raise UsageError(
+                f"A kl_gate needs low <= share <= high; got low={self.low}, share={self.share} and high={self.high}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,7 @@ from grpokit.training.contract import check_arguments
 from grpokit.training.devices import find
 from grpokit.training.drawing import Drawing, Drawn
 from grpokit.training.entropy_filter import keep_top_entropy
+from grpokit.training.gated_kl import GatedKL
 from grpokit.training.logprob_diff_limit import LogprobDiffLimit
 from grpokit.training.logprob_passes import LogprobPasses
 from grpokit.training.loop import Loop
@@ -131,7 +132,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         )
         self._zero_std = ZeroStd(self.max_zero_std_steps)
         self.observers = self._guards() | check_observers(self.observers)
-        self._adaptive_entropy = AdaptiveEntropy(self.objective, self.entropy)
+        self._adaptive_entropy, self._gated_kl = AdaptiveEntropy(self.objective, self.entropy), GatedKL(self.kl_gate)
         limit = LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._policy.low_precision)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, limit)
         self._drawing = Drawing(
@@ -160,6 +161,8 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         }
         if self.entropy is not None:
             self._parts["adaptive_entropy"] = self._adaptive_entropy
+        if self.kl_gate is not None:
+            self._parts["gated_kl"] = self._gated_kl
         if self.objective.needs_reference:
             self._parts["reference_probe"] = self._probe
         self.loggers = start(self.trackers, self.folder) if self.team.rank == 0 else []
@@ -228,7 +231,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         advantages = self._advantages(step.scores.trained, decisions=step.drawn.rows.width)  # [B] or [B, T]
         step.advantages = advantages.to(step.rollout.old.logprobs.dtype)
         self._tell("scored", step)
-        batch = replace(batch, advantages=step.drawn.local(step.advantages).to(batch.rollout.old.logprobs))
+        batch = step.learning(batch, held=self._gated_kl.rows(step.scores))
         if self.sharding:
             batch = with_filler(batch, self._policy, self.team)
 
@@ -248,7 +251,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         if number == 1:
             self._probe.check(when="after the first step")
         own = {**self._adaptive_entropy.metrics(), **self.updates.metrics(number, step.notes.warn)}
-        return step.report(self.team, own)
+        return step.report(self.team, {**own, **self._gated_kl.metrics()})
 
     def _tell(self, moment: str, step: Step) -> None:
         """Let all observers look at a moment of a step."""
@@ -319,5 +322,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             raise UsageError("Every reward has the weight 0, so all are monitors and none is trained on.")
         if len(self.train_prompts) == 0:
             raise UsageError("There is no prompt to train on.")
+        if self.kl_gate is not None and (len(trained) == len(self.terms) or not self.objective.needs_reference):
+            raise UsageError("kl_gate needs a KL (kl_coef above 0) and a monitor, which is a reward of weight 0.")
         trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(trained))
         self.advantage(trial, torch.ones(len(trained)), torch.zeros(2, dtype=torch.int64))  # refuses wrong options

@@ -29,12 +29,12 @@ LEARNING_PATH = ("types", "policy", "sampling", "advantages", "divergence", "obj
 ENGINE = {"trainer", "training", "guards", "processes", "phases"}
 # Lines, docstrings included, or how many there are. They follow the code down, and nothing may grow beyond them.
 LIMITS = {
-    "core": 24792,
+    "core": 24929,
     "root modules": 18,
-    "learning path": 1455,
-    "trainer.py": 323,
+    "learning path": 1460,
+    "trainer.py": 328,
     "Trainer._step": 40,
-    "engine": 4636,
+    "engine": 4734,
     "longest function": 60,  # one of more lines holds two ideas
 }
 

@@ -23,6 +23,7 @@ from grpokit.knobs import (
     Correction,
     Count,
     EntropyTarget,
+    KLGate,
     ObjectiveSettings,
     RewardSettings,
     Total,
@@ -214,6 +215,10 @@ class EntropyConfig(Strict, EntropyTarget):  # type: ignore[misc]
     """A target that the entropy bonus adapts to."""
 
 
+class KLGateConfig(Strict, KLGate):  # type: ignore[misc]
+    """Which samples the KL acts on."""
+
+
 class TrainerConfig(_FlatObjective, TrainerSettings):
     """The knobs of `grpokit.Trainer`, and those of the advantage and the objective."""
 
@@ -225,6 +230,7 @@ class TrainerConfig(_FlatObjective, TrainerSettings):
     )
     correction: CorrectionConfig | None = None
     entropy: EntropyConfig | None = None
+    kl_gate: KLGateConfig | None = None
 
     @property
     def flat_objective(self) -> dict[str, Any]:

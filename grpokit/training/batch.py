@@ -39,6 +39,7 @@ class Batch:
     old: Decisions | None = None  # [b, T] log-probs; None: those of the first pass, detached
     reference: Decisions | None = None  # [b, T] log-probs; None: not needed, or scored beside each slice
     entropy: Tensor | None = None  # [b, T] that the entropy filter compares
+    held: Tensor | None = None  # [b] bool, the rows that the KL acts on; None: all
     before_updates: bool = True  # no weight has changed since the step began
     filler: Batch | None = None  # a row that changes nothing, where all processes must make the same passes
 
@@ -67,6 +68,7 @@ class Batch:
             old=self.old and self.old.select(index),
             reference=self.reference and self.reference.select(index),
             entropy=None if self.entropy is None else self.entropy[index],
+            held=None if self.held is None else self.held[index],
         )
 
     def to(self, device: torch.device | str) -> Batch:

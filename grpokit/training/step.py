@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -56,6 +56,15 @@ class Step:
     def prompts(self) -> Sequence[int]:
         """P indices into the training prompts."""
         return self.drawn.prompts
+
+    def learning(self, batch: Batch, *, held: Tensor | None) -> Batch:
+        """The batch with this process's advantages and, of `held` [B], the rows that the KL acts on."""
+        advantages = self.drawn.local(self.advantages).to(batch.rollout.old.logprobs)
+        return replace(
+            batch,
+            advantages=advantages,
+            held=None if held is None else self.drawn.local(held).to(advantages.device),
+        )
 
     def report(self, team: Team, further: Mapping[str, float]) -> StepReport:
         """What the step did, in all processes; `further` metrics are those of its updates."""
