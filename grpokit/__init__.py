@@ -28,6 +28,7 @@ _HOME = {
         "AdvantageSpec",
         "Asset",
         "CommandSpec",
+        "EvaluationSpec",
         "ObjectiveSpec",
         "PlacementSpec",
         "PolicySpec",
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from grpokit.registry.specs import AdvantageSpec as AdvantageSpec
     from grpokit.registry.specs import Asset as Asset
     from grpokit.registry.specs import CommandSpec as CommandSpec
+    from grpokit.registry.specs import EvaluationSpec as EvaluationSpec
     from grpokit.registry.specs import ObjectiveSpec as ObjectiveSpec
     from grpokit.registry.specs import PlacementSpec as PlacementSpec
     from grpokit.registry.specs import PolicySpec as PolicySpec

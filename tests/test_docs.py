@@ -23,6 +23,7 @@ from PIL import Image
 import grpokit
 from grpokit import cli, registry
 from grpokit.config import presets, schema
+from grpokit.config.evaluation import EvaluationConfig
 from grpokit.config.overrides import parse_parameters
 from grpokit.runs import build
 
@@ -96,6 +97,9 @@ def test_examples_in_docstrings(folder: Path, file: Path) -> None:
 
 @pytest.mark.parametrize(("name", "body"), blocks("yaml"), ids=[name for name, _ in blocks("yaml")])
 def test_config_snippets_are_valid(name: str, body: str) -> None:
+    if name.startswith("evaluations.md"):
+        assert schema.validated(EvaluationConfig, body, name)[0].samples
+        return
     checked = schema.parse(body, name)
     assert checked.rewards
     if str(checked.policy.use).startswith("toy-"):  # the default rate is for large models
@@ -223,6 +227,19 @@ def test_the_lines_of_scoring_can_be_typed(typed: Typed, tmp_path: Path) -> None
     assert [row.count('"scores"') for row in said] == [0, 0, 0, 0, 2]
     scored = [json.loads(line)["scores"] for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
     assert [(row["ssim"], row["brightness"]) for row in scored] == [(1.0, 1.0)] * 3  # with the config's targets
+
+
+def test_the_lines_of_evaluations_can_be_typed(typed: Typed, tmp_path: Path) -> None:
+    page = (ROOT / "docs/evaluations.md").read_text()
+    for kind, name in (("yaml", "carries.yaml"), ("json", "carries.jsonl")):
+        body = re.search(rf"^```{kind}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+        assert body is not None
+        (tmp_path / name).write_text(body[1])
+    train, *lines = lines_of("docs/evaluations.md", "# Evaluations")
+    typed(f"{train} trainer.steps=2 eval.every=0 trainer.prompts_per_step=2 trainer.group_size=2 data.limit=8")
+    said = [typed(line.replace("_000260", "_000002")) for line in lines]
+    assert "report: runs/sums/evaluations/carries-step_000002/report.html" in said[0]
+    assert set(json.loads(said[1])["by"]) == {"carry no", "carry yes"}
 
 
 def rewards_shown() -> list[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""Writes docs/gallery.md: every installed reward, policy and preset, with parameters, grades, speed and examples.
+"""Writes docs/gallery.md: every installed component, with parameters, grades, speed and examples.
 
 `python tools/make_gallery.py` writes the page from the plugins and from docs/gallery.json; with `--check` it exits with
 1 where the page is out of date. `--measure [NAME ...]` first measures rewards again, all or these, and writes
@@ -169,7 +169,7 @@ def page() -> str:
     for plugin, spec in registry.installed("preset"):
         parts.append(f"| `{spec.name}` | `{plugin.package}` | {_cell(spec.summary)} | {spec.takes or 'not measured'} |")
     parts.append("")
-    for kind, title in (("advantage", "Advantages"), ("objective", "Objectives")):
+    for kind, title in (("evaluation", "Evaluations"), ("advantage", "Advantages"), ("objective", "Objectives")):
         parts.append(f"## {title}\n\n| name | package | what it does |\n|---|---|---|")
         parts += [f"| `{s.name}` | `{p.package}` | {_cell(s.summary)} |" for p, s in registry.installed(kind)]
         parts.append("")

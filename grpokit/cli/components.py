@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from grpokit.testing import Check, LadderReport, Outcome
 
-_KINDS = ("policy", "reward", "preset", "advantage", "objective", "placement", "command")
+_KINDS = ("policy", "reward", "preset", "evaluation", "advantage", "objective", "placement", "command")
 
 
 @app.command()
@@ -37,9 +37,9 @@ def plugins(
 ) -> None:
     """List the installed policies, rewards and presets.
 
-    It lists advantages and objectives, too, and placements of rewards. Each is shown with the package that brings it,
-    and is marked if broken or ambiguous; presets say what they need and how long they take. With a name it shows the
-    parameters with their defaults, or a preset's config.
+    It lists evaluations, advantages and objectives, too, and placements of rewards. Each is shown with the package that
+    brings it, and is marked if broken or ambiguous; presets say what they need and how long they take. With a name it
+    shows the parameters with their defaults, or the text of a preset or an evaluation.
     """
     if name:
         _show_components(name, as_json)
@@ -77,15 +77,16 @@ def _facts(kind: str, name: str) -> dict[str, Any]:
     from grpokit import registry
     from grpokit.config import presets
     from grpokit.errors import GrpokitError
-    from grpokit.registry.specs import PresetSpec
+    from grpokit.registry.specs import EvaluationSpec, PresetSpec
 
     plugin, spec = registry.find(kind, name)
     facts: dict[str, Any] = {"kind": kind, "name": spec.name, "package": plugin.package, "version": plugin.version}
     facts |= {"summary": spec.summary, "parameters": [], "problem": ""}
     try:
-        if isinstance(spec, PresetSpec):
-            facts |= {"needs": spec.needs, "takes": spec.takes, "config": presets.text_of(spec)}
-            presets.read_config(name)
+        if isinstance(spec, PresetSpec | EvaluationSpec):
+            facts |= {"needs": spec.needs, "takes": getattr(spec, "takes", ""), "config": presets.text_of(spec)}
+            if kind == "preset":
+                presets.read_config(name)
             return facts
         parameters, _ = registry.declared(kind, name)
     except GrpokitError as error:  # a dependency is missing

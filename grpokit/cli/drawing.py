@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,8 +29,10 @@ from grpokit.errors import UsageError, counted, shown
 if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
     from grpokit.data import PromptSequence
+    from grpokit.evaluation.held_out import Evaluation
     from grpokit.policy import Policy
     from grpokit.rewards.terms import RewardTerm
+    from grpokit.runs.side_by_side import Columns
     from grpokit.types import Prompt, Sample
 
 _TEXTS = 5  # drawn texts that a command shows
@@ -105,49 +106,50 @@ def sample(
 def evaluate(
     source: RunOrSource,
     overrides: Overrides = None,
+    using: Annotated[
+        str | None,
+        typer.Option(
+            "--with",
+            metavar="EVALUATION",
+            help="Other prompts and rewards: an installed evaluation's name, or a file with data, rewards and samples.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", file_okay=False, help="Folder for the page of --with; by default the run's.")
+    ] = None,
     count: Count = None,
     limit: Limit = None,
     as_json: Json = False,
 ) -> None:
-    """Score held-out prompts before and after training.
+    """Score held-out prompts, or those of an evaluation, before and after training.
 
     "After" is a run's last checkpoint, or the checkpoint that RUN_OR_PRESET names. A preset has only "before". Both
-    draw eval.samples samples per held-out prompt, unless --count says otherwise, from the same seeds.
+    draw eval.samples samples per held-out prompt, unless --count says otherwise, from the same seeds. With --with,
+    KEY=VALUE also changes the keys of the evaluation, and a run gets a page about it.
     """
-    config, place = read(source, overrides)
-    from grpokit.evaluation.held_out import evaluate as score_policy
-    from grpokit.runs import build
+    if out is not None and using is None:
+        raise UsageError("--out is the folder of what --with finds. Add --with EVALUATION.")
+    config, place, prompts, by = _to_evaluate(source, overrides or [], using, limit)
+    from grpokit.runs import side_by_side
     from grpokit.training import checkpoint
 
-    training, held_out = _held_out(config)
-    prompts = held_out.first(limit)
-    for line in _about_held_out(training, held_out, None if overrides else place):
-        print(f"warning: {line}", file=sys.stderr)
     per_prompt = count or config.eval.samples
-    columns = {}
-    with _ready(config, prompts) as (terms, policies):
-        for label, weights in [("before", None), *([("after", place)] if place else [])]:
-            if weights is not None:
-                checkpoint.load_policies(weights, policies)
-            _announce(f"{label} training: drawing", per_prompt, prompts)
-            evaluation = score_policy(
-                build.drawing(policies),
-                terms,
-                prompts,
-                seed=config.seed,
-                samples_per_prompt=per_prompt,
-                mixed_precision=config.trainer.mixed_precision,
-            )
-            columns[label] = evaluation.summary()
-            for line in evaluation.scores.notes:
-                print(f"warning, {label}: {line}", file=sys.stderr)
+    found = _evaluated(config, place, prompts, per_prompt)
+    columns, parts = side_by_side.compared(found, total=not using), side_by_side.by_value(found, by)
+    step = None if place is None else checkpoint.read_state(place)["step"]
+    judges = _scored_by(config) if using else {}
     if as_json:
-        step = None if place is None else checkpoint.read_state(place)["step"]
         facts = {"source": source, "checkpoint": place and str(place), "step": step, "seed": config.seed}
-        scores = {label: _nested(row) for label, row in columns.items()}
-        print(json.dumps({**facts, "prompts": len(prompts), "samples_per_prompt": per_prompt, **scores}))
+        facts |= {"prompts": len(prompts), "samples_per_prompt": per_prompt}
+        facts |= {"scored_by": judges, "by": {part: _nested(own) for part, own in parts.items()}} if using else {}
+        print(json.dumps({**facts, **_nested(columns)}))
     else:
-        print_scores(columns)
+        print_scores(columns, title=Path(using).stem if using else "held-out", parts=parts)
+        for name, words in judges.items():
+            print(f"{name}: {words}")
+    if using is not None and (folder := out or _folder(place, using)):
+        page = side_by_side.write(folder, config, dict(zip((0, step or 0), found.values(), strict=False)))
+        print(f"report: {page}", file=sys.stderr if as_json else sys.stdout)
 
 
 @app.command(cls=ConfigCommand)
@@ -199,6 +201,83 @@ def attribute(
     if place is not None and (Path(source) / CONFIG).is_file():
         journal.append_attribution(Path(source), int(checkpoint.read_state(place)["step"]), shares, causes)
         print(f"report: {report.write(Path(source))}")
+
+
+def _to_evaluate(
+    source: str, words: Sequence[str], using: str | None, limit: int | None
+) -> tuple[RunConfig, Path | None, PromptSequence, Sequence[str]]:
+    """What is evaluated, the checkpoint, the prompts, and the columns whose values have scores of their own."""
+    from grpokit.config import evaluation
+
+    own = [word for word in words if using and evaluation.is_of_evaluation(word)]
+    config, place = read(source, [word for word in words if word not in own])
+    if using is None:
+        training, held_out = _held_out(config)
+        warnings = _about_held_out(training, held_out, None if words else place)
+        prompts, by = held_out.first(limit), []
+    else:
+        config, settings = evaluation.put_in(config, using, own)
+        from grpokit.runs import before_training, build
+
+        named, of_function = build.prompts(config)  # the second: a function's held-out split
+        prompts, by = (of_function or named).first(limit), settings.by
+        known = {name: None for i in range(len(prompts)) for name in prompts.unopened(i).meta}
+        if strange := [column for column in by if column not in known]:
+            columns = ", ".join(known) or "none"
+            raise UsageError(f"{config.place('by')}no prompt has the column '{strange[0]}'. Their columns: {columns}.")
+        warnings = before_training.unscorable_prompts(config, prompts.first(0), prompts)
+    for line in warnings:
+        print(f"warning: {line}", file=sys.stderr)
+    return config, place, prompts, by
+
+
+def _evaluated(
+    config: RunConfig, place: Path | None, prompts: Sequence[Prompt], per_prompt: int
+) -> dict[str, Evaluation]:
+    """ "before" and, where there is a checkpoint, "after" -> the evaluation; both have the same draws."""
+    from grpokit.evaluation.held_out import evaluate as score_policy
+    from grpokit.runs import build
+    from grpokit.training import checkpoint
+
+    found = {}
+    with _ready(config, prompts) as (terms, policies):
+        for label, weights in [("before", None), *([("after", place)] if place else [])]:
+            if weights is not None:
+                checkpoint.load_policies(weights, policies)
+            _announce(f"{label} training: drawing", per_prompt, prompts)
+            found[label] = score_policy(
+                build.drawing(policies),
+                terms,
+                prompts,
+                seed=config.seed,
+                samples_per_prompt=per_prompt,
+                mixed_precision=config.trainer.mixed_precision,
+            )
+            for line in found[label].scores.notes:
+                print(f"warning, {label}: {line}", file=sys.stderr)
+    return found
+
+
+def _scored_by(config: RunConfig) -> dict[str, str]:
+    """Each reward's name -> what computes it: the plugin's name and the parameters that the config sets."""
+    from grpokit.config import yaml_source
+    from grpokit.runs import build_rewards
+
+    return {
+        build_rewards.name_of(reward): yaml_source.write({"use": reward.use, **reward.params}, inline=True).strip()
+        for reward in config.rewards
+    }
+
+
+def _folder(place: Path | None, using: str) -> Path | None:
+    """Where the page of an evaluation goes: into the run of a checkpoint."""
+    from grpokit.run_folder.names import CONFIG
+
+    if place is None:
+        return None
+    run = place.parent.parent
+    home = run if (run / CONFIG).is_file() else place
+    return home / "evaluations" / f"{Path(using).stem}-{place.name}"
 
 
 def _announce(what: str, each: int, prompts: Sequence[Prompt]) -> None:
@@ -266,7 +345,9 @@ def _print_texts(samples: Sequence[Sample]) -> None:
         print(f"  and {len(texts) - _TEXTS:,} more")
 
 
-def _nested(summary: Mapping[str, float]) -> dict[str, dict[str, float | None]]:
-    """Score -> its mean and the half-width of its 95 % interval, None if there is no number."""
-    number = {key: value if math.isfinite(value) else None for key, value in summary.items()}
-    return {key: {"mean": number[key], "ci95": number[f"{key}/ci95"]} for key in summary if f"{key}/ci95" in summary}
+def _nested(columns: Columns) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Title -> score -> its mean and the half-width of its 95 % interval, None if there is no number."""
+    return {
+        title: {key: {"mean": row[key], "ci95": row[f"{key}/ci95"]} for key in row if f"{key}/ci95" in row}
+        for title, row in columns.items()
+    }

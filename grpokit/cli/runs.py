@@ -215,15 +215,30 @@ def read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
     return trained.read(folder, overrides or [])
 
 
-def print_scores(columns: Mapping[str, Mapping[str, Any]]) -> None:
-    """A table of mean scores with their confidence half-widths: title -> a row of eval.jsonl."""
+def print_scores(
+    columns: Mapping[str, Mapping[str, Any]],
+    *,
+    title: str = "held-out",
+    parts: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+) -> None:
+    """A table of mean scores with their confidence half-widths.
 
-    def shown(row: Mapping[str, Any], name: str) -> str:
+    Args:
+        columns: title -> a row of eval.jsonl; that of "change" has differences.
+        title: of the scores' names.
+        parts: name of some of the prompts -> the same for them alone; a reward's follow its mean over all.
+    """
+
+    def shown(row: Mapping[str, Any], name: str, sign: str) -> str:
         mean, width = row.get(name), row.get(f"{name}/ci95")
         if mean is None or mean != mean:
             return "not scored"
-        return f"{mean:.3f}" if width is None or width != width else f"{mean:.3f} ± {width:.3f}"
+        return f"{mean:{sign}.3f}" if width is None or width != width else f"{mean:{sign}.3f} ± {width:.3f}"
 
     names = [name for name in next(iter(columns.values())) if name != "step" and not name.endswith("/ci95")]
-    rows = [[name, *(shown(row, name) for row in columns.values())] for name in names]
-    console().print(grid(["held-out", *columns], rows))
+    rows = [
+        [f"{name}{part and f', {part}'}", *(shown(row, name, "+" * (key == "change")) for key, row in own.items())]
+        for name in names
+        for part, own in {"": columns, **(parts or {})}.items()
+    ]
+    console().print(grid([title, *columns], rows))

@@ -46,7 +46,7 @@ def names_preset(source: str) -> bool:
 
 
 def text_of(spec: Spec) -> str:
-    """A preset's YAML from its package.
+    """The YAML of a preset or an evaluation, from its package.
 
     Raises:
         PluginError: it cannot be read.
@@ -56,7 +56,8 @@ def text_of(spec: Spec) -> str:
         return importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8")
     except Exception as error:  # importing the plugin's package may raise anything
         raise PluginError(
-            f"The preset '{spec.name}' cannot be read from the file {inside} in package {package}: {typed_line(error)}."
+            f"The {spec.kind} '{spec.name}' cannot be read from the file {inside} in package {package}: "
+            f"{typed_line(error)}."
         ) from error
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
@@ -32,6 +32,7 @@ from grpokit.config.yaml_source import Source, read
 from grpokit.errors import ConfigError, UsageError, reworded, shown
 from grpokit.knobs import Count, SeedSettings, Total, Whole
 
+Model = TypeVar("Model", bound=BaseModel)
 _Tracker = Literal[  # accelerate's, which is too heavy to be asked
     "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"
 ]
@@ -170,21 +171,29 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: as in `load`.
     """
+    config, source = validated(RunConfig, text, name, overrides)
+    config._source = source
+    config.phased()  # which refuses keys that do not fit together
+    return config
+
+
+def validated(model: type[Model], text: str, name: str, overrides: Sequence[str] = ()) -> tuple[Model, Source]:
+    """What YAML text and overrides say, as a model, with the places of its keys; arguments and errors as `parse`."""
     data, source = read(text, name)
     if not isinstance(data, dict):
         content = "an empty file" if data is None else shown(data)
-        raise ConfigError(f"{name}: expected keys such as policy, data and rewards, got {content}.", page="configs")
+        *first, last = (key for key, field in model.model_fields.items() if field.is_required())
+        raise ConfigError(
+            f"{name}: expected keys such as {', '.join(first)} and {last}, got {content}.", page="configs"
+        )
     for override in overrides:
         apply(data, override, source)
     for override in overrides:
         leave_out(data, override, source)
     try:
-        config = RunConfig.model_validate(data)
+        return model.model_validate(data), source
     except ValidationError as error:
-        raise ConfigError(explain(error, source, RunConfig), page="configs") from error
-    config._source = source
-    config.phased()  # which refuses keys that do not fit together
-    return config
+        raise ConfigError(explain(error, source, model), page="configs") from error
 
 
 def resolved(config: BaseModel) -> dict[str, Any]:

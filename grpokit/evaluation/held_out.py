@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from grpokit.data import as_prompts
@@ -36,6 +37,10 @@ class Evaluation:
 
     samples: Sequence[Sample]
     scores: Scores
+
+    def part(self, rows: Sequence[int]) -> Evaluation:
+        """The evaluation of some samples alone."""
+        return Evaluation(samples=[self.samples[i] for i in rows], scores=self.scores.select(torch.tensor(rows)))
 
     def columns(self) -> dict[str, Tensor]:
         """Name -> [B] for every reward; "reward" has the rows' totals."""

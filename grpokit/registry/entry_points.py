@@ -111,7 +111,7 @@ def _check_spec(spec: Spec) -> None:
     if not isinstance(spec.name, str) or not spec.name or any(c.isspace() or c == ":" for c in spec.name):
         raise PluginError(f"{what}: the name must be a text without spaces and colons, such as 'my-{spec.kind}'")
     if not isinstance(spec.factory, str) or not all(spec.factory.partition(":")):
-        form = "package:path/inside.yaml" if spec.kind == "preset" else "package.module:Name"
+        form = "package:path/inside.yaml" if spec.kind in ("preset", "evaluation") else "package.module:Name"
         raise PluginError(f"{what}: the factory must be a text of the form {form}, got {shown(spec.factory)}")
     outputs = getattr(spec, "accepts", {getattr(spec, "makes", "image")})
     if not isinstance(outputs, (set, frozenset)) or not outputs:

@@ -16,6 +16,7 @@ import pluggy
 from grpokit.registry.specs import (
     AdvantageSpec,
     CommandSpec,
+    EvaluationSpec,
     ObjectiveSpec,
     PlacementSpec,
     PolicySpec,
@@ -139,6 +140,19 @@ def grpokit_presets() -> Iterable[PresetSpec]:  # type: ignore[empty-body]
         @hookimpl
         def grpokit_presets():
             yield PresetSpec(name="my-run", factory="mypackage:presets/my-run.yaml", summary="what it trains")
+        ```
+    """
+
+
+@hookspec
+def grpokit_evaluations() -> Iterable[EvaluationSpec]:  # type: ignore[empty-body]
+    """Yield evaluation files that `grpokit evaluate RUN --with NAME` can run.
+
+    Example:
+        ```python
+        @hookimpl
+        def grpokit_evaluations():
+            yield EvaluationSpec(name="signs", factory="mypackage:evaluations/signs.yaml", summary="what it measures")
         ```
     """
 

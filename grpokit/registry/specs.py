@@ -177,3 +177,17 @@ class PresetSpec(Spec):
     fetches: bool = False
     needs: str = ""
     takes: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSpec(Spec):
+    """A ready evaluation file: `factory` is "package:path/inside/package.yaml".
+
+    Attributes:
+        needs: what it needs besides plugins, in a few words, such as "the address of a judge". Empty: nothing but a
+            CPU.
+    """
+
+    kind: ClassVar[str] = "evaluation"
+
+    needs: str = ""

@@ -161,6 +161,8 @@ def duration(seconds: float) -> str:
 
 def _state(run: Run) -> str:
     """How a run is going or has ended, and the time that its steps still take, as the last 200 did."""
+    if run.state == "finished" and not run.planned:
+        return "evaluated"
     word = {"running": "running:", "finished": "finished:"}.get(run.state, f"{run.state} after")
     steps = f"{run.steps:,} of {counted(run.planned, 'step')}" if run.planned else counted(run.steps, "step")
     times = [row["step_time"] for row in run.metrics[-200:] if row.get("step_time")]

@@ -36,6 +36,7 @@ from grpokit.run_folder.names import (
     WARNINGS,
 )
 from grpokit.run_folder.reader import Row, kept, read_rows
+from grpokit.run_folder.rows import Scores
 from grpokit.tracking.step_report import StepReport
 from grpokit.types import Sample
 
@@ -88,15 +89,15 @@ class Journal:
         """Note how the run ended: "finished", "stopped" or "failed", its steps as planned, and why it ended early."""
         write_text(self.folder / END, json.dumps({"state": state, "planned": planned, "message": message}))
 
-    def evaluation(self, step: int, evaluation: Evaluation) -> None:
-        """Append an evaluation's means, and keep all its scores and some of its samples."""
+    def evaluation(self, step: int, evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> None:
+        """Append an evaluation's means, and keep all its scores and at most `most` of its samples."""
         place = self.folder / SAMPLES / step_name(step)
         names, totals = evaluation.scores.names, evaluation.scores.totals.tolist()
         rows = []
-        for i in shown_indices(evaluation):
+        for i in shown_indices(evaluation, most=most):
             scores = finite(dict(zip(names, evaluation.scores.matrix[i].tolist(), strict=True)))
             rows.append({**_output(place, i, evaluation.samples[i]), "scores": scores, **finite({"reward": totals[i]})})
-        write_text(place / SCORES, json.dumps(_all_scores(evaluation)))
+        write_text(place / SCORES, json.dumps(all_scores(evaluation).model_dump()))
         write_text(place / ROWS, _lines(rows))
         self.evaluations.append({"step": step, **finite(evaluation.summary())})
         _append(self.folder / EVALUATIONS, self.evaluations[-1])
@@ -180,20 +181,20 @@ def journal_row(report: StepReport) -> dict[str, Any]:
     return {**finite(report.metrics), **phase}
 
 
-def shown_indices(evaluation: Evaluation) -> list[int]:
+def shown_indices(evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> list[int]:
     """Which samples are shown: every prompt's first one comes before any prompt's second."""
-    return kept([sample.group for sample in evaluation.samples], SHOWN_SAMPLES)
+    return kept([sample.group for sample in evaluation.samples], most)
 
 
-def _all_scores(evaluation: Evaluation) -> dict[str, Any]:
+def all_scores(evaluation: Evaluation) -> Scores:
     """Every sample's scores, and which samples share a prompt: what a paired comparison needs."""
     texts = {sample.group: sample.prompt.text for sample in evaluation.samples}
     places = {group: i for i, group in enumerate(texts)}
-    return {
-        "prompts": hashlib.sha256(json.dumps([*texts.values()]).encode()).hexdigest(),
-        "prompt": [places[sample.group] for sample in evaluation.samples],
-        "scores": {name: [_number(x) for x in column.tolist()] for name, column in evaluation.columns().items()},
-    }
+    return Scores.model_construct(
+        prompts=hashlib.sha256(json.dumps([*texts.values()]).encode()).hexdigest(),
+        prompt=[places[sample.group] for sample in evaluation.samples],
+        scores={name: [_number(x) for x in column.tolist()] for name, column in evaluation.columns().items()},
+    )
 
 
 def save_outputs(folder: Path, samples: Sequence[Sample]) -> None:

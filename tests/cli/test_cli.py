@@ -27,7 +27,9 @@ from command_line import Call, config, embedded, rows, steady
 from grpokit import RunError, cli
 from grpokit.config import presets
 from grpokit.phases.phased_trainer import PhasedTrainer
+from grpokit.report.scores import headline
 from grpokit.run_folder import rollout_record
+from grpokit.run_folder.reader import read
 from grpokit.runs import train as run
 from grpokit.training import checkpoint
 from tiny_policies import TinyTokens
@@ -641,7 +643,9 @@ def test_evaluate_before_and_after(call: Call, finished: Path, monkeypatch: pyte
         name: [f"{row[name]:.3f} ± {row[f'{name}/ci95']:.3f}" for row in (first, last)]
         for name in ("digit_sum", "length", "reward")
     }
-    assert table(done.out) == {"held-out": ["before", "after"], **expected}
+    changes = {change.name: f"{change.change:+.3f} ± {change.width:.3f}" for change in headline(read(finished / "out"))}
+    changed = {name: [*cells, changes[name]] for name, cells in expected.items()}  # the report's, which pairs prompts
+    assert table(done.out) == {"held-out": ["before", "after", "change"], **changed}
     assert table(call("evaluate", "c.yaml").out) == {
         "held-out": ["before"],
         **{name: cells[:1] for name, cells in expected.items()},
@@ -667,7 +671,7 @@ def test_evaluate_with_options(call: Call, finished: Path, monkeypatch: pytest.M
     )  # one sample: no width
     monkeypatch.chdir(finished)
     with_pattern = call("evaluate", "out", "rewards=[{use: exact-match}]")
-    assert table(with_pattern.out)["exact-match"] == ["not scored", "not scored"]  # there is no target
+    assert table(with_pattern.out)["exact-match"] == ["not scored"] * 3  # there is no target
 
 
 def test_evaluate_tells_of_trained_and_of_other_prompts(call: Call, finished: Path, tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def test_plugins_command(installed: Path) -> None:
         ["reward", "vowels", "grpokit-fixture-rival 1.2.3", "ambiguous:"],
         ["policy", "half-a-policy", "grpokit-fixture-good 1.2.3"],
         ["preset", "quick", "grpokit-fixture-good 1.2.3", "a preset without its file"],
+        ["evaluation", "vowel-words", "grpokit-fixture-good 1.2.3", "an evaluation (ears)"],
         ["advantage", "group", f"grpokit {grpokit.__version__}", "z-score inside the group (GRPO)"],
         ["plugin", "watcher", "grpokit-fixture-watcher 1.2.3", "watches runs"],
         *(["plugin", name, "grpokit-fixture-broken 0.7", "broken: see below"] for name in ERRORS),

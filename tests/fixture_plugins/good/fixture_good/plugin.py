@@ -3,6 +3,7 @@
 from grpokit import (
     AdvantageSpec,
     CommandSpec,
+    EvaluationSpec,
     ObjectiveSpec,
     Observer,
     PolicySpec,
@@ -65,6 +66,11 @@ def grpokit_objectives():
 @hookimpl
 def grpokit_presets():
     yield PresetSpec(name="quick", factory="fixture_good:quick.yaml", summary="a preset without its file")
+
+
+@hookimpl
+def grpokit_evaluations():
+    yield EvaluationSpec(name="vowel-words", factory="fixture_good:vowels.yaml", summary="an evaluation", needs="ears")
 
 
 @hookimpl

@@ -1,0 +1,65 @@
+"""An evaluation: prompts, rewards and samples that take the place of a run's own, whatever the run was trained on.
+
+It comes from a file or, by its name, from a plugin. Everything else, such as the policy and the device, is the run's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from grpokit import files, registry
+from grpokit.config.parts import DataConfig, EvalConfig, Rewards, Strict, Text
+from grpokit.config.presets import text_of
+from grpokit.config.schema import RunConfig, validated
+from grpokit.config.yaml_source import Source
+from grpokit.errors import ConfigError, PluginError
+from grpokit.knobs import Count, SeedSettings
+
+
+class EvaluationConfig(Strict, SeedSettings):
+    """An evaluation file."""
+
+    data: DataConfig
+    rewards: Rewards
+    samples: Count = Field(default=1, description="samples per prompt")
+    by: list[Text] = Field(default_factory=list, description="columns of the prompts whose values have scores as well")
+
+
+def is_of_evaluation(word: str) -> bool:
+    """Whether a word `key=value` changes an evaluation, and not the run's config."""
+    return word.partition("=")[0].partition(".")[0] in EvaluationConfig.model_fields
+
+
+def put_in(config: RunConfig, name: str, overrides: Sequence[str] = ()) -> tuple[RunConfig, EvaluationConfig]:
+    """A run's config with an evaluation in place of its own prompts, rewards and seed; and the evaluation.
+
+    Args:
+        config: the run's.
+        name: the evaluation's: a plugin's name for it, or a file.
+        overrides: `key=value` texts that change the evaluation.
+
+    Raises:
+        ConfigError: there is no such evaluation, or it is wrong; the message names the file and the line.
+    """
+    text, title = _text(name)
+    evaluation, source = validated(EvaluationConfig, text, title, overrides)
+    changes = {key: getattr(evaluation, key) for key in ("data", "rewards", "seed")}
+    changed = config.model_copy(update={**changes, "eval": EvalConfig(samples=evaluation.samples), "phases": []})
+    own = {place: line for place, line in source.places.items() if place}
+    changed._source = Source(title, {**(config._source.places if config._source else {}), **own})
+    return changed, evaluation
+
+
+def _text(name: str) -> tuple[str, str]:
+    """An evaluation's YAML, and what messages call it."""
+    path = Path(name)
+    if not registry.named("evaluation", name) and (path.suffix in (".yaml", ".yml") or os.path.isfile(path)):
+        return files.read_text(path, kind="evaluation file", error=ConfigError, most=2**20), name
+    try:
+        return text_of(registry.find("evaluation", name)[1]), f"evaluation {name}"
+    except PluginError as error:
+        raise ConfigError(f"{error} An evaluation file ends in .yaml.") from error

@@ -1,0 +1,84 @@
+"""Evaluations of one config side by side, before and after training: the numbers of a table, and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from grpokit import report
+from grpokit.config.schema import RunConfig
+from grpokit.evaluation.held_out import Evaluation
+from grpokit.files import writing
+from grpokit.report.scores import changes
+from grpokit.run_folder.header import write_header
+from grpokit.run_folder.journal import Journal, all_scores, finite
+
+_SHOWN = 64  # samples of each evaluation on the page
+
+Columns = dict[str, dict[str, float | None]]
+"""Title -> a row of `eval.jsonl`; "change" has the mean differences, and the intervals of paired differences."""
+
+
+def compared(found: Mapping[str, Evaluation], *, total: bool = True) -> Columns:
+    """The means of one evaluation, or of two and what changed.
+
+    Args:
+        found: title -> the evaluation; two have the same prompts and draws.
+        total: whether the weighted sum is also there where it is that of one reward with the weight 1.
+    """
+    columns: Columns = {title: finite(evaluation.summary()) for title, evaluation in found.items()}
+    scores = next(iter(found.values())).scores
+    weights = dict(zip(scores.names, scores.weights.tolist(), strict=True))
+    if total or scores.trained.weights.tolist() != [1.0]:
+        weights["reward"] = 1.0
+    else:
+        for row in columns.values():
+            del row["reward"], row["reward/ci95"]
+    if len(found) == 2:
+        (first, last), (before, after) = columns.values(), map(all_scores, found.values())
+        rows = changes(first, last, before, after, weights)
+        columns["change"] = {
+            key: value for row in rows for key, value in ((row.name, row.change), (f"{row.name}/ci95", row.width))
+        }
+    return columns
+
+
+def by_value(found: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[str, Columns]:
+    """The same for the prompts of each value that some of their columns have.
+
+    Args:
+        found: as in `compared`.
+        columns: names in the `meta` of the prompts.
+
+    Returns:
+        "column value" -> what `compared` gives for those prompts.
+    """
+    samples = next(iter(found.values())).samples
+    parts = {}
+    for column in columns:
+        values = [sample.prompt.meta.get(column) for sample in samples]
+        for value in dict.fromkeys(value for value in values if value is not None):
+            rows = [i for i, own in enumerate(values) if own == value]
+            parts[f"{column} {value}"] = compared({title: e.part(rows) for title, e in found.items()}, total=False)
+    return parts
+
+
+def write(folder: Path, config: RunConfig, found: Mapping[int, Evaluation]) -> Path:
+    """Keep evaluations in a folder that `grpokit report` reads and compares, and write its page.
+
+    Args:
+        folder: of the evaluation; an earlier one in it is replaced.
+        config: what was evaluated.
+        found: completed steps -> the evaluation.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    journal = Journal(folder, -1)  # no row of an earlier one stays
+    write_header(folder, config, {"train": None, "held_out": None})
+    for step, evaluation in found.items():
+        journal.evaluation(step, evaluation, most=_SHOWN)
+    journal.end("finished", planned=0)
+    return report.write(folder)
