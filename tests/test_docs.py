@@ -242,6 +242,15 @@ def test_the_lines_of_evaluations_can_be_typed(typed: Typed, tmp_path: Path) -> 
     assert set(json.loads(said[1])["by"]) == {"carry no", "carry yes"}
 
 
+@pytest.mark.long
+def test_the_lines_of_text_rendering_can_be_typed(typed: Typed) -> None:
+    train, *lines = lines_of("docs/evaluations.md", "## Text rendering")
+    typed(f"{train} trainer.steps=1 trainer.prompts_per_step=4 trainer.group_size=2 eval.every=0 data.limit=8")
+    said = [typed(f"{line} --limit 2") for line in lines]
+    assert len(said) == 2
+    assert all("word-accuracy: {use: ocr, engine: rapidocr, layout: page, measure: words}" in out for out in said)
+
+
 def rewards_shown() -> list[tuple[str, str, str]]:
     """(page, name, source) of each function from samples to numbers, with the imports that stand above it."""
     found = []

@@ -1,4 +1,4 @@
-"""Announces the reward `ocr` to grpokit.
+"""Announces the reward `ocr` and the evaluation `text-rendering` to grpokit.
 
 A light module: it imports only grpokit. The reward's own module, and the engine's with what it needs, are imported
 when a run asks for the reward; a missing dependency then ends in the command that installs it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpokit import Asset, RewardSpec, hookimpl
+from grpokit import Asset, EvaluationSpec, RewardSpec, hookimpl
 
 _FILE = "eng.traineddata"
 TESSERACT = Asset(
@@ -36,4 +36,15 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         examples="grpokit_ocr.examples:pairs",
         unscorable="grpokit_ocr.targets:unscorable",
         assets=[TESSERACT],
+    )
+
+
+@hookimpl
+def grpokit_evaluations() -> Iterator[EvaluationSpec]:
+    """Yield `text-rendering`."""
+    yield EvaluationSpec(
+        name="text-rendering",
+        factory="grpokit_ocr:evaluations/text-rendering.yaml",
+        summary="word accuracy and edit distance of quoted text, English and Chinese, from a word to several lines",
+        install="pip install 'grpokit[ocr]'",
     )

@@ -11,6 +11,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 from PIL import Image
 
@@ -18,17 +19,21 @@ from grpokit import Sample, UsageError
 from grpokit.builtin.quotes import quoted
 from grpokit.images import to_rgb
 from grpokit_ocr.engine import Engine, EngineName, Layout, build
-from grpokit_ocr.scoring import score_text
+from grpokit_ocr.scoring import score_text, word_accuracy
+
+Measure = Literal["text", "words"]
 
 
 class OCRReward:
-    """How well each picture shows the text that its prompt has in quotes; see `scoring.score_text`.
+    """How well each picture shows the text that its prompt has in quotes; see `scoring`.
 
     Args:
-        extra_text_penalty: in [0, 1]. 1: text that no quoted text asks for costs as much per letter as a wrong letter;
-            0: it is free, which a generator learns to exploit.
+        measure: "text": by the edit distance to each quoted text (`scoring.score_text`). "words": the share of the
+            quoted words that were read (`scoring.word_accuracy`), which further text does not lower.
+        extra_text_penalty: of the measure "text", in [0, 1]. 1: text that no quoted text asks for costs as much per
+            letter as a wrong letter; 0: it is free, which a generator learns to exploit.
         engine: "rapidocr", "easyocr" or "tesseract"; or an object with `recognise`, for which only
-            `extra_text_penalty` and `cache_size` mean something.
+            `measure`, `extra_text_penalty` and `cache_size` mean something.
         layout: "line": the picture's ink is one line of text. "page": lines are looked for, anywhere in the picture.
         languages: codes, as the engine has them; None: English (and all that rapidocr's model reads).
         device: for easyocr, as torch names it; None: a GPU if there is one. The others run on the CPU.
@@ -47,6 +52,7 @@ class OCRReward:
     def __init__(
         self,
         *,
+        measure: Measure = "text",
         extra_text_penalty: float = 1.0,
         engine: EngineName | Engine = "rapidocr",
         layout: Layout = "line",
@@ -57,10 +63,13 @@ class OCRReward:
         weights_path: str | Path | None = None,
         cache_size: int = 4096,
     ) -> None:
+        if measure not in get_args(Measure):
+            raise UsageError(f"ocr: measure must be one of {', '.join(get_args(Measure))}, got {measure!r}.")
         if not 0 <= extra_text_penalty <= 1:
             raise UsageError(f"extra_text_penalty must lie between 0 (off) and 1, got {extra_text_penalty}.")
         if cache_size < 0:
             raise UsageError(f"cache_size must be 0 (no cache) or more, got {cache_size}.")
+        self.measure = measure
         self.extra_text_penalty = extra_text_penalty
         self.cache_size = cache_size
         self.engine: Engine = (
@@ -96,7 +105,11 @@ class OCRReward:
         asked = [i for i, sample in enumerate(samples) if quoted(sample.prompt.text)]
         scores = [math.nan] * len(samples)
         for i, lines in zip(asked, self.read([images[i] for i in asked]), strict=True):
-            scores[i] = score_text(samples[i].prompt.text, lines, extra_text_penalty=self.extra_text_penalty)
+            text = samples[i].prompt.text
+            if self.measure == "words":
+                scores[i] = word_accuracy(text, lines)
+            else:
+                scores[i] = score_text(text, lines, extra_text_penalty=self.extra_text_penalty)
         return scores
 
     def read(self, images: Sequence[Image.Image]) -> list[list[str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,6 +37,7 @@ _SPACELESS = (
     "[\u0e00-\u109f\u1780-\u17ff"  # Thai, Lao, Tibetan, Burmese, Khmer
     "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"  # Chinese, Japanese
 )
+_WORD = re.compile(f"(?=\\w){_SPACELESS}|(?:(?!{_SPACELESS})\\w)+")
 _NO_SPACE = re.compile(f"(?<={_SPACELESS}) | (?={_SPACELESS})")
 
 
@@ -105,6 +107,25 @@ def score_text(prompt_text: str, lines: Sequence[str], *, extra_text_penalty: fl
         return similarity(targets[0], _NO_SPACE.sub("", " ".join(words)))
     gains = [_part_scores(target, words, extra_text_penalty) for target in targets]
     return _best_cut(gains, len(words)) / len(targets)
+
+
+def word_accuracy(prompt_text: str, lines: Sequence[str]) -> float:
+    """The share of the words that a prompt quotes which an engine read, each as often as it is quoted.
+
+    A word is a run of letters and digits; of a script without spaces, such as Chinese, each character is one. Case does
+    not count, nor do the places of words and what else was read.
+
+    Returns:
+        A number in [0, 1], or NaN when the prompt quotes no word.
+
+    >>> word_accuracy('a sign "fresh fish, fresh bread"', ["FRESH BREAD", "fish soup"])
+    0.75
+    >>> word_accuracy("招牌“今日茶”", ["茶 日"])
+    0.6666666666666666
+    """
+    wanted = Counter(_WORD.findall(_folded(" ".join(quoted(prompt_text)))))
+    found = wanted & Counter(_WORD.findall(_folded(" ".join(lines))))
+    return found.total() / wanted.total() if wanted else math.nan
 
 
 def _pieces(text: str) -> list[str]:
