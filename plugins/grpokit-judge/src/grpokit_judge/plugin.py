@@ -1,19 +1,38 @@
-"""Announces the reward `vlm-judge` to grpokit. It needs no package beyond grpokit's own."""
+"""Announces two rewards and an evaluation, which ask a judge; they need no package beyond grpokit's own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpokit import RewardSpec, hookimpl
+from grpokit import EvaluationSpec, RewardSpec, hookimpl
 
 
 @hookimpl
 def grpokit_rewards() -> Iterator[RewardSpec]:
-    """Yield `vlm-judge`."""
+    """Yield both rewards."""
     yield RewardSpec(
         name="vlm-judge",
         factory="grpokit_judge.reward:VLMJudge",
         summary="the rating that a vision-language model behind an OpenAI-compatible URL gives the picture",
         accepts={"image"},
         range=(0.0, 1.0),
+    )
+    yield RewardSpec(
+        name="vlm-checklist",
+        factory="grpokit_judge.checklist:VLMChecklist",
+        summary="how probable such a model finds the right answers to a prompt's questions (Soft-TIFA)",
+        accepts={"image"},
+        range=(0.0, 1.0),
+        unscorable="grpokit_judge.checklist:unscorable",
+    )
+
+
+@hookimpl
+def grpokit_evaluations() -> Iterator[EvaluationSpec]:
+    """Yield `checklist`."""
+    yield EvaluationSpec(
+        name="checklist",
+        factory="grpokit_judge:evaluations/checklist.yaml",
+        summary="objects, counts, attributes and places that a prompt asks for, by a judge's answers (Soft-TIFA)",
+        needs="the address of a judge and its model",
     )

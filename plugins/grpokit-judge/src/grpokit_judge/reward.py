@@ -6,8 +6,8 @@ import atexit
 import math
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from grpokit import RewardError, Sample, UsageError
 from grpokit.errors import counted, shown
@@ -17,6 +17,9 @@ from grpokit_judge.questions import TEMPLATE, check_template, question
 from grpokit_judge.ratings import reader, scaled
 from grpokit_judge.threads import in_threads
 from grpokit_judge.usage import Usage
+
+Score: TypeAlias = Callable[[Mapping[str, Any], Sample], tuple[float | None, str]]
+"""From a server's answer about a sample to its score, None if there is none, and the judge's words."""
 
 
 class VLMJudge:
@@ -93,6 +96,7 @@ class VLMJudge:
                 "one answer, in one piece."
             )
         self.read = reader(key=rating_key, pattern=pattern, high=high)
+        self.score: Score = self._rating
         self.template, self.low, self.high = template, low, high
         self.max_side, self.retries, self.concurrency = max_side, retries, concurrency
         fields = {"model": model, "max_tokens": max_tokens, "temperature": temperature, **(extra or {})}
@@ -131,7 +135,7 @@ class VLMJudge:
 
         def rated(row: int) -> tuple[float | None, str]:
             try:
-                return self._rated(questions[row], stop)
+                return self._rated(samples[row], questions[row], stop)
             except BaseException:
                 stop.set()  # the others need not wait for their new tries
                 raise
@@ -155,7 +159,7 @@ class VLMJudge:
         self._report(unread, len(asked))
         return scores
 
-    def _rated(self, content: Any, stop: threading.Event) -> tuple[float | None, str]:
+    def _rated(self, sample: Sample, content: Any, stop: threading.Event) -> tuple[float | None, str]:
         """The score of one question and the judge's words; None after as many tries without a rating."""
         body = {**self.fields, "messages": [{"role": "user", "content": content}]}
         text = ""
@@ -164,14 +168,18 @@ class VLMJudge:
             answer, again = self.caller.send(body, stop)
             self.usage.add(answer.get("usage"))
             self.usage.note(retries=again)
-            text, cut = _words(answer)
-            score = None if cut else scaled(self.read(text), self.low, self.high)  # its last word is not known
+            score, text = self.score(answer, sample)
             if score is not None:
                 return score, text
             if self.fields.get("temperature") == 0:
                 break  # the same question would get the same answer
         self.usage.note(unread=1)
         return None, text
+
+    def _rating(self, answer: Mapping[str, Any], sample: Sample) -> tuple[float | None, str]:
+        """The scaled rating in an answer, None without one, and the judge's words."""
+        text, cut = words(answer)
+        return None if cut else scaled(self.read(text), self.low, self.high), text  # of a cut one the end is not known
 
     def _report(self, unread: Sequence[str], asked: int) -> None:
         """Say once that ratings are missing; stop where no answer has one."""
@@ -190,7 +198,7 @@ class VLMJudge:
             warnings.warn(f"{said} Such samples are not scored.", stacklevel=3)
 
 
-def _words(answer: Mapping[str, Any]) -> tuple[str, bool]:
+def words(answer: Mapping[str, Any]) -> tuple[str, bool]:
     """The text of an answer, and whether it was cut at its end; empty where a server leaves it out."""
     try:
         choice = answer["choices"][0]

@@ -1,0 +1,140 @@
+"""vlm-checklist and the evaluation `checklist`, against a server on this machine; the numbers by hand."""
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from command_line import Call
+from grpokit import DataError, Prompt, RewardError, Sample, UsageError
+from grpokit.data import read_prompts
+from grpokit_judge.checklist import VLMChecklist, probability, unscorable
+from grpokit_judge.evaluations import prompts
+
+GENEVAL = {  # a line of GenEval 2's file, as its README has it
+    "prompt": "four white bicycles in front of three plastic cows",
+    "atom_count": 7,
+    "vqa_list": [["How many bicycles are in the image?", "four"], ["Are the bicycles white?", "Yes"]],
+    "skills": ["count", "attribute"],
+}
+
+
+def sample(pairs, output=None, text="four white bicycles"):
+    picture = Image.new("RGB", (8, 8), "white") if output is None else output
+    return Sample(prompt=Prompt(text=text, meta={"vqa_list": pairs}), output=picture, group=0)
+
+
+def likely(**tokens):
+    """An answer of the server whose first token has these probabilities."""
+    top = [{"token": token, "logprob": math.log(p)} for token, p in tokens.items()]
+    words = {"content": next(iter(tokens))}
+    return json.dumps({"choices": [{"message": words, "logprobs": {"content": [{"top_logprobs": top}]}}]})
+
+
+def answering(judge, answers):
+    """Let the server answer each question with probabilities of tokens, or with words."""
+
+    def respond(request):
+        judge.texts.append(request.text)
+        return answers[request.text.removesuffix(" Answer in one word.")]
+
+    judge.texts = []
+    judge.script = [respond] * 100
+
+
+@pytest.fixture
+def checklist(judge):
+    return lambda **params: VLMChecklist(url=judge.url, model="eye", **params)
+
+
+def test_means_over_probabilities_of_the_right_answers(judge, checklist):
+    pairs = [["How many bicycles are in the image?", "four"], ["Are the bicycles white?", "Yes"]]
+    raw = [
+        likely(four=0.5, **{"4": 0.25, " Four": 0.05, "five": 0.2}),  # 0.8, in any form
+        likely(No=0.5, Yes=0.2, yes=0.25),  # 0.45
+    ]
+    for mean, wanted in (("geometric", math.sqrt(0.8 * 0.45)), ("arithmetic", 0.625)):
+        judge.script = [(200, {}, text) for text in raw]
+        assert checklist(mean=mean, concurrency=1)([sample(pairs)]) == pytest.approx([wanted])
+    request = judge.requests[0]
+    assert request.text == "How many bicycles are in the image? Answer in one word."
+    assert len(request.pictures) == 1
+    assert {name: request.body[name] for name in ("max_tokens", "temperature", "logprobs", "top_logprobs")} == {
+        "max_tokens": 1, "temperature": 0.0, "logprobs": True, "top_logprobs": 20
+    }  # fmt: skip
+    judge.script = [(200, {}, raw[0]), (200, {}, likely(No=1.0))]
+    assert checklist(concurrency=1)([sample(pairs)]) == [0.0]  # one answer that is out of the question
+
+
+def test_a_server_without_probabilities_gives_right_or_wrong(judge, checklist):
+    pairs = [["How many?", "two"], ["Is it red?", "Yes"], ["Is it big?", "No"]]
+    answering(judge, {"How many?": "2", "Is it red?": "Yes.", "Is it big?": "Yes"})
+    ask = checklist(mean="arithmetic", logprobs=0)
+    assert ask([sample(pairs), sample([["Is it red?", "Yes"]])]) == pytest.approx([2 / 3, 1])
+    assert "logprobs" not in judge.requests[0].body
+    assert Counter(judge.texts)["Is it red? Answer in one word."] == 2
+
+
+def test_what_cannot_be_scored(judge, checklist):
+    answering(judge, {"Is it red?": "Yes", "Is it odd?": ""})
+    red, odd = ["Is it red?", "Yes"], ["Is it odd?", "No"]
+    with pytest.warns(UserWarning, match="1 of 2 answers had no rating"):
+        found = checklist()(
+            [sample([red]), sample([]), sample([odd]), Sample(prompt=Prompt(text="x"), output=1, group=0)]
+        )
+    assert [math.isnan(score) for score in found] == [False, True, True, True]
+    assert unscorable(Prompt(text="x")) == "it has no questions in the column vqa_list"
+    with pytest.raises(DataError, match=r'vqa_list: expected pairs such as \[\["Is there a cat\?", "Yes"\]\], got'):
+        unscorable(Prompt(text="x", meta={"vqa_list": ["Is there a cat?"]}))
+    with pytest.raises(UsageError, match="mean must be one of geometric, arithmetic, got 'harmonic'"):
+        checklist(mean="harmonic")
+    with pytest.raises(RewardError, match=r"PIL.Image.Image as the output of row 0 \(reward 'vlm-judge'\), got str"):
+        checklist()([sample([red], "words")])
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "wanted"),
+    [("Two", "two", 1), ("2", "two", 1), ("two", "2", 1), ("3", "two", 0), ("yes!", "Yes", 1), ("40", "forty", 0)],
+)
+def test_forms_of_an_answer(answer, right, wanted):
+    asked = Sample(prompt=Prompt(text="?", target=right), output=None, group=0)
+    assert probability({"choices": [{"message": {"content": answer}}]}, asked) == (wanted, answer)
+
+
+def test_the_shipped_prompts_and_geneval2s_own_file(tmp_path: Path):
+    (tmp_path / "geneval2_data.jsonl").write_text(json.dumps(GENEVAL) + "\n")
+    [own] = read_prompts(tmp_path / "geneval2_data.jsonl")
+    assert (own.text, own.meta["vqa_list"], own.meta["atom_count"]) == (GENEVAL["prompt"], GENEVAL["vqa_list"], 7)
+    shipped = prompts()
+    assert len(shipped) == 20
+    for prompt in shipped:
+        assert unscorable(prompt) == ""
+        assert len(prompt.meta["vqa_list"]) == len(prompt.meta["skills"]) >= prompt.meta["atom_count"]
+    assert {skill for p in shipped for skill in p.meta["skills"]} == {
+        "object",
+        "count",
+        "attribute",
+        "position",
+        "verb",
+    }
+
+
+def test_the_command(judge, call: Call, tmp_path: Path):
+    """glm-glyph draws no bicycles; a judge that says Yes to everything is right about all but the counts."""
+    (tmp_path / "geneval2_data.jsonl").write_text(json.dumps(GENEVAL) + "\n")
+    judge.script = [lambda request: "Yes"] * 1000
+    words = ["evaluate", "glm-glyph", "--with", "checklist", "--json"]
+    where = [f"rewards.0.url={judge.url}", "rewards.0.model=eye", "rewards.0.mean=arithmetic"]
+    answer = json.loads(call(*words, *where, "--limit", 2).out)
+    assert answer["before"]["soft-tifa"]["mean"] == pytest.approx((1 + 2 / 3) / 2)
+    assert answer["scored_by"]["soft-tifa"] == (
+        f"{{use: vlm-checklist, mean: arithmetic, url: '{judge.url}', model: eye}}"
+    )
+    answer = json.loads(call(*words, *where, "data={prompts: geneval2_data.jsonl}").out)
+    assert answer["by"]["atom_count 7"]["before"]["soft-tifa"]["mean"] == 0.5
+    alone = call(*words)
+    assert (alone.code, alone.out) == (2, "")
+    assert "error: evaluation checklist, line 7: rewards.0: The reward 'vlm-checklist' needs the parameter" in alone.err
