@@ -1,4 +1,4 @@
-"""Announces the rewards `pickscore`, `hpsv2` and `imagereward` to grpokit.
+"""Announces the rewards `pickscore`, `hpsv2` and `imagereward`, and the evaluation `preference`, to grpokit.
 
 A light module: it imports only grpokit. A reward's own module, which needs transformers or open_clip, is imported when
 a run asks for it; a missing dependency then ends in the command under `install`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpokit import Asset, RewardSpec, hookimpl
+from grpokit import Asset, EvaluationSpec, RewardSpec, hookimpl
 
 INSTALL = "pip install 'grpokit[preference]'"
 
@@ -61,4 +61,16 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
                 files=["tokenizer_config.json", "vocab.txt"],
             ),
         ],
+    )
+
+
+@hookimpl
+def grpokit_evaluations() -> Iterator[EvaluationSpec]:
+    """Yield `preference`."""
+    yield EvaluationSpec(
+        name="preference",
+        factory="grpokit_preference:evaluations/preference.yaml",
+        summary="which pictures people would prefer for 20 prompts, by PickScore and HPS v2.1",
+        install=INSTALL,
+        needs="their weights, 6 GB",
     )
