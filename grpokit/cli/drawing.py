@@ -121,11 +121,11 @@ def evaluate(
     limit: Limit = None,
     as_json: Json = False,
 ) -> None:
-    """Score held-out prompts, or those of an evaluation, before and after training.
+    """Score held-out prompts before and after training.
 
     "After" is a run's last checkpoint, or the checkpoint that RUN_OR_PRESET names. A preset has only "before". Both
-    draw eval.samples samples per held-out prompt, unless --count says otherwise, from the same seeds. With --with,
-    KEY=VALUE also changes the keys of the evaluation, and a run gets a page about it.
+    draw eval.samples samples per held-out prompt, unless --count says otherwise, from the same seeds. With --with they
+    draw for an evaluation's prompts, KEY=VALUE also changes the evaluation's keys, and a run gets a page about it.
     """
     if out is not None and using is None:
         raise UsageError("--out is the folder of what --with finds. Add --with EVALUATION.")
@@ -137,7 +137,7 @@ def evaluate(
     found = _evaluated(config, place, prompts, per_prompt)
     columns, parts = side_by_side.compared(found, total=not using), side_by_side.by_value(found, by)
     step = None if place is None else checkpoint.read_state(place)["step"]
-    judges = _scored_by(config) if using else {}
+    judges = _scored_by(config, found["before"].scores.names) if using else {}
     if as_json:
         facts = {"source": source, "checkpoint": place and str(place), "step": step, "seed": config.seed}
         facts |= {"prompts": len(prompts), "samples_per_prompt": per_prompt}
@@ -258,15 +258,12 @@ def _evaluated(
     return found
 
 
-def _scored_by(config: RunConfig) -> dict[str, str]:
+def _scored_by(config: RunConfig, names: Sequence[str]) -> dict[str, str]:
     """Each reward's name -> what computes it: the plugin's name and the parameters that the config sets."""
     from grpokit.config import yaml_source
-    from grpokit.runs import build_rewards
 
-    return {
-        build_rewards.name_of(reward): yaml_source.write({"use": reward.use, **reward.params}, inline=True).strip()
-        for reward in config.rewards
-    }
+    uses = [yaml_source.write({"use": reward.use, **reward.params}, inline=True).strip() for reward in config.rewards]
+    return dict(zip(names, uses, strict=True))
 
 
 def _folder(place: Path | None, using: str) -> Path | None:

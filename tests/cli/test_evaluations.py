@@ -43,7 +43,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.usefixtures("drawn")
 def test_before_and_after_with_paired_intervals_and_a_page(
     call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +95,8 @@ def test_the_same_draws_for_a_preset_and_a_checkpoint_elsewhere(
     assert answer["samples_per_prompt"] == 1
     assert answer["scored_by"]["length"] == "{use: length, maximum: 3, scale: 0.2}"
     assert (tmp_path / "kept/eval.jsonl").read_text().count("\n") == 2
+    two = json.loads(call("evaluate", "c.yaml", *words, "rewards=[{use: length}, {use: length, maximum: 1}]").out)
+    assert two["scored_by"] == {"length": "{use: length}", "length-2": "{use: length, maximum: 1}"}
     again = call("evaluate", "c.yaml", "--with", "sums.yaml", "--out", tmp_path / "kept", "--limit", 1)
     assert again.code == 0
     assert (tmp_path / "kept/eval.jsonl").read_text().count("\n") == 1  # an earlier one is replaced
