@@ -76,7 +76,7 @@ def _learnt(page: Page, rollout: Rollout) -> Tensor:
     assert isinstance(page, Flow)
     walked, olds = [], []
     for place, latents in enumerate(rollout.trace.per_row["latents"].split(group)):
-        first = int(rollout.trace.per_group["first"][rollout.group_index[place * group]])
+        first = int(rollout.trace.per_group["steps"][rollout.group_index[place * group], 0])
         walk = Walked(
             text=page.told(texts[place * group], group),
             steps=range(first, first + page.job.window),
