@@ -60,4 +60,4 @@ def test_they_resume_to_the_bit(tmp_path: Path) -> None:
 def test_they_keep_the_contract(name: str) -> None:
     one, other = together(2, kept_contract, name, seconds=120)
     assert one == other
-    assert len(one) == 20
+    assert len(one) == 21
