@@ -60,6 +60,10 @@ class Objective(ObjectiveSettings, ABC):
         a metric of that name.
         """
 
+    def policy_loss(self, ratio: Tensor, advantages: Tensor, mask: Tensor, new: Decisions, old: Decisions) -> Loss:
+        """The policy loss of whole decisions, all [b, t]: `surrogate`, unless an objective also reads their moments."""
+        return self.surrogate(ratio, advantages, torch.where(mask, new.logprobs, 0.0))
+
     @property
     def needs_reference(self) -> bool:
         """Whether the reference's log-probs are needed."""
@@ -134,9 +138,8 @@ class Objective(ObjectiveSettings, ABC):
             unlikely = (advantages < 0) & (drift > self.off_policy_mask_threshold)
             advantages = torch.where(unlikely, 0.0, advantages)
             stats["off_policy_mask/mean"] = unlikely
-        logprobs = torch.where(mask, new.logprobs, 0.0)
         ratio = bounded(log_ratio(new, old, mask, self.ratio)).exp()
-        surrogate = self.surrogate(ratio, advantages, logprobs)
+        surrogate = self.policy_loss(ratio, advantages, mask, new, old)
         value = surrogate.value if correction is None else surrogate.value * correction.to(surrogate.value)
         stats |= {"ratio": ratio.detach(), **surrogate.stats}
         if self.needs_reference:

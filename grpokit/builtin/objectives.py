@@ -139,26 +139,15 @@ class DPPO(Objective):
         """See the class."""
         return Loss(value=-ratio * advantages, stats={})
 
-    def __call__(
-        self,
-        new: Decisions,
-        old: Decisions,
-        advantages: Tensor,
-        mask: Tensor,
-        reference: Decisions | None = None,
-        *,
-        correction: Tensor | None = None,
-    ) -> Loss:
-        """See `Objective`."""
-        advantages = advantages[:, None] if advantages.ndim == 1 else advantages
+    def policy_loss(self, ratio: Tensor, advantages: Tensor, mask: Tensor, new: Decisions, old: Decisions) -> Loss:
+        """See the class."""
         usual = 0.15 if old.mean is None else 1e-5
         with torch.no_grad():
             far = policy_divergence(new, old, mask) >= (usual if self.threshold is None else self.threshold)
             dropped = mask & far & (advantages * log_ratio(new, old, mask, self.ratio) > 0)
-        kept = torch.where(dropped, 0.0, advantages)
-        loss = super().__call__(new, old, kept, mask, reference, correction=correction)
+        loss = super().policy_loss(ratio, torch.where(dropped, 0.0, advantages), mask, new, old)
         stats = {"clip_low": dropped & (advantages < 0), "clip_high": dropped & (advantages > 0)}
-        return replace(loss, stats={**loss.stats, **stats})
+        return replace(loss, stats=stats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,21 +176,11 @@ class NFT(Objective):
         return True
 
     def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
-        """None: the loss reads means, see `__call__`."""
-        stats = {"clip_low": _never(ratio), "clip_high": _never(ratio)}
-        return Loss(value=torch.zeros_like(ratio), stats=stats)
+        """None: the loss reads means, see `policy_loss`."""
+        raise NotImplementedError
 
-    def __call__(
-        self,
-        new: Decisions,
-        old: Decisions,
-        advantages: Tensor,
-        mask: Tensor,
-        reference: Decisions | None = None,
-        *,
-        correction: Tensor | None = None,
-    ) -> Loss:
-        """See `Objective`.
+    def policy_loss(self, ratio: Tensor, advantages: Tensor, mask: Tensor, new: Decisions, old: Decisions) -> Loss:
+        """See the class.
 
         Raises:
             UsageError: decisions without a target.
@@ -211,18 +190,16 @@ class NFT(Objective):
                 "objective 'nft' compares predictions of finished samples, but this policy's decisions are tokens or "
                 "denoising steps. Give a flow policy matching, such as policy.matching={times: 4}, or take grpo."
             )
-        loss = super().__call__(new, old, advantages, mask, reference, correction=correction)
         decided = mask.reshape(*mask.shape, *[1] * (new.mean.ndim - 2))
         error, before = (torch.where(decided, x - new.target, 0.0).flatten(2) for x in (new.mean, old.mean.detach()))
         attracted, repelled = (
             x.square().mean(-1) / x.detach().abs().mean(-1).clamp(min=1e-5)  # [b, t, ...] -> [b, t]
             for x in (self.beta * error + (1 - self.beta) * before, (1 + self.beta) * before - self.beta * error)
         )
-        advantages = (advantages[:, None] if advantages.ndim == 1 else advantages).to(error)
-        good = (advantages / self.advantage_bound).clamp(-1, 1) / 2 + 0.5
+        good = (advantages.to(error) / self.advantage_bound).clamp(-1, 1) / 2 + 0.5
         value = (good * attracted + (1 - good) * repelled) * self.advantage_bound / self.beta
         value = torch.where(mask & (advantages != 0), value, 0.0)
-        return replace(loss, value=loss.value + (value if correction is None else value * correction.to(value)))
+        return Loss(value=value, stats={"clip_low": _never(ratio), "clip_high": _never(ratio)})
 
 
 def _never(ratio: Tensor) -> Tensor:
