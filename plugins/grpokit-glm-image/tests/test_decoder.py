@@ -249,7 +249,7 @@ def sources(count: int) -> list[Image.Image]:
 def test_edits_are_those_of_the_stock_pipeline(typed: GlmImagePipeline, count: int) -> None:
     pipeline, decoder, pictures = typed, Decoder(Painter(typed)), sources(count)
     prompt = Prompt(text='now with the word "RED"', images=pictures)
-    codes = source_codes(pipeline.vision_language_encoder, pipeline.processor, pictures)
+    codes = [source_codes(pipeline.vision_language_encoder, pipeline.processor, picture) for picture in pictures]
     seeds, tokens = seeds_of(1, 3), tokens_of(3, EDIT)
     ours = decoder.pictures(tokens, [prompt], seeds=seeds, settings=FAST, target=EDIT, source_codes=[codes])
     grids = torch.tensor([[1, picture.height // 16, picture.width // 16] for picture in pictures])

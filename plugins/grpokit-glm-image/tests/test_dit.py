@@ -274,7 +274,7 @@ def test_neither_half_takes_the_adapter_of_the_other(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"dit": {"size": (64, 64)}}, "dit: size is for both halves"),
-        ({"ar": {"edits": True}}, "ar: edits is not offered where both halves train"),
+        ({"ar": {"edits": True}}, "ar: edits is for both halves. Set it as policy.edits"),
         ({"ar": {"offload": "idle"}}, "ar: offload is for both halves. Set it as policy.offload"),
         ({"ar": {"tempature": 1.0}}, r"ar: there is no parameter 'tempature' \(did you mean 'temperature'\?\)"),
         ({"dit": {"window": {"width": 20}}}, "only 10 steps of the schedule"),
@@ -290,7 +290,6 @@ def test_halves_that_do_not_fit(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"edits": True}, "has edits: true"),
         ({"size": (64, 64)}, r"size is \[64, 96\], and the policy whose model is shared has \[64, 64\]"),
     ],
     ids=str,

@@ -23,6 +23,7 @@ KEPT = diffusion.KEPT["GlmImageTransformerBlock"]
 DEFAULTS: dict[str, Any] = {
     "model": "zai-org/GLM-Image",
     "size": [512, 512],
+    "edits": False,
     "steps": 10,
     "guidance": 1.0,
     "sampler": "flow-sde",
@@ -182,6 +183,21 @@ def test_memory_of_training() -> None:
     assert part(full, "optimizer", "train") == pytest.approx(8 * 6.927e9 / GIB, rel=0.01)
     assert part(needs({"reference": True}, lora=None), "reference", "score") > 25
     assert part(needs({"reference": True}), "reference", "score") == 0
+
+
+def test_edits() -> None:
+    """1,024 tokens of a source go through the layers once for a pass of 8 pictures, whose attention sees them."""
+    usual, edits = needs(), needs(edits=True)
+    assert part(edits, "writing half", "train") - part(usual, "writing half", "train") == pytest.approx(2.2, abs=0.1)
+    assert part(edits, "activations", "train") == pytest.approx(9 / 8 * part(usual, "activations", "train"))
+    checkpointed = part(needs(edits=True, gradient_checkpointing=True), "activations", "train")
+    kept = 30 * 4096 * 1024 * (9 + 2) * 2 + 41 * 4096 * 9 * 1024
+    assert checkpointed == pytest.approx(kept / GIB)
+    attention = 30 * 4 * 4096 * 1024 * 1024
+    a_pass = 13.1e12
+    assert seconds(edits, "train") / seconds(usual, "train") == pytest.approx(
+        (9 * a_pass + 8 * attention) / (8 * a_pass), rel=0.005
+    )
 
 
 def test_offload_leaves_one_half_on_the_gpu() -> None:

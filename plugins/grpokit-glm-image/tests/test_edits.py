@@ -18,9 +18,11 @@ from tokenizers.processors import TemplateProcessing
 
 from command_line import Call, rows
 from grpokit import Prompt, Rollout, UsageError
-from grpokit.sampling import derive_seeds
+from grpokit.sampling import derive_seeds, normals
 from grpokit.testing import outcomes, policy_checks
+from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.policy import GlmImageAR
+from grpokit_glm_image.source_pictures import source_codes
 from grpokit_glm_image.tiny import tiny_pipeline
 
 SIZE = (64, 96)
@@ -193,3 +195,89 @@ def test_a_run_from_a_folder_of_pictures(call: Call) -> None:
     scores = call("evaluate", "run").out
     assert f"{after['structure']:.3f}" in scores
     assert call("report", "run").code == 0
+
+
+def painter(model: Any = "tiny", **options: Any) -> GlmImageDiT:
+    return GlmImageDiT(model, **{"size": SIZE, "edits": True, "steps": 3, "eval_steps": 2, **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lora": {"r": 2}, "window": {"width": 2}, "guidance": 1.5},
+        {"gradient_checkpointing": True, "token_sets": None},
+        {"lora": {"r": 2}, "gradient_checkpointing": True, "rows": 1, "matching": {"times": 2}},
+    ],
+    ids=["an adapter", "all weights", "copies"],
+)
+def test_contract_of_the_painter(options: dict[str, Any]) -> None:
+    checks = policy_checks(
+        lambda: painter(**options),
+        [TWO[0], ONE[0]],
+        group_size=2,
+        makes="image",
+        module="grpokit_glm_image.plugin",
+    )
+    names = {*OF_SOURCES, "gaussian", "reference"}
+    found = list(outcomes(check for check in checks if check.name in names))
+    assert len(found) == len(names)
+    assert not [outcome for outcome in found if outcome.state == "failed"]
+
+
+@pytest.mark.parametrize("prompt", [ONE[1], TWO[1]], ids=["one picture", "two pictures"])
+@pytest.mark.parametrize("guidance", [1.0, 1.5])
+def test_the_painter_follows_the_stock_pipeline(
+    prompt: Prompt, guidance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the same tokens and noise: equal latents, and pictures that are equal to a level of 255."""
+    pipeline = tiny_pipeline()
+    policy, latents = painter(pipeline, eval_guidance=guidance), []
+    pictures = policy.painter.pictures
+    monkeypatch.setattr(policy.painter, "pictures", lambda x, size: latents.append(x) or pictures(x, size))
+    seeds = derive_seeds(1, stream="train", step=0, prompts=1, group_size=1)
+    rollout = policy.rollout([prompt], 1, seeds=seeds, evaluate=True)
+    pipeline.set_progress_bar_config(disable=True)
+    codes = [source_codes(pipeline.vision_language_encoder, pipeline.processor, picture) for picture in prompt.images]
+    shapes = [(picture.height // 32, picture.width // 32) for picture in prompt.images]
+    prior = [pipeline._upsample_token_ids(own, *shape)[0] for own, shape in zip(codes, shapes, strict=True)]
+    given: dict[str, Any] = {
+        "height": SIZE[0],
+        "width": SIZE[1],
+        "num_inference_steps": 2,
+        "guidance_scale": guidance,
+        "image": [list(prompt.images)],
+        "prior_token_ids": rollout.trace.per_group["codes"].repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1),
+        "prior_token_image_ids": [torch.cat(prior)],
+        "source_image_grid_thw": [torch.tensor([[1, 2 * rows, 2 * columns] for rows, columns in shapes])],
+        "latents": normals(seeds.row, 4 * 8 * 12, start=2**40).float().view(1, 4, 8, 12),
+    }
+    theirs = pipeline(prompt.text, **given, output_type="latent").images
+    assert float((latents[0] - theirs).abs().max()) <= 1e-5 * float(theirs.abs().max())
+    picture = pipeline(prompt.text, **given).images[0]
+    assert np.abs(np.asarray(rollout.samples[0].output, int) - np.asarray(picture, int)).max() <= 1
+
+
+def gradients(policy: GlmImageDiT) -> dict[str, torch.Tensor]:
+    seeds = derive_seeds(1, stream="train", step=0, prompts=2, group_size=2)
+    rollout = policy.rollout([TWO[0], ONE[0]], 2, seeds=seeds)
+    policy.logprobs(rollout, slice(0, 1)).logprobs.sum().backward()
+    return {name: p.grad for name, p in policy.model.named_parameters() if p.grad is not None}
+
+
+def test_gradients_flow_through_what_is_remembered_of_sources() -> None:
+    """With checkpointing the same; without that path, others."""
+    plain, recomputed = (
+        gradients(painter(lora={"r": 2, "dora": True}, guidance=1.5, gradient_checkpointing=each))
+        for each in (False, True)
+    )
+    assert all(torch.equal(grad, recomputed[name]) for name, grad in plain.items())
+    policy = painter(lora={"r": 2, "dora": True}, guidance=1.5)
+    remember = policy.painter.sources
+
+    def forgotten(*args: Any) -> Any:
+        with torch.no_grad():
+            return remember(*args)
+
+    policy.painter.sources = forgotten  # type: ignore[method-assign]
+    cut = gradients(policy)
+    assert any(not torch.allclose(grad, cut[name], rtol=1e-2, atol=1e-6) for name, grad in plain.items())

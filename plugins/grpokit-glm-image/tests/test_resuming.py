@@ -20,6 +20,8 @@ KINDS = {
     "texts": f"use: glm-image-ar, train_tokens: large, {DECODE}",  # all weights, held to a copy
     "painter": "use: glm-image-dit, steps: 4, eval_steps: 1, token_sets: 2, lora: {r: 4}, ema: {decay: 0.8, every: 3}, "
     "window: {width: 2, start: sliding, every: 1}",
+    "edited paintings": "use: glm-image-dit, edits: true, steps: 2, eval_steps: 1, lora: {r: 4}, guidance: 1.5, "
+    "gradient_checkpointing: true",
     "copies": "use: glm-image-dit, steps: 2, eval_steps: 1, token_sets: 2, lora: {r: 4}, matching: {times: 2}",
     "rounded": f"use: glm-image-ar, quantization: 4bit, lora: {{r: 4}}, {DECODE}",
     "rounded painter": "use: glm-image-dit, quantization: 8bit, steps: 3, eval_steps: 1, lora: {r: 4}, "
@@ -56,7 +58,7 @@ def fill(folder: Path, kind: str, *, steps: int, keep: str) -> None:
     text = CONFIG.replace("KIND", KINDS[kind]).replace("STEPS", str(steps)).replace("KEEP", keep)
     of_steps = "kl: gaussian\n" if "glm-image-dit" in KINDS[kind] else "\n"
     text = text.replace("KL\n", "kl: velocity\n  objective: nft\n" if kind == "copies" else of_steps)
-    text = text.replace("IMAGES", "images: pictures," if kind == "edits" else "")
+    text = text.replace("IMAGES", "images: pictures," if "edits: true" in KINDS[kind] else "")
     (folder / "config.yaml").write_text(text)
 
 

@@ -204,7 +204,7 @@ class Decoder:
             for index, (prompt, rows) in enumerate(zip(prompts, prior.split(group), strict=True)):
                 own = seeds.row[index * group :][:group] if settings.noise == "row" else seeds.group[index : index + 1]
                 noise = self.noise(own, *size).expand(group, -1, -1, -1)
-                sources = painter.sources(prompt, source_codes[index]) if source_codes else None
+                sources = painter.sources(prompt.images, source_codes[index]) if source_codes else None
                 for some, start in zip(rows.tensor_split(passes), noise.tensor_split(passes), strict=True):
                     told = painter.told(prompt, some, size, sources=sources)
                     pictures += painter.pictures(self._clean(start, told, settings), size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from grpokit import Ask, Decisions, Prompt, Rollout, Seeds, UsageError, flow
+from grpokit.data.digests import digest
 from grpokit.sampling import mix, uniforms
 from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import check_size
-from grpokit_glm_image.painter import Painter
+from grpokit_glm_image.painter import Painter, Told
 from grpokit_glm_image.pipeline import Loaded, Offload, prepare
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.settings import painting_settings
 from grpokit_glm_image.writer import Writer
+from grpokit_hf.diffusion.family import Size
 from grpokit_hf.diffusion.flow_policy import FlowPolicy
 from grpokit_hf.models.quantized import Quantization, check_setting
 from grpokit_hf.tokens.packed_attention import install
@@ -49,7 +52,7 @@ class Illustrator(Painter):
     ) -> None:
         super().__init__(loaded.pipeline)
         self._writer, self._turns, self._token_sets, self._changes = writer, loaded.turns, token_sets, changes
-        self._kept: dict[tuple[str, int], Tensor] = {}
+        self._kept: dict[tuple[object, ...], Tensor] = {}
         self._kept_at = changes()
 
     def check(self, prompts: Sequence[Prompt]) -> None:
@@ -65,6 +68,11 @@ class Illustrator(Painter):
         self._turns.let_paint()
         return {"codes": codes}
 
+    def condition(self, prompt: Prompt, size: Size, shared: Mapping[str, Tensor]) -> Told:
+        """See `Painter`; with what the transformer remembers of pictures to edit."""
+        remembered = self.sources(prompt.images, self._writer.sources(prompt))
+        return replace(super().condition(prompt, size, shared), sources=remembered)
+
     def _codes(self, prompts: Sequence[Prompt], seeds: Seeds, *, evaluate: bool) -> Tensor:
         if self._token_sets is None:
             return self._write(prompts, seeds.group)
@@ -73,11 +81,11 @@ class Illustrator(Painter):
             self._kept_at = self._changes()
         own = seeds.group.tolist()
         drawn_by = own if evaluate else [mix(_TOKENS, seed % self._token_sets) for seed in own]
-        keys = [(prompt.text, seed) for prompt, seed in zip(prompts, drawn_by, strict=True)]
+        keys = [(p.text, *map(digest, p.images), seed) for p, seed in zip(prompts, drawn_by, strict=True)]
         new = {key: prompt for prompt, key in zip(prompts, keys, strict=True) if key not in self._kept}
         # In low precision, tokens would depend on what is written beside them, and so on what is kept already.
         for some in [list(new)] if new and self._exact else [[key] for key in new]:
-            codes = self._write([new[key] for key in some], torch.tensor([seed for _, seed in some])).cpu()
+            codes = self._write([new[key] for key in some], torch.tensor([key[-1] for key in some])).cpu()
             self._kept.update(zip(some, codes, strict=True))
         return torch.stack([self._kept[key] for key in keys])
 
@@ -103,6 +111,7 @@ class GlmImageDiT(FlowPolicy):
         model: a hub id, a folder that `GlmImagePipeline.save_pretrained` wrote, a folder in a package, "tiny" for a
             random model of a megabyte, a pipeline object, or a `GlmImageAR`, whose model this then shares.
         size: height and width of the pictures in pixels, multiples of 32.
+        edits: each prompt brings pictures to edit, which both halves see.
         steps: of denoising in training samples.
         guidance: of training samples, the same in drawing and in scoring; 1 leaves the second pass out.
         sampler: "flow-sde", "dance-sde" or "cps".
@@ -143,6 +152,7 @@ class GlmImageDiT(FlowPolicy):
         model: Any = "zai-org/GLM-Image",
         *,
         size: Sequence[int] = (512, 512),
+        edits: bool = False,
         steps: int = 10,
         guidance: float = 1.0,
         sampler: flow.Sampler = "flow-sde",
@@ -189,6 +199,7 @@ class GlmImageDiT(FlowPolicy):
         check_setting(quantization, trains_base=lora is None)
         sampling = SamplerSettings(temperature=temperature, top_p=top_p)
         loading: dict[str, Any] = {
+            "edits": edits,
             "dtype": dtype,
             "quantization": quantization,
             "device": device,
@@ -202,7 +213,7 @@ class GlmImageDiT(FlowPolicy):
             merged = model.writer.merged
         else:
             prepared = prepare(model, size=size, **loading)
-            encoder, changes, merged = prepared.encoder(check_size(size), edits=False), lambda: 0, True
+            encoder, changes, merged = prepared.encoder(check_size(size), edits=edits), lambda: 0, True
             self.loaded = prepared.load()
             self.loaded.ar.requires_grad_(False)
             install(self.loaded.ar.model.language_model)
@@ -253,8 +264,6 @@ def _check_shared(other: GlmImageAR, size: Sequence[int], *, dtype: str, offload
     for name, value in {**options, "dtype": dtype != "auto", "offload": offload != "none"}.items():
         if value:
             raise UsageError(f"{name} is that of the policy whose model is shared. Set it there.")
-    if other.encoder.edits:
-        raise UsageError("glm-image-dit paints from texts alone, and the policy whose model it shares has edits: true.")
     if other.encoder.size != check_size(size):
         raise UsageError(f"size is {list(size)}, and the policy whose model is shared has {list(other.encoder.size)}.")
 
@@ -266,6 +275,6 @@ def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
         UsageError: as of `GlmImageDiT`, where that is known without weights.
     """
     check_setting(parameters["quantization"], trains_base=parameters["lora"] is None)
-    names = ("model", "size", "dtype", "quantization", "device", "offload", "revision", "local_files_only")
+    names = ("model", "size", "edits", "dtype", "quantization", "device", "offload", "revision", "local_files_only")
     prepared = prepare(**{name: parameters[name] for name in names})
-    return prepared.encoder(check_size(parameters["size"]), edits=False)
+    return prepared.encoder(check_size(parameters["size"]), edits=parameters["edits"])

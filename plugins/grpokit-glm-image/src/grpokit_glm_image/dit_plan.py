@@ -45,7 +45,8 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     settings = painting_settings(**{name: parameters[name] for name in PAINTING})
     size, idle = check_size(parameters["size"]), parameters["offload"] == "idle"
     reading = {name: parameters[name] for name in ("revision", "local_files_only")}
-    skeleton = skeleton_of(parameters["model"], size=size, edits=False, **reading)
+    edits, tokens = parameters["edits"], size[0] // _FINE * (size[1] // _FINE)
+    skeleton = skeleton_of(parameters["model"], size=size, edits=edits, **reading)
     writes_in, paints_in = (each.itemsize for each in types(parameters["dtype"], trains_base=False, device="cuda"))
     paints_in = 4 if settings.adapter is None else paints_in
     transformer, adapter = skeleton.transformer, 0
@@ -68,7 +69,8 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         continued=settings.adapter is not None and settings.adapter.adapter is not None,
         averaged=settings.average is not None,
         job=job,
-        picture=size[0] // _FINE * (size[1] // _FINE),
+        picture=tokens,
+        sources=tokens if edits else 0,
         calls=2 if parameters["guidance"] > 1 else 1,
         number=paints_in,
     )
@@ -87,6 +89,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         assumptions=(
             *([skeleton.note] if skeleton.note else []),
             "What the autoregressive half writes is kept from step to step; its time is not counted.",
+            *(["A prompt has one picture to edit, of the size of the result."] if edits else []),
             *ASSUMED,
         ),
     )
@@ -113,8 +116,10 @@ def _painted(painting: FlowWork, vae: Any, size: tuple[int, int], *, idle: bool)
 
 def _written(skeleton: Skeleton, parameters: Mapping[str, Any], job: Job, *, width: int, idle: bool) -> list[Part]:
     """The memory of the autoregressive half, which writes once for a group; `idle`: it is there only then."""
-    ar, target = skeleton.ar, target_of(*parameters["size"], edits=False)
-    del ar.model.visual, ar.model.vqmodel
+    ar, edits = skeleton.ar, parameters["edits"]
+    target = target_of(*parameters["size"], edits=edits)
+    if not edits:
+        del ar.model.visual, ar.model.vqmodel
     writing = TokenWork(
         sizes=sizes_of(
             ar,
@@ -124,7 +129,7 @@ def _written(skeleton: Skeleton, parameters: Mapping[str, Any], job: Job, *, wid
             quantization=parameters["quantization"],
         ),
         job=replace(job, group_size=1, rollout_rows=job.rollout_prompts),
-        prompt=job.prompt_tokens or PROMPT,
+        prompt=job.prompt_tokens or PROMPT + (target.large.count if edits else 0),
         new=target.count,
     )
     return [

@@ -20,8 +20,7 @@ from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.settings import PAINTING, painting_settings
 from grpokit_hf.models.quantized import Quantization, check_setting
 
-_COMMON = ("model", "size", "dtype", "quantization", "device", "offload", "revision", "local_files_only")
-_NOT_HERE = {"ar": ("edits",), "dit": ()}
+_COMMON = ("model", "size", "edits", "dtype", "quantization", "device", "offload", "revision", "local_files_only")
 _HALVES = {"ar": GlmImageAR, "dit": GlmImageDiT}
 _PLANS = {"ar": ar_plan.plan, "dit": dit_plan.plan}
 _DRAWING = "weights for drawing"  # of a plan: the half that writes has them, whichever learns
@@ -32,6 +31,7 @@ def halves(
     model: Any = "zai-org/GLM-Image",
     *,
     size: Sequence[int] = (512, 512),
+    edits: bool = False,
     ar: Mapping[str, Any] | None = None,
     dit: Mapping[str, Any] | None = None,
     dtype: str = "auto",
@@ -46,7 +46,8 @@ def halves(
     Args:
         model: as of `GlmImageAR`.
         size: height and width of the pictures in pixels, multiples of 32.
-        ar: further parameters of `GlmImageAR`, but for `edits`.
+        edits: each prompt brings pictures to edit, which both halves see.
+        ar: further parameters of `GlmImageAR`.
         dit: further parameters of `GlmImageDiT`.
         dtype: of the weights: "auto", "float32" or "bfloat16".
         quantization: "4bit" or "8bit", for the blocks of both halves, each with its own `lora`.
@@ -67,6 +68,7 @@ def halves(
     writes = GlmImageAR(
         model,
         size=size,
+        edits=edits,
         dtype=dtype,
         quantization=quantization,
         device=device,
@@ -118,7 +120,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
             Part(name="other half learns", bytes=sum(part.bytes for part in stays)),
         ),
         works=own.works,
-        remedies=tuple(filter(None, (_of_half(remedy, name) for remedy in own.remedies))),
+        remedies=tuple(_of_half(remedy, name) for remedy in own.remedies),
         assumptions=(
             *own.assumptions,
             f"The other half is {there}, and always with its adapter, optimizer, average and reference.",
@@ -126,12 +128,10 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     )
 
 
-def _of_half(remedy: Remedy, half: str) -> Remedy | None:
+def _of_half(remedy: Remedy, half: str) -> Remedy:
     """A remedy of a half as one of both; None if it is not offered here."""
     (word,) = remedy.words
     key = word.removeprefix("policy.").partition("=")[0]
-    if key in _NOT_HERE[half]:
-        return None
     return remedy if key in _COMMON else replace(remedy, words=(word.replace("policy.", f"policy.{half}.", 1),))
 
 
@@ -162,13 +162,10 @@ def _check(parameters: Mapping[str, Any]) -> None:
             continue
         if not isinstance(own, Mapping):
             raise UsageError(f"{half} must be keys with values, such as {{lora: {{r: 16}}}}; got {own!r}.")
-        left_out = (*_COMMON, *_NOT_HERE[half])
-        known = [name for name in inspect.signature(kind).parameters if name not in left_out]
+        known = [name for name in inspect.signature(kind).parameters if name not in _COMMON]
         for name in own:
             if name in _COMMON:
                 raise UsageError(f"{half}: {name} is for both halves. Set it as policy.{name}.")
-            if name in _NOT_HERE[half]:
-                raise UsageError(f"{half}: {name} is not offered where both halves train. Leave it out.")
             if name not in known:
                 raise UsageError(
                     f"{half}: there is no parameter '{name}'{hint(name, known)}. There are {', '.join(known)}."

@@ -29,8 +29,10 @@ from grpokit.images import to_rgb
 from grpokit_glm_image.grids import PIXELS
 from grpokit_hf.diffusion.family import Family, Schedule, Size
 from grpokit_hf.diffusion.latents import painted
+from grpokit_hf.diffusion.seen import Seen
 
 _FINE = 16  # pixels of a picture's side, for one token of the transformer
+_KEPT = 256  # latents of pictures to edit, on the device: half a MB each at 1024 x 1024 in 16 bits
 PIXELS_PER_PASS = 2**16  # of the autoencoder: more at a time take more memory, and no less time
 
 
@@ -68,6 +70,7 @@ class Painter(Family):
         self.transformer = pipeline.transformer
         self._glyphs = lru_cache(maxsize=1024)(self._encoded)
         self._rotary = lru_cache(maxsize=8)(self._tables)
+        self._latents = Seen(self._encode, most=_KEPT)
 
     @property
     def device(self) -> torch.device:
@@ -124,33 +127,56 @@ class Painter(Family):
             guided = unguided + guidance * (guided - unguided)
         return guided
 
-    def sources(self, prompt: Prompt, codes: Sequence[Tensor]) -> GlmImageKVCache:
+    def sources(self, pictures: Sequence[Image], codes: Sequence[Tensor]) -> GlmImageKVCache | None:
         """What the transformer's attention remembers of the pictures to edit, for all samples of a prompt.
 
+        It depends on the weights, and is differentiable: an adapter learns what to remember, too.
+
         Args:
-            prompt: with its pictures.
+            pictures: of the prompt.
             codes: [h * w] of each, as `source_pictures.source_codes` returns them.
+
+        Returns:
+            The cache of the transformer's layers; None without pictures.
         """
-        pipeline, transformer = self._pipeline, self.transformer
-        mean, std = self._scale()
-        memory = GlmImageKVCache(num_layers=transformer.config.num_layers)
-        memory.set_mode("write")
-        for picture, own in zip(prompt.images, codes, strict=True):
-            width, height = picture.size
-            pixels = pipeline.image_processor.preprocess(to_rgb(picture), height=height, width=width)
-            latents = pipeline.vae.encode(pixels.to(self.device, pipeline.vae.dtype)).latent_dist.mode()
-            prior = self.prior(own.view(1, height // PIXELS, width // PIXELS), (height, width))
-            transformer(
-                hidden_states=((latents - mean) / std).to(transformer.dtype),
-                encoder_hidden_states=self._glyphs("")[:, :0],
-                prior_token_id=prior,
-                prior_token_drop=torch.zeros_like(prior, dtype=torch.bool),
-                timestep=torch.zeros(1, device=self.device),
-                target_size=torch.tensor([[height, width]], device=self.device),
-                crop_coords=torch.zeros(1, 2, device=self.device),
-                kv_caches=memory,
-            )
-        return memory
+        if not pictures:
+            return None
+        layers = self.transformer.config.num_layers
+        whole = GlmImageKVCache(num_layers=layers)
+        whole.set_mode("read")
+        for picture, own in zip(pictures, codes, strict=True):
+            # A cache of its own, as it was: with checkpointing, the backward pass writes once more.
+            part = GlmImageKVCache(num_layers=layers)
+            part.set_mode("write")
+            self._remember(picture, own, part)
+            for there, layer in zip(whole.caches, part.caches, strict=True):
+                there.store(layer.k_caches.pop(), layer.v_caches.pop())
+        return whole
+
+    def _remember(self, picture: Image, codes: Tensor, memory: GlmImageKVCache) -> None:
+        transformer, size = self.transformer, (picture.height, picture.width)
+        prior = self.prior(codes.view(1, size[0] // PIXELS, size[1] // PIXELS), size)
+        target, latents = self._there(size, torch.int64)[None], self._latents(picture)
+        transformer(
+            hidden_states=latents,
+            encoder_hidden_states=self._glyphs("")[:, :0],
+            prior_token_id=prior,
+            prior_token_drop=torch.arange(0, device=self.device),
+            timestep=torch.zeros(1, device=self.device),
+            target_size=target,
+            crop_coords=torch.zeros_like(target),
+            kv_caches=memory,
+            image_rotary_emb=self._rotary(*latents.shape[-2:], latents.device),
+        )
+
+    @torch.no_grad()
+    def _encode(self, picture: Image) -> Tensor:
+        """The scaled latents [1, C, h, w] of a picture, on the device."""
+        vae, (mean, std) = self._pipeline.vae, self._scale()
+        pixels = self._pipeline.image_processor.preprocess(to_rgb(picture), height=picture.height, width=picture.width)
+        with self._as_loaded():
+            latents: Tensor = vae.encode(pixels.to(self.device, vae.dtype)).latent_dist.mode()
+            return ((latents - mean) / std).to(self.transformer.dtype)
 
     def pictures(self, latents: Tensor, size: Size) -> list[Image]:
         """Pictures of latents [n, C, h, w], a few at a time."""
@@ -167,8 +193,6 @@ class Painter(Family):
     def _pass(self, latents: Tensor, time: Tensor, told: Told, *, conditional: bool) -> Tensor:
         """Velocities of latents [n, C, h, w], with or without what they are told."""
         transformer, rows = self.transformer, len(latents)
-        if told.sources is not None:
-            told.sources.set_mode("read" if conditional else "skip")
         prior = told.prior.expand(rows, -1)
         sizes = self._there(told.size, transformer.dtype).expand(rows, -1)
         glyphs = told.glyphs if conditional else told.no_glyphs
@@ -181,7 +205,7 @@ class Painter(Family):
             timestep=time.to(latents.device, non_blocking=True).expand(rows) - 1,
             target_size=sizes,
             crop_coords=torch.zeros_like(sizes),
-            kv_caches=told.sources,
+            kv_caches=told.sources if conditional else None,
             image_rotary_emb=self._rotary(*latents.shape[-2:], latents.device),
             return_dict=False,
         )[0]

@@ -192,7 +192,7 @@ class GlmImageAR(Policy):
             chances[:, : self._trained.start] = draft.repeat_interleave(group_size, 0)
         page = self.writer.write(prompts, group_size, chances, evaluate=evaluate)
         written = page.written
-        pictures = self._decode(written.tokens, prompts, seeds, evaluate=evaluate, sources=page.sources)
+        pictures = self._decode(written.tokens, prompts, seeds, evaluate=evaluate)
         groups = seeds.group_ids.cpu().repeat_interleave(group_size)
         samples = [
             Sample(prompt=prompts[row // group_size], output=picture, group=int(groups[row]))
@@ -309,19 +309,9 @@ class GlmImageAR(Policy):
         """Write a folder that plain diffusers and peft load; returns facts for its model card."""
         return saving.export(self.model, self.loaded, Path(folder), size=self.encoder.size, merge=merge)
 
-    def _decode(
-        self,
-        tokens: Tensor,
-        prompts: Sequence[Prompt],
-        seeds: Seeds,
-        *,
-        evaluate: bool,
-        sources: Sequence[Sequence[Tensor]] | None = None,
-    ) -> list[Image]:
-        """The pictures of tokens [B, T]; `sources` are read again if they are not given."""
-        if sources is None:
-            self.loaded.turns.let_write()
-            sources = [self.writer.sources(prompt) for prompt in prompts]
+    def _decode(self, tokens: Tensor, prompts: Sequence[Prompt], seeds: Seeds, *, evaluate: bool) -> list[Image]:
+        """The pictures of tokens [B, T]."""
+        sources = [self.writer.sources(prompt) for prompt in prompts]
         settings = self._eval_decoding if evaluate else self._decoding
         self.loaded.turns.let_paint()
         with self._evaluating() if evaluate else nullcontext():

@@ -82,7 +82,7 @@ class PromptEncoder:
         """
         tokens, sources = self._checked(prompt)
         if sources:
-            tokens = tokens.masked_scatter(tokens == self._picture, torch.cat([own.cpu() for own in codes]))
+            tokens = tokens.masked_scatter(tokens == self._picture, torch.cat(list(codes)))
         before = prompt_positions(tokens.tolist(), sources, begin=self._begin)
         behind = self.target.positions(int(before[0, -1]) + 1)
         return Reading(tokens=tokens, positions=torch.cat([before, behind], 1)[:, :-1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from PIL import Image
+
 from grpokit import Prompt, UsageError
 
 _TRAIN = (
@@ -28,3 +30,9 @@ def prompts(split: str = "train", limit: int | None = None) -> list[Prompt]:
     if split not in splits:
         raise UsageError(f"The prompts for the tiny GLM-Image have the splits train and eval; got {split!r}.")
     return [Prompt(text=text) for text in splits[split][:limit]]
+
+
+def edits(split: str = "train", limit: int | None = None) -> list[Prompt]:
+    """The same prompts, each with a plain picture of 64 x 64 pixels to edit."""
+    texts = prompts(split, limit)
+    return [Prompt(text=p.text, image=Image.new("RGB", (64, 64), (29 * i, 80, 160))) for i, p in enumerate(texts)]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from grpokit import Prompt
 from grpokit_glm_image.prompts import PromptEncoder, Reading
 from grpokit_glm_image.source_pictures import source_codes
+from grpokit_hf.diffusion.seen import Seen
 from grpokit_hf.tokens import group_decoding
 from grpokit_hf.tokens.group_decoding import Written
 from grpokit_hf.tokens.linear_layers import for_decoding
@@ -25,13 +26,11 @@ class Page:
     Attributes:
         written: tokens and log-probs [P * G, T].
         readings: of the P prompts.
-        sources: for each prompt, the visual tokens of its pictures to edit.
         sampler: that drew them.
     """
 
     written: Written
     readings: Sequence[Reading]
-    sources: Sequence[Sequence[Tensor]]
     sampler: Sampler
 
 
@@ -53,6 +52,7 @@ class Writer:
         config = network.config
         self.network, self.encoder, self.sampling, self.merged = network, encoder, sampling, merged
         self.changes = 0
+        self._seen = Seen(lambda picture: source_codes(network, encoder.processor, picture).cpu(), most=2**16)
         # The codes of a picture have the ids before that of its start.
         self.forbidden = torch.arange(config.text_config.vision_vocab_size) >= config.image_start_token_id
 
@@ -63,10 +63,8 @@ class Writer:
         return device
 
     def sources(self, prompt: Prompt) -> Sequence[Tensor]:
-        """The visual tokens of a prompt's pictures to edit, each [h * w]."""
-        if not (self.encoder.edits and prompt.images):
-            return ()
-        return source_codes(self.network, self.encoder.processor, prompt.images)
+        """The visual tokens of a prompt's pictures to edit, each [h * w] on the CPU; the vision tower never trains."""
+        return [self._seen(picture) for picture in prompt.images] if self.encoder.edits else []
 
     def write(self, prompts: Sequence[Prompt], group_size: int, chances: Tensor, *, evaluate: bool = False) -> Page:
         """Write the tokens of all pictures together; each prompt is read once.
@@ -77,8 +75,7 @@ class Writer:
             chances: [P * G, T] uniform numbers in (0, 1), one for each token.
             evaluate: draw as in evaluation.
         """
-        sources = [self.sources(prompt) for prompt in prompts]
-        readings = [self.encoder.encode(*both).to(self.device) for both in zip(prompts, sources, strict=True)]
+        readings = [self.encoder.encode(prompt, self.sources(prompt)).to(self.device) for prompt in prompts]
         chances, forbidden = (x.to(self.device, non_blocking=True) for x in (chances, self.forbidden))
         sampler = self.sampling.sampler(chances, evaluate=evaluate, forbidden=forbidden)
         decoder, head, count = self.network.model.language_model, self.network.lm_head, self.encoder.target.count
@@ -97,4 +94,4 @@ class Writer:
                 check_every=count,
             )
         usable = Written(tokens=written.tokens.clone(), logprobs=written.logprobs.clone())  # with autograd
-        return Page(written=usable, readings=readings, sources=sources, sampler=sampler)
+        return Page(written=usable, readings=readings, sampler=sampler)

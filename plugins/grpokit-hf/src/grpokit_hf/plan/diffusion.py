@@ -7,7 +7,7 @@ drawing and in training alike, and activations nearly all of the memory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from torch import nn
@@ -85,6 +85,7 @@ class FlowWork:
         before: steps in front of these that a group takes together.
         picture: tokens of a picture, and of pictures that go through the layers with it.
         text: tokens of the text.
+        sources: tokens of pictures to edit that go through the layers once for a group, and leave keys and values.
         calls: of the transformer for a velocity: two where guidance needs a second.
         number: bytes of a number.
     """
@@ -100,6 +101,7 @@ class FlowWork:
     before: float
     picture: int
     text: int = 0
+    sources: int = 0
     calls: int = 1
     number: int
 
@@ -136,18 +138,20 @@ class FlowWork:
     def _live(self, rows: int) -> float:
         """Bytes of a pass without gradient."""
         tokens, some = self.picture + self.text, min(rows, self.parameters["rows"] or rows)
-        return self.number * LIVE * max(layer.width for layer in layers_of(self.transformer)) * some * tokens
+        widths = [layer.width for layer in layers_of(self.transformer)]
+        return self.number * (LIVE * max(widths) * some * tokens + 2 * sum(widths) * self.sources)
 
     def _kept(self) -> float:
         """Bytes of a pass with gradient: of one decision, with all of its calls."""
         tokens = _tokens(self.picture, self.text)
         kind = ("fp32" if self.number == 4 else "bf16", self._trains)
         layers = layers_of(self.transformer)
-        sizes = [layer.width * self._rows * tokens[layer.stream] for layer in layers]
+        sizes = [layer.width * (self.calls * self._rows * tokens[layer.stream] + self.sources) for layer in layers]
         kept = [KEPT.get(layer.kind, _OTHER)[kind] * size for layer, size in zip(layers, sizes, strict=True)]
         if self.parameters["gradient_checkpointing"]:
-            return self.calls * self.number * sum(sizes) + max(kept)
-        return float(self.calls * sum(kept))
+            remembered = 2 * sum(layer.width for layer in layers) * self.sources
+            return self.number * (sum(sizes) + remembered) + max(kept) / self.calls
+        return float(sum(kept))
 
     def works(self) -> list[Work]:
         """Its time."""
@@ -157,24 +161,30 @@ class FlowWork:
         forwards += scored if self.parameters["matching"] else 0  # copies are scored where they are made
         backward = 2 if self.adapter else 3
         again = 1 if self.parameters["gradient_checkpointing"] else 0
-        works = [self._work("rollout", forwards), self._work("train", job.passes * scored * (backward + again))]
+        works = self._work("rollout", forwards, looks=job.prompts)
+        works += self._work("train", job.passes * scored * (backward + again))
         if job.old_pass(exact=self._full_precision):
-            works.append(self._work("old", scored))
+            works += self._work("old", scored)
         if job.reference:
-            works.append(self._work("reference", scored))  # once for all updates
+            works += self._work("reference", scored)  # once for all updates
         return works
 
-    def _work(self, phase: str, forwards: float) -> Work:
-        """Forward passes for so many pictures."""
+    def _work(self, phase: str, forwards: float, *, looks: float | None = None) -> list[Work]:
+        """Forward passes for so many pictures; `looks` at pictures to edit, one for each pass if it is None."""
         rows = max(1, self._rows)
-        return Work(
+        flop = forward_flop(self.transformer, picture=self.picture, text=self.text, more=self.sources) * rows
+        work = Work(
             phase=phase,
-            flop=forward_flop(self.transformer, picture=self.picture, text=self.text) * rows,
+            flop=flop,
             kernels=KERNELS * len(layers_of(self.transformer)),
             times=self.calls * forwards / rows,
             mfu=MFU,
             dtype="fp32" if self._full_precision else "bf16",
         )
+        if not self.sources:
+            return [work]
+        look = forward_flop(self.transformer, picture=self.sources)
+        return [work, replace(work, flop=look, times=forwards / rows if looks is None else looks)]
 
 
 def autoencoder(width: int, *, number: int, size: tuple[int, int], pictures: int, most: int) -> Part:
