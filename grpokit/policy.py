@@ -54,7 +54,7 @@ class Policy(Protocol):
 
     cut_by: ClassVar[CutBy] = "group"
     packs: ClassVar[bool] = False
-    reference_moves: ClassVar[bool] = False
+    reference_moves: bool = False
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` samples per prompt, without gradient.

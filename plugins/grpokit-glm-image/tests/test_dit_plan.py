@@ -37,6 +37,7 @@ DEFAULTS: dict[str, Any] = {
     "eval_size": None,
     "lora": {"r": 32, "targets": ["to_q"]},
     "ema": None,
+    "reference_ema": None,
     "gradient_checkpointing": False,
     "rows": None,
     "token_sets": 1,
@@ -183,6 +184,8 @@ def test_memory_of_training() -> None:
     assert part(full, "optimizer", "train") == pytest.approx(8 * 6.927e9 / GIB, rel=0.01)
     assert part(needs({"reference": True}, lora=None), "reference", "score") > 25
     assert part(needs({"reference": True}), "reference", "score") == 0
+    moving = needs({"reference": True}, reference_ema={"decay": 0})
+    assert part(moving, "reference", "score") == part(moving, "adapter", "score") > 0
 
 
 def test_edits() -> None:

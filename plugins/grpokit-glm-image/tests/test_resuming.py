@@ -16,10 +16,10 @@ from whole_runs import assert_same, finish, kill_and_resume, start
 STEPS = 3
 DECODE = "decode: {steps: 1}, eval_decode: {steps: 1}"
 KINDS = {
-    "edits": f"use: glm-image-ar, edits: true, lora: {{r: 4}}, top_p: 0.9, {DECODE}",
+    "edits": f"use: glm-image-ar, edits: true, lora: {{r: 4}}, reference_ema: {{decay: 0.5}}, top_p: 0.9, {DECODE}",
     "texts": f"use: glm-image-ar, train_tokens: large, {DECODE}",  # all weights, held to a copy
     "painter": "use: glm-image-dit, steps: 4, eval_steps: 1, token_sets: 2, lora: {r: 4}, ema: {decay: 0.8, every: 3}, "
-    "window: {width: 2, start: sliding, every: 1}",
+    "reference_ema: {decay: 0, every: 2}, window: {width: 2, start: sliding, every: 1}",
     "edited paintings": "use: glm-image-dit, edits: true, steps: 2, eval_steps: 1, lora: {r: 4}, guidance: 1.5, "
     "gradient_checkpointing: true",
     "copies": "use: glm-image-dit, steps: 2, eval_steps: 1, token_sets: 2, lora: {r: 4}, matching: {times: 2}",

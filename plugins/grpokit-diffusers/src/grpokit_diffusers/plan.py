@@ -50,7 +50,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         parameters=parameters,
         decisions=settings.decisions,
         before=settings.before if parameters["shared_noise"] else 0.0,
-        continued=settings.adapter is not None and settings.adapter.adapter is not None,
+        copies_reference=settings.copies_reference,
         averaged=settings.average is not None,
         job=job,
         picture=picture,

@@ -61,6 +61,7 @@ class DiffusersFlow(FlowPolicy):
         lora: settings of an adapter, or {"adapter": ...} to train on one from a .safetensors file, a folder or the hub;
             None trains the transformer's own weights.
         ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
+        reference_ema: let the reference follow the policy, such as {"decay": 0, "every": 50}; None: it stays.
         gradient_checkpointing: keep less for the backward pass and compute it again.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
         compiled: compile the transformer's blocks with `torch.compile`, which takes a minute or two at the first pass.
@@ -96,6 +97,7 @@ class DiffusersFlow(FlowPolicy):
         eval_size: Sequence[int] | None = None,
         lora: Mapping[str, Any] | None = _LORA,
         ema: Mapping[str, Any] | None = None,
+        reference_ema: Mapping[str, Any] | None = None,
         gradient_checkpointing: bool = False,
         rows: int | None = None,
         compiled: bool = False,
@@ -117,6 +119,7 @@ class DiffusersFlow(FlowPolicy):
             "eval_guidance": eval_guidance,
             "lora": lora,
             "ema": ema,
+            "reference_ema": reference_ema,
             "rows": rows,
         }
         FlowSettings.read(**settings)  # before weights are read

@@ -132,6 +132,7 @@ class GlmImageDiT(FlowPolicy):
         top_p: likewise.
         lora: settings of an adapter, such as {"r": 32, "alpha": 64}; None trains the transformer's own weights.
         ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
+        reference_ema: let the reference follow the policy, such as {"decay": 0, "every": 50}; None: it stays.
         gradient_checkpointing: keep less for the backward pass and compute it again.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
         compiled: compile the transformer's blocks with `torch.compile`, which takes a minute or two at the first pass.
@@ -169,6 +170,7 @@ class GlmImageDiT(FlowPolicy):
         top_p: float = 0.75,
         lora: Mapping[str, Any] | None = None,
         ema: Mapping[str, Any] | None = None,
+        reference_ema: Mapping[str, Any] | None = None,
         gradient_checkpointing: bool = False,
         rows: int | None = None,
         compiled: bool = False,
@@ -193,6 +195,7 @@ class GlmImageDiT(FlowPolicy):
             "eval_size": eval_size,
             "lora": lora,
             "ema": ema,
+            "reference_ema": reference_ema,
             "rows": rows,
         }
         painting_settings(token_sets=token_sets, temperature=temperature, top_p=top_p, **settings)  # before weights

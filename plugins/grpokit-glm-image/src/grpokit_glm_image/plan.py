@@ -77,8 +77,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     parts = writer.parts()
     if idle:
         parts = [each for part in parts for each in (_waiting(part, writer) if part.name == "weights" else [part])]
-    adapter = settings.adapter
-    if job.reference and (adapter is None or adapter.adapter is not None):
+    if job.reference and settings.copies_reference:
         parts.append(Part(name="reference", bytes=4 * (writer.sizes.trained + writer.sizes.adapter)))
     rollout = writer.rollout()
     return Needs(

@@ -62,6 +62,7 @@ class GlmImageAR(Policy):
         eval_decode: how they are made in evaluation; keys that it lacks are the pipeline's own.
         lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": "folder"} to train one on; None
             trains the weights of the language model and its head themselves.
+        reference_ema: let the reference follow the policy, such as {"decay": 0, "every": 50}; None: it stays.
         merge_adapter: draw with copies of the weights that have the adapter added, which is quicker. On a GPU they take
             15 GiB for the released model.
         gradient_checkpointing: keep less for the backward pass and compute it again.
@@ -98,6 +99,7 @@ class GlmImageAR(Policy):
         decode: Mapping[str, Any] | None = None,
         eval_decode: Mapping[str, Any] | None = None,
         lora: Mapping[str, Any] | None = None,
+        reference_ema: Mapping[str, Any] | None = None,
         merge_adapter: bool = True,
         gradient_checkpointing: bool = False,
         dtype: str = "auto",
@@ -114,6 +116,7 @@ class GlmImageAR(Policy):
             decode=decode,
             eval_decode=eval_decode,
             lora=lora,
+            reference_ema=reference_ema,
             temperature=temperature,
             eval_temperature=eval_temperature,
             top_k=top_k,
@@ -158,7 +161,10 @@ class GlmImageAR(Policy):
         self.model: Any = network
         if adapter is not None:
             self.model = add_adapter(network, adapter) if trained is None else continue_adapter(network, trained)
-        self._reference: Reference = Base(self.model) if adapter is not None and trained is None else Twin(self.model)
+        self._reference: Reference = (
+            Twin(self.model, average=settings.reference) if settings.copies_reference else Base(self.model)
+        )
+        self.reference_moves = settings.reference is not None
         self._ar: Any = network
         self.writer = Writer(network, self.encoder, settings.sampling, merged=merge_adapter)
         self._head, self._casts = FusedHead(), Casts()
@@ -295,8 +301,8 @@ class GlmImageAR(Policy):
         return layers(self._ar.model.language_model)
 
     def state_dict(self) -> dict[str, Any]:
-        """What trains: the adapter, or the autoregressive half."""
-        return tensors_of(self.model)
+        """What trains: the adapter, or the autoregressive half; and a reference that moves."""
+        return {**tensors_of(self.model), **self._reference.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Load what `state_dict` returned."""

@@ -12,6 +12,7 @@ from grpokit_glm_image.decoder import DecodeSettings, check_eval_size, check_siz
 from grpokit_glm_image.grids import Target, target_of
 from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.models.adapters import AdapterSettings
+from grpokit_hf.models.references import Average
 from grpokit_hf.tokens.sampler import SamplerSettings
 
 NAMES = (
@@ -21,6 +22,7 @@ NAMES = (
     "decode",
     "eval_decode",
     "lora",
+    "reference_ema",
     "temperature",
     "eval_temperature",
     "top_k",
@@ -48,6 +50,7 @@ class Settings:
         decode: how pictures are made in training.
         eval_decode: how they are made in evaluation.
         adapter: what is put around the weights; None where they train themselves.
+        reference: how the reference follows them; None: it stays.
     """
 
     size: tuple[int, int]
@@ -56,6 +59,12 @@ class Settings:
     decode: DecodeSettings
     eval_decode: DecodeSettings
     adapter: AdapterSettings | None
+    reference: Average | None
+
+    @property
+    def copies_reference(self) -> bool:
+        """Whether the reference is a copy of what trains, and not the base of a new adapter."""
+        return self.adapter is None or self.adapter.adapter is not None or self.reference is not None
 
     @classmethod
     def read(
@@ -67,6 +76,7 @@ class Settings:
         decode: Mapping[str, Any] | None,
         eval_decode: Mapping[str, Any] | None,
         lora: Mapping[str, Any] | None,
+        reference_ema: Mapping[str, Any] | None,
         **sampling: Any,
     ) -> Settings:
         """The settings of parameters, which are those of `GlmImageAR`; `sampling` has those that draw tokens.
@@ -98,6 +108,7 @@ class Settings:
             target=target,
             sampling=drawing,
             adapter=adapter,
+            reference=None if reference_ema is None else Average.read(reference_ema),
             **both,
         )
 

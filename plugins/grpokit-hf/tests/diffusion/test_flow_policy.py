@@ -231,6 +231,35 @@ def test_evaluations_draw_with_the_average() -> None:
     assert pictures[0.9999999] == [picture.tobytes() for picture in before]
 
 
+@pytest.mark.parametrize("options", [{}, {"lora": {"r": 2}}], ids=str)
+def test_a_reference_that_moves_to_the_policy(options: dict[str, Any]) -> None:
+    """Every two updates it is where the policy is, and stays there; a saved one is there again."""
+    policy = build(reference_ema={"decay": 0, "every": 2}, **options)
+    rollout = drawn(policy)
+    whole = slice(0, rollout.max_decisions)
+
+    def scored(by: Any) -> torch.Tensor:
+        with torch.no_grad(), by.reference():
+            return by.logprobs(rollout, whole).logprobs
+
+    live = [scored(policy)]
+    assert policy.reference_moves
+    for version in (1, 2, 3):
+        with torch.no_grad():
+            for p in policy.model.parameters():
+                if p.requires_grad:
+                    p.add_(0.1)
+            live.append(policy.logprobs(rollout, whole).logprobs)
+        policy.updated(version)
+        torch.testing.assert_close(scored(policy), live[2 * (version // 2)])
+    assert (live[2] - live[0]).abs().max() > 1e-2
+    again = build(reference_ema={"decay": 0, "every": 2}, **options)
+    with again.reference():
+        pass
+    again.load_state_dict(policy.state_dict())
+    torch.testing.assert_close(scored(again), live[2])
+
+
 def test_the_scale_of_an_adapter_is_alpha_by_the_rank() -> None:
     policy = build(lora={"r": 2, "alpha": 6})
     assert policy.model.get_submodule("base_model.model.to_q").scaling == {"default": 3.0}

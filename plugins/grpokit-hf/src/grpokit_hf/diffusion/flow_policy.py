@@ -93,6 +93,7 @@ class FlowPolicy(Policy):
         lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": "a.safetensors"} to train one on;
             None trains the transformer's own weights.
         ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
+        reference_ema: let the reference follow the policy, such as {"decay": 0, "every": 50}; None: it stays.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
         compiled: compile the transformer's blocks with `torch.compile`, which takes a minute or two at the first pass.
 
@@ -123,6 +124,7 @@ class FlowPolicy(Policy):
         eval_size: Sequence[int] | None = None,
         lora: Mapping[str, Any] | None = None,
         ema: Mapping[str, Any] | None = None,
+        reference_ema: Mapping[str, Any] | None = None,
         rows: int | None = None,
         compiled: bool = False,
     ) -> None:
@@ -136,6 +138,7 @@ class FlowPolicy(Policy):
             step_weight=step_weight,
             lora=lora,
             ema=ema,
+            reference_ema=reference_ema,
             guidance=guidance,
             eval_guidance=eval_guidance,
             rows=rows,
@@ -166,15 +169,16 @@ class FlowPolicy(Policy):
         if settings.adapter is None:
             check_trainable(type(self.model).__name__, self.model)
             self.model.requires_grad_(True)
-            self._reference: Reference = Twin(self.model)
         elif settings.adapter.adapter is not None:
             self.model = self._continued(settings.adapter)
-            self._reference = Twin(self.model)
         else:
             self.model.requires_grad_(False)
             targets = settings.adapter.targets if lora is not None and "targets" in lora else family.lora_targets
             self.model = add_adapter(family.transformer, settings.adapter, targets)
-            self._reference = Base(self.model)
+        self._reference: Reference = (
+            Twin(self.model, average=settings.reference) if settings.copies_reference else Base(self.model)
+        )
+        self.reference_moves = settings.reference is not None
         if compiled:
             compile_blocks(self.model)
         self._average = None if settings.average is None else Twin(self.model, average=settings.average, name="average")

@@ -26,6 +26,7 @@ class FlowSettings:
         matching: what is decided in place of steps; None where steps are.
         adapter: what is put around the weights; None where they train themselves.
         average: how an average follows them; None without.
+        reference: how the reference follows them; None: it stays.
     """
 
     able: int
@@ -33,11 +34,17 @@ class FlowSettings:
     matching: flow.Matching | None
     adapter: AdapterSettings | None
     average: Average | None
+    reference: Average | None
 
     @property
     def decisions(self) -> int:
         """Of a training sample: T."""
         return self.matching.times if self.window is None else self.window.width  # type: ignore[union-attr]
+
+    @property
+    def copies_reference(self) -> bool:
+        """Whether the reference is a copy of what trains, and not the base of a new adapter."""
+        return self.adapter is None or self.adapter.adapter is not None or self.reference is not None
 
     @property
     def before(self) -> float:
@@ -66,6 +73,7 @@ class FlowSettings:
         step_weight: flow.StepWeight,
         lora: Mapping[str, Any] | None,
         ema: Mapping[str, Any] | None,
+        reference_ema: Mapping[str, Any] | None = None,
         guidance: float | None = None,
         eval_guidance: float | None = None,
         rows: int | None = None,
@@ -95,4 +103,5 @@ class FlowSettings:
             own.check(able)
         adapter = None if lora is None else AdapterSettings.read(lora)
         average = None if ema is None else read_settings(Average, ema, key="ema", example="{decay: 0.9, every: 8}")
-        return cls(able=able, window=own, matching=copies, adapter=adapter, average=average)
+        reference = None if reference_ema is None else Average.read(reference_ema)
+        return cls(able=able, window=own, matching=copies, adapter=adapter, average=average, reference=reference)

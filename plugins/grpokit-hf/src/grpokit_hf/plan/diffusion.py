@@ -76,7 +76,7 @@ class FlowWork:
     Attributes:
         transformer: with its adapter, if there is one.
         adapter: weights of the adapter; 0 if the transformer's own are trained.
-        continued: whether the adapter was trained before, so that a reference needs a copy of it.
+        copies_reference: whether a reference is a copy of what trains.
         averaged: whether an average of what trains is kept.
         stored: bytes of the transformer's weights, an adapter aside.
         parameters: of the policy: those of `FlowPolicy` and `gradient_checkpointing`.
@@ -92,7 +92,7 @@ class FlowWork:
 
     transformer: nn.Module
     adapter: int
-    continued: bool
+    copies_reference: bool
     averaged: bool
     stored: float
     parameters: Mapping[str, Any]
@@ -122,14 +122,13 @@ class FlowWork:
         """The memory of the transformer and of its adapter, and of passes."""
         own = sum(p.numel() for p in self.transformer.parameters()) - self.adapter
         trained = self.adapter or own
-        copied = 0 if self.adapter and not self.continued else trained
         return [
             Part(name="weights", bytes=self.stored),
             Part(name="adapter", bytes=4 * self.adapter),
             Part(name="optimizer", bytes=self.job.averages * trained),
             Part(name="gradients", bytes=4 * trained, moments=("train",)),
             Part(name="average", bytes=4 * trained if self.averaged else 0),
-            Part(name="reference", bytes=4 * copied if self.job.reference else 0),
+            Part(name="reference", bytes=4 * trained if self.job.reference and self.copies_reference else 0),
             Part(name="activations", bytes=self._live(self.job.group_size), moments=("rollout",)),
             Part(name="activations", bytes=self._live(self._rows), moments=("score",)),
             Part(name="activations", bytes=self._kept(), moments=("train",)),
