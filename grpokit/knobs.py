@@ -88,6 +88,8 @@ class TrainerSettings:
             acts on.
         entropy: a target that the coefficient of the entropy bonus adapts to; None keeps the objective's coefficient.
         kl_gate: which samples the KL acts on; None: on all.
+        diversity: the monitor by whose score, over its mean in the group, the advantages of good samples are
+            multiplied; None: all count alike.
         correction: importance weights where a rollout's log-probs are not those of training; None for none.
         max_age: the most optimizer steps by which the weights of a rollout may be behind those of the policy.
         max_zero_std_steps: training ends after this many steps in a row with only zero-std groups: as converged, or
@@ -118,6 +120,7 @@ class TrainerSettings:
     top_entropy_quantile: Share = 1.0
     entropy: EntropyTarget | None = None
     kl_gate: KLGate | None = None
+    diversity: str | None = None
     correction: Correction | None = None
     max_age: Whole = 0
     max_zero_std_steps: Total | None = 20

@@ -42,6 +42,7 @@ from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.checks import check_advantages
 from grpokit.training.contract import check_arguments
 from grpokit.training.devices import find
+from grpokit.training.diversity import diverse
 from grpokit.training.drawing import Drawing, Drawn
 from grpokit.training.entropy_filter import keep_top_entropy
 from grpokit.training.gated_kl import GatedKL
@@ -132,7 +133,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         )
         self._zero_std = ZeroStd(self.max_zero_std_steps)
         self.observers = self._guards() | check_observers(self.observers)
-        self._adaptive_entropy, self._gated_kl = AdaptiveEntropy(self.objective, self.entropy), GatedKL(self.kl_gate)
+        self._adaptive_entropy, self._gated_kl = AdaptiveEntropy(self.objective, self.entropy), GatedKL(self)
         limit = LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._policy.low_precision)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, limit)
         self._drawing = Drawing(
@@ -228,7 +229,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         self._tell("drawn", step)
 
         # One reward per output, and its advantage inside its group.
-        advantages = self._advantages(step.scores.trained, decisions=step.drawn.rows.width)  # [B] or [B, T]
+        advantages = self._advantages(step.scores, decisions=step.drawn.rows.width)  # [B] or [B, T]
         step.advantages = advantages.to(step.rollout.old.logprobs.dtype)
         self._tell("scored", step)
         batch = step.learning(batch, held=self._gated_kl.rows(step.scores))
@@ -303,9 +304,10 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
     def _advantages(self, scores: Scores, decisions: int | None = None) -> Tensor:
         """[B] or [B, T], of the rows of all processes, with their values checked; T may not be known yet."""
-        advantages = self.advantage(scores.matrix, scores.weights, scores.groups)
-        check_advantages(advantages, len(scores.groups), decisions)
-        return advantages
+        trained = scores.trained
+        advantages = self.advantage(trained.matrix, trained.weights, trained.groups)
+        check_advantages(advantages, len(trained.groups), decisions)
+        return diverse(advantages, scores, self.diversity)
 
     def _check(self) -> None:
         """Refuse settings that cannot work, before anything is set up."""
@@ -324,5 +326,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             raise UsageError("There is no prompt to train on.")
         if self.kl_gate is not None and (len(trained) == len(self.terms) or not self.objective.needs_reference):
             raise UsageError("kl_gate needs a KL (kl_coef above 0) and a monitor, which is a reward of weight 0.")
+        if self.diversity is not None and self.diversity not in (term.name for term in self.terms if term.monitor):
+            raise UsageError(f"diversity: no monitor is called '{self.diversity}'. Add it as a reward of weight 0.")
         trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(trained))
         self.advantage(trial, torch.ones(len(trained)), torch.zeros(2, dtype=torch.int64))  # refuses wrong options

@@ -119,10 +119,12 @@ ENGINE_LOADED = f"{LM_TESTS}test_engine.py::test_weights_that_were_loaded_reach_
 ENGINE_SCORES = f"{LM_TESTS}test_engine.py::test_a_rollout_is_the_engine_s_and_scores_as_it_says"
 MARKED = f"{LM_TESTS}tasks/test_final_answer.py::test_scores_by_hand"
 TOY_SCORES = "plugins/grpokit-toy/tests/test_lm.py::test_logprobs_are_the_sampled_ones[True]"
+DIVERSITY = "tests/training/test_diversity.py::test_positive_advantages_count_by_diversity"
 KONTEXT = "plugins/grpokit-diffusers/tests/test_families.py::test_a_source_is_looked_at_for_each_size"
 
 GLM = "plugins/grpokit-glm-image/src/grpokit_glm_image/"
 GLM_TESTS = "plugins/grpokit-glm-image/tests/"
+REMEMBERED = f"{GLM_TESTS}test_edits.py::test_gradients_flow_through_what_is_remembered_of_sources"
 STOCK = f"{GLM_TESTS}test_policy.py::test_log_probs_are_those_of_the_stock_model_while_it_samples"
 PLACES = f"{GLM_TESTS}test_grids.py::test_a_text_and_its_picture_stand_where_the_model_puts_them"
 SOURCES = f"{GLM_TESTS}test_grids.py::test_source_pictures_stand_where_the_model_puts_them"
@@ -480,16 +482,23 @@ FAULTS = (
     Fault(
         "the trainer passes no weights",
         "trainer.py",
-        "self.advantage(scores.matrix, scores.weights,",
-        "self.advantage(scores.matrix, scores.weights.sign(),",
+        "self.advantage(trained.matrix, trained.weights,",
+        "self.advantage(trained.matrix, trained.weights.sign(),",
         (ADVANTAGE,),
     ),
     Fault(
         "monitors are trained on",
         "trainer.py",
-        "self._advantages(step.scores.trained,",
-        "self._advantages(step.scores,",
+        "trained = scores.trained",
+        "trained = scores",
         (ADVANTAGE,),
+    ),
+    Fault(
+        "bad samples count by their diversity, too",
+        "training/diversity.py",
+        "torch.where(advantages > 0, advantages * factor, advantages)",
+        "advantages * factor",
+        (DIVERSITY,),
     ),
     Fault(
         "gdpo's second z-score inside each group",
@@ -1223,10 +1232,17 @@ FAULTS = (
     ),
     Fault(
         "an adapter that trains on is held to the bare base",
-        f"{GLM}policy.py",
-        "Base(self.model) if adapter is not None and trained is None else",
-        "Base(self.model) if adapter is not None else",
+        f"{GLM}settings.py",
+        "self.adapter is None or self.adapter.adapter is not None or self",
+        "self.adapter is None or self",
         (CONTINUED,),
+    ),
+    Fault(
+        "an adapter does not learn what to remember of a picture to edit",
+        f"{GLM}painter.py",
+        "layer.k_caches.pop(), layer",
+        "layer.k_caches.pop().detach(), layer",
+        (REMEMBERED,),
     ),
     Fault(
         "a bias that DoRA scales",

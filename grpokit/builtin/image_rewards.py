@@ -1,6 +1,7 @@
-"""Rewards on pictures that need neither weights nor a target: the size as a JPEG, and the brightness.
+"""Rewards on pictures that need neither weights nor a target.
 
-They are for trying a policy that makes pictures. A run that climbs one learns to draw one flat colour.
+The size as a JPEG and the brightness are for trying a policy: a run that climbs one learns to draw one flat colour. The
+diversity is a monitor, for `trainer.diversity`.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import io
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from PIL import Image, ImageStat
 
 from grpokit.images import to_rgb
 from grpokit.types import Sample
 
+_SMALL = (32, 32)
 QUALITY = 95
 """Of the JPEG, with Pillow's own subsampling and tables for it."""
 
@@ -60,6 +63,35 @@ def brightness(samples: Sequence[Sample]) -> list[float]:
         else math.nan
         for row, s in enumerate(samples)
     ]
+
+
+def pixel_diversity(samples: Sequence[Sample]) -> list[float]:
+    """How unlike the nearest other output of its group each output is: the mean difference of their pixels, 0 to 1.
+
+    Pictures are compared at 32 x 32 pixels.
+
+    Args:
+        samples: B samples, with whole groups.
+
+    Returns:
+        B scores; NaN for an output that is not a picture, or is the only one of its group.
+
+    Raises:
+        RewardError: a picture has no pixels, or a mode that does not define which number is white.
+    """
+    groups: dict[int, list[int]] = {}
+    for row, sample in enumerate(samples):
+        if isinstance(sample.output, Image.Image):
+            groups.setdefault(sample.group, []).append(row)
+    scores = [math.nan] * len(samples)
+    for rows in groups.values():
+        if len(rows) == 1:
+            continue
+        small = [to_rgb(samples[row].output, what=f"the output of row {row}").resize(_SMALL) for row in rows]
+        pixels = np.stack([np.asarray(picture, dtype=np.float32).ravel() for picture in small]) / 255  # [G, 3072]
+        for row, own in zip(rows, pixels, strict=True):
+            scores[row] = float(np.partition(np.abs(pixels - own).mean(1), 1)[1])  # the least one is its own
+    return scores
 
 
 def _bytes(picture: Image.Image) -> int:

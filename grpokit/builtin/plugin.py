@@ -31,7 +31,7 @@ _EXPECTED_FAILURES = {
 
 @hookimpl
 def grpokit_rewards() -> Iterator[RewardSpec]:
-    """Rewards for text, and two for pictures."""
+    """Rewards for text, and three for pictures."""
     for name, factory, low, high, summary in (
         ("exact-match", "ExactMatch", 0, 1, "1 where the text is the target"),
         ("contains", "contains", 0, 1, "1 where the text contains the target"),
@@ -64,6 +64,14 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         accepts={"image"},
         range=(0, 1),
         summary="the picture's mean brightness from black to white, for trials",
+    )
+    yield RewardSpec(
+        name="pixel-diversity",
+        factory="grpokit.builtin.image_rewards:pixel_diversity",
+        accepts={"image"},
+        range=(0, 1),
+        per_sample=False,
+        summary="how unlike the nearest other picture of its group it is, a monitor for `trainer.diversity`",
     )
 
 

@@ -63,7 +63,7 @@ class Drawing:
     policy: CheckedPolicy
     terms: Sequence[RewardTerm]
     prompts: Sequence[Prompt]  # all training prompts
-    advantages: Callable[[Scores], Tensor]  # scores without monitors -> [B] or [B, T]
+    advantages: Callable[[Scores], Tensor]  # -> [B] or [B, T]
     team: Team  # each process draws a share of the groups
     _ahead: _Ahead | None = field(default=None, init=False)
 

@@ -52,7 +52,7 @@ def with_spread(
     groups, used, attempt = first, list(first.prompts), 0
     while attempt < most:
         scores = groups.scores()
-        zero = zero_per_group(advantages(scores.trained), scores.groups)  # [P]
+        zero = zero_per_group(advantages(scores), scores.groups)  # [P]
         places = zero.nonzero()[:, 0].tolist()  # ids ascend with places
         if not places:
             break

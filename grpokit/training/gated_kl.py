@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grpokit.knobs import KLGate
+from grpokit.knobs import KLGate, TrainerSettings
 from grpokit.rewards.scoring import Scores
 from grpokit.training.state import State
 
@@ -19,15 +19,16 @@ _STEPS, _RATE = 20, 0.1  # that the share is compared with, and by which it chan
 class GatedKL:
     """Says which rows the KL acts on, and adapts their share from step to step."""
 
-    def __init__(self, gate: KLGate | None) -> None:
-        self._gate = gate
-        self.share = gate.share if gate else 1.0
+    def __init__(self, settings: TrainerSettings) -> None:
+        self._gate, self._diversity = settings.kl_gate, settings.diversity  # which says nothing about quality
+        self.share = self._gate.share if self._gate else 1.0
         self._past: list[float] = []  # mean suspicion of the last steps, of the samples that have some
 
     def rows(self, scores: Scores) -> Tensor | None:
         """[B] bool, of the rows of all processes; None for all, as in a step that measures no monitor."""
-        monitors = [x for x, weight in zip(scores.matrix.T, scores.weights.tolist(), strict=True) if weight == 0]
-        measured = [ranks(x) for x in monitors if not x.isnan().all()]
+        weights = zip(scores.names, scores.weights.tolist(), strict=True)
+        monitors = [i for i, (name, weight) in enumerate(weights) if weight == 0 and name != self._diversity]
+        measured = [ranks(x) for x in scores.matrix.T[monitors] if not x.isnan().all()]
         if self._gate is None or not measured:
             return None
         suspicion = (ranks(scores.totals) - torch.stack(measured).nanmean(0)).nan_to_num(0.0)

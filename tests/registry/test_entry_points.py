@@ -235,7 +235,7 @@ def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
         registry.create("reward", "lpips")
     assert str(caught.value) == (
         "There is no reward called 'lpips'. Known: brightness, contains, exact-match, format, jpeg-size, length, "
-        "numeric-answer, repetition-penalty, soft-overlong. "
+        "numeric-answer, pixel-diversity, repetition-penalty, soft-overlong. "
         "'lpips' comes with: pip install 'grpokit[lpips]'"
     )
     with pytest.raises(PluginError, match=r"no policy called 'toy-lm'.*comes with: pip install 'grpokit\[toy\]'$"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from grpokit import Trainer, UsageError
 from grpokit.divergence import kl_divergence
-from grpokit.knobs import KLGate, KLKind
+from grpokit.knobs import KLGate, KLKind, TrainerSettings
 from grpokit.objectives import GRPO
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import RewardTerm
@@ -40,11 +40,20 @@ def test_samples_whose_reward_outranks_their_monitors_most() -> None:
     """Ranks 0, 1/4 .. 1 by the reward, and .375, .125, .8125, .625, .5625 by the monitors' mean; equals go together."""
     nan = float("nan")
     scores = scored([1, 2, 3, 4, 5], [3, 1, 4, 5, 2], [5.0, 5.0, 7.0, 5.0, 7.0], [nan] * 5)
-    assert GatedKL(KLGate(share=0.2)).rows(scores).tolist() == [False, False, False, False, True]
-    both = GatedKL(KLGate(share=0.4, high=0.5)).rows(scores)
+    assert GatedKL(TrainerSettings(kl_gate=KLGate(share=0.2))).rows(scores).tolist() == [
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
+    both = GatedKL(TrainerSettings(kl_gate=KLGate(share=0.4, high=0.5))).rows(scores)
     assert both.tolist() == [False, True, False, True, True]
-    assert GatedKL(KLGate()).rows(scored([1, 2], [nan, nan])) is None
-    assert GatedKL(None).rows(scores) is None
+    assert GatedKL(TrainerSettings(kl_gate=KLGate())).rows(scored([1, 2], [nan, nan])) is None
+    assert GatedKL(TrainerSettings()).rows(scores) is None
+    beside = scored([1, 2, 3, 4, 5], [3, 1, 4, 5, 2], [5.0, 5.0, 7.0, 5.0, 7.0], [9.0, 8.0, 7.0, 6.0, 5.0])
+    settings = TrainerSettings(kl_gate=KLGate(share=0.4, high=0.5), diversity="monitor 2")
+    assert torch.equal(GatedKL(settings).rows(beside), both)
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.5, 7.0, float("nan")]), min_size=1, max_size=9))
@@ -60,7 +69,7 @@ def test_ranks_are_those_of_pairs(values: list[float]) -> None:
 
 
 def test_the_share_follows_the_suspicion_and_is_kept_in_checkpoints() -> None:
-    gate = GatedKL(KLGate(share=0.1, low=0.08, high=0.12))
+    gate = GatedKL(TrainerSettings(kl_gate=KLGate(share=0.1, low=0.08, high=0.12)))
     calm, apart, further = ([1, 2, 3, 4], m := [1, 2, 3, 4]), ([1, 2, 3, 4], [2, 1, 3, 4]), ([1, 2, 3, 4], [4, 3, 2, 1])
     shares = []
     for trained, monitor in (apart, apart, further, calm, calm):
@@ -68,7 +77,7 @@ def test_the_share_follows_the_suspicion_and_is_kept_in_checkpoints() -> None:
         shares.append(gate.share)
     assert m == calm[1]
     assert shares == pytest.approx([0.1, 0.1, 0.11, 0.099, 0.099])
-    other = GatedKL(KLGate())
+    other = GatedKL(TrainerSettings(kl_gate=KLGate()))
     other.load_state_dict(gate.state_dict())
     assert other.state_dict() == gate.state_dict()
     for _ in range(3):
