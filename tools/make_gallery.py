@@ -89,7 +89,8 @@ def _shown(name: str, side: str, output: Any) -> dict[str, str]:
 def parameters(factory: str) -> list[tuple[str, str, str, str]]:
     """(name, type, default, meaning) of each keyword that a component takes."""
     target = registry.resolve(factory)
-    described = f"{inspect.getdoc(target) or ''}\n{inspect.getdoc(getattr(target, '__init__', None)) or ''}"
+    homes = target.__mro__[::-1] if inspect.isclass(target) else [target]  # what a class says of its own counts
+    described = "\n".join(inspect.getdoc(x) or "" for home in homes for x in (home, getattr(home, "__init__", None)))
     meanings = dict(re.findall(r"^ {4}(\w+)(?: \([^)]*\))?: (.*(?:\n {8}.*)*)", described, re.MULTILINE))
     rows = []
     for name, p in inspect.signature(target).parameters.items():

@@ -28,7 +28,8 @@ class Request:
 
     @property
     def pictures(self):
-        urls = [part["image_url"]["url"] for part in self.body["messages"][0]["content"][1:]]
+        parts = self.body["messages"][0]["content"]
+        urls = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
         assert all(url.startswith("data:image/png;base64,") for url in urls)
         return [Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) for url in urls]
 

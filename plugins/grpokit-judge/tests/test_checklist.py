@@ -30,8 +30,9 @@ def sample(pairs, output=None, text="four white bicycles"):
 def likely(**tokens):
     """An answer of the server whose first token has these probabilities."""
     top = [{"token": token, "logprob": math.log(p)} for token, p in tokens.items()]
-    words = {"content": next(iter(tokens))}
-    return json.dumps({"choices": [{"message": words, "logprobs": {"content": [{"top_logprobs": top}]}}]})
+    word = next(iter(tokens))
+    first = {"token": word, "top_logprobs": top}
+    return json.dumps({"choices": [{"message": {"content": word}, "logprobs": {"content": [first]}}]})
 
 
 def answering(judge, answers):
@@ -72,6 +73,12 @@ def test_means_over_probabilities_of_the_right_answers(judge, checklist):
 def test_a_server_without_probabilities_gives_right_or_wrong(judge, checklist):
     pairs = [["How many?", "two"], ["Is it red?", "Yes"], ["Is it big?", "No"]]
     answering(judge, {"How many?": "2", "Is it red?": "Yes.", "Is it big?": "Yes"})
+    with pytest.raises(
+        RewardError, match=r"logprobs is set, and the server's answer has no log-probs .* at 0, or take"
+    ):
+        checklist()([sample(pairs)])
+    judge.texts.clear()
+    judge.requests.clear()
     ask = checklist(mean="arithmetic", logprobs=0)
     assert ask([sample(pairs), sample([["Is it red?", "Yes"]])]) == pytest.approx([2 / 3, 1])
     assert "logprobs" not in judge.requests[0].body
@@ -79,19 +86,22 @@ def test_a_server_without_probabilities_gives_right_or_wrong(judge, checklist):
 
 
 def test_what_cannot_be_scored(judge, checklist):
-    answering(judge, {"Is it red?": "Yes", "Is it odd?": ""})
-    red, odd = ["Is it red?", "Yes"], ["Is it odd?", "No"]
-    with pytest.warns(UserWarning, match="1 of 2 answers had no rating"):
-        found = checklist()(
-            [sample([red]), sample([]), sample([odd]), Sample(prompt=Prompt(text="x"), output=1, group=0)]
-        )
-    assert [math.isnan(score) for score in found] == [False, True, True, True]
+    answering(judge, {"Is it red?": "Yes", "Is it odd?": "", "Is it deep?": "<think>"})
+    red, odd, deep = ["Is it red?", "Yes"], ["Is it odd?", "No"], ["Is it deep?", "Yes"]
+    rows = [sample([red]), sample([]), sample([odd]), sample([deep])]
+    with pytest.warns(
+        UserWarning, match="2 of 3 answers had no answer, .* If the judge thinks first, raise max_tokens"
+    ):
+        found = checklist(logprobs=0)([*rows, Sample(prompt=Prompt(text="x"), output=1, group=0)])
+    assert [math.isnan(score) for score in found] == [False, True, True, True, True]
     assert unscorable(Prompt(text="x")) == "it has no questions in the column vqa_list"
     with pytest.raises(DataError, match=r'vqa_list: expected pairs such as \[\["Is there a cat\?", "Yes"\]\], got'):
         unscorable(Prompt(text="x", meta={"vqa_list": ["Is there a cat?"]}))
     with pytest.raises(UsageError, match="mean must be one of geometric, arithmetic, got 'harmonic'"):
         checklist(mean="harmonic")
-    with pytest.raises(RewardError, match=r"PIL.Image.Image as the output of row 0 \(reward 'vlm-judge'\), got str"):
+    with pytest.raises(
+        RewardError, match=r"as the output of row 0 \(reward 'vlm-checklist'\), got str"
+    ):
         checklist()([sample([red], "words")])
 
 
@@ -100,8 +110,7 @@ def test_what_cannot_be_scored(judge, checklist):
     [("Two", "two", 1), ("2", "two", 1), ("two", "2", 1), ("3", "two", 0), ("yes!", "Yes", 1), ("40", "forty", 0)],
 )
 def test_forms_of_an_answer(answer, right, wanted):
-    asked = Sample(prompt=Prompt(text="?", target=right), output=None, group=0)
-    assert probability({"choices": [{"message": {"content": answer}}]}, asked) == (wanted, answer)
+    assert probability({"choices": [{"message": {"content": answer}}]}, right, logprobs=False) == wanted
 
 
 def test_the_shipped_prompts_and_geneval2s_own_file(tmp_path: Path):
@@ -127,11 +136,11 @@ def test_the_command(judge, call: Call, tmp_path: Path):
     (tmp_path / "geneval2_data.jsonl").write_text(json.dumps(GENEVAL) + "\n")
     judge.script = [lambda request: "Yes"] * 1000
     words = ["evaluate", "glm-glyph", "--with", "checklist", "--json"]
-    where = [f"rewards.0.url={judge.url}", "rewards.0.model=eye", "rewards.0.mean=arithmetic"]
+    where = [f"rewards.0.url={judge.url}", "rewards.0.model=eye", "rewards.0.logprobs=0", "rewards.0.mean=arithmetic"]
     answer = json.loads(call(*words, *where, "--limit", 2).out)
     assert answer["before"]["soft-tifa"]["mean"] == pytest.approx((1 + 2 / 3) / 2)
     assert answer["scored_by"]["soft-tifa"] == (
-        f"{{use: vlm-checklist, mean: arithmetic, url: '{judge.url}', model: eye}}"
+        f"{{use: vlm-checklist, mean: arithmetic, url: '{judge.url}', model: eye, logprobs: 0}}"
     )
     answer = json.loads(call(*words, *where, "data={prompts: geneval2_data.jsonl}").out)
     assert answer["by"]["atom_count 7"]["before"]["soft-tifa"]["mean"] == 0.5

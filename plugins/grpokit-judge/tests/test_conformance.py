@@ -1,5 +1,6 @@
 """The rewards against grpokit's conformance checks, with a server that rates brightness."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -15,11 +16,21 @@ def bright(request):
     return "Yes" if light else "No"
 
 
-@pytest.mark.parametrize("name", ["vlm-judge", "vlm-checklist"])
+def brightest(request):
+    """The numbers of the pictures behind the one that was edited, from bright to dark."""
+    light = [ImageStat.Stat(picture.convert("L")).mean[0] for picture in request.pictures[1:]]
+    order = sorted(range(len(light)), key=light.__getitem__, reverse=True)
+    return json.dumps({"ranking": [i + 1 for i in order]})
+
+
+@pytest.mark.parametrize("name", ["vlm-judge", "vlm-checklist", "vlm-ranking"])
 def test_conformance(judge, name):
     params = {"url": judge.url, "model": "eye"}
     samples = example_samples({"image"})
+    if name == "vlm-ranking":
+        judge.script = [brightest] * 1000
     if name == "vlm-checklist":
+        params["logprobs"] = 0
         judge.script = [bright] * 1000
         samples = [replace(s, prompt=replace(s.prompt, meta={"vqa_list": [["Is it bright?", "Yes"]]})) for s in samples]
     results = list(
@@ -36,4 +47,4 @@ def test_conformance(judge, name):
     )
     assert len(results) >= 10
     assert [result for result in results if result.failed] == []
-    assert len(judge.requests) > 20
+    assert len(judge.requests) > (5 if name == "vlm-ranking" else 20)

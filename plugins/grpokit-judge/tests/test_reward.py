@@ -364,7 +364,10 @@ def test_max_cost_stops_before_more_is_spent(judge):
         ({"model": " "}, r"model is empty; expected the server's name of a model"),
         ({"extra": {"stream": True}}, r"extra has 'stream', which the judge sets by itself"),
         ({"api_key_env": "sk-pass@word"}, r"api_key_env is not the name of an environment variable"),
-        ({"template": "Rate it."}, r"expected a template with \{prompt\} or \{target\} in it, got 'Rate it\.'"),
+        (
+            {"template": "Rate it."},
+            r"expected a template with \{prompt\}, \{target\} or \{source\} in it",
+        ),
         ({"low": 5, "high": 5}, r"expected low below high, got 5 and 5"),
         ({"pattern": "("}, r"the pattern '\(' is no regular expression"),
         ({"pattern": "[0-9]"}, r"expected a pattern with one group, the number, .* with 0\."),
@@ -389,3 +392,90 @@ def test_fields_of_the_request_can_be_left_out_and_added(judge):
     assert {name: x for name, x in judge.requests[0].body.items() if name != "messages"} == {
         "model": "eye", "seed": 3, "max_completion_tokens": 9
     }  # fmt: skip
+
+
+def picture(seed):
+    return Image.effect_noise((16 + 8 * seed, 24), 80).convert("RGB")
+
+
+def test_a_judge_sees_the_sources_of_an_edit(judge):
+    """The result, then what it was made from, then the target; by default also, where a prompt brings pictures."""
+    result, first, second, target = (picture(seed) for seed in range(4))
+    edit = Sample(prompt=Prompt(text="add snow", images=[first, second], target=target), output=result, group=0)
+    reward(judge, template="{prompt}: {source} -> {target}")([edit])
+    assert judge.requests[0].text == "add snow: the second and third pictures -> the fourth picture"
+    sent = [each.tobytes() for each in judge.requests[0].pictures]
+    assert sent == [each.tobytes() for each in (result, first, second, target)]
+    one = Sample(prompt=Prompt(text="add snow", images=[first]), output=result, group=0)
+    plain = Sample(prompt=Prompt(text="add snow"), output=result, group=0)
+    for asked in (one, plain):
+        reward(judge)([asked])
+    edits, texts = judge.requests[1:]
+    assert "made from the second picture" in edits.text
+    assert "Instruction: add snow\n" in edits.text
+    assert [len(request.pictures) for request in (edits, texts)] == [2, 1]
+    assert math.isnan(reward(judge, template="{source}")([plain])[0])
+    assert len(judge.requests) == 3
+
+
+def thinking(*tokens, cut=False):
+    """An answer in these tokens; one with a mapping has probabilities of what might stand in its place."""
+    content = []
+    for token in tokens:
+        chances = token if isinstance(token, dict) else {token: 1.0}
+        top = [{"token": each, "logprob": math.log(chance)} for each, chance in chances.items()]
+        content.append({"token": next(iter(chances)), "top_logprobs": top})
+    words = "".join(each["token"] for each in content)
+    reason = "length" if cut else "stop"
+    choice = {"message": {"content": words}, "logprobs": {"content": content}, "finish_reason": reason}
+    return (200, {}, json.dumps({"choices": [choice]}))
+
+
+def test_the_expected_rating_by_log_probs(judge):
+    """Of 4, 5 and 3 with .5, .3 and .1, by hand: (2 + 1.5 + .3) / .9, on a scale from 1 to 5. No other tokens count."""
+    chances = {"4": 0.5, " 5": 0.3, "3": 0.1, "9": 0.05, "good": 0.05}
+    expected = ((0.5 * 4 + 0.3 * 5 + 0.1 * 3) / 0.9 - 1) / 4
+    eye = reward(judge, logprobs=20, low=1, high=5, concurrency=1)
+    before = ("<think>", '{"rating": ', {"1": 1.0}, "}", "</think>", '{"rating"', ":", " ")
+    for answer in (
+        thinking('{"rating": ', chances, "}"),
+        thinking(*before, chances, "}"),
+        thinking('{"rating": "', chances, '"}'),
+    ):
+        judge.script = [answer]
+        assert eye([sample()]) == pytest.approx([expected])
+    body = judge.requests[0].body
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 20)
+    assert "a whole number from 1 (bad) to 5 (perfect)" in judge.requests[0].text
+    judge.script = [thinking("Score: ", chances, ".")]
+    assert reward(judge, logprobs=5, low=0, high=5, pattern=r"Score: (\d)")([sample()]) == pytest.approx(
+        [(0.5 * 4 + 0.3 * 5 + 0.1 * 3) / 0.9 / 5]
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        thinking('{"rating": ', {"4": 1.0}, cut=True),
+        thinking("<think>", '{"rating": ', {"4": 1.0}, "}"),
+        thinking('{"rating": ', {"4": 0.5, "1": 0.5}, "2", "}"),
+        thinking('{"rating": ', {"4": 0.5, "1": 0.5}, ".", "5", "}"),
+        thinking("four"),
+    ],
+    ids=["cut", "an open thought", "two digits", "a fraction", "no rating"],
+)
+def test_an_expected_rating_needs_a_rating(judge, answer):
+    judge.script = [answer]
+    with pytest.warns(UserWarning, match="1 of 1 answer had no rating from 1 to 5"):
+        assert math.isnan(reward(judge, logprobs=20, low=1, high=5)([sample()])[0])
+
+
+def test_a_judge_without_log_probs_stops_the_run(judge):
+    with pytest.raises(
+        RewardError, match=r"logprobs is set, and the server's answer has no log-probs .* Leave logprobs at 0, or take"
+    ):
+        reward(judge, logprobs=20, low=1, high=5)([sample()])
+    with pytest.raises(
+        UsageError, match="logprobs needs ratings of one digit, such as low: 1 and high: 5; got 0 to 10"
+    ):
+        reward(judge, logprobs=20)

@@ -1,4 +1,4 @@
-"""Announces two rewards and an evaluation, which ask a judge; they need no package beyond grpokit's own."""
+"""Announces three rewards and an evaluation, which ask a judge; they need no package beyond grpokit's own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ from grpokit import EvaluationSpec, RewardSpec, hookimpl
 
 @hookimpl
 def grpokit_rewards() -> Iterator[RewardSpec]:
-    """Yield both rewards."""
+    """Yield the rewards."""
     yield RewardSpec(
         name="vlm-judge",
         factory="grpokit_judge.reward:VLMJudge",
         summary="the rating that a vision-language model behind an OpenAI-compatible URL gives the picture",
         accepts={"image"},
         range=(0.0, 1.0),
+    )
+    yield RewardSpec(
+        name="vlm-ranking",
+        factory="grpokit_judge.ranking:VLMRanking",
+        summary="the picture's rank in its group, by such a model that sees all of them",
+        accepts={"image"},
+        range=(0.0, 1.0),
+        per_sample=False,
     )
     yield RewardSpec(
         name="vlm-checklist",

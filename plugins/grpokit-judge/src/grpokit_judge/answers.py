@@ -1,0 +1,159 @@
+"""What a judge's answer says: its words, the rating or the ranking in them, and how probable other words were."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+from grpokit import RewardError, UsageError
+from grpokit.builtin.numerals import number
+
+_THINKS, _HAS_THOUGHT = (re.compile(rf"<{slash}think(?:ing)?>", re.IGNORECASE) for slash in ("", "/"))
+_OUT_OF = re.compile(r"/|out of", re.IGNORECASE)
+
+
+def words(answer: Mapping[str, Any]) -> tuple[str, bool]:
+    """The text of an answer, and whether it was cut at its end; empty where a server leaves it out."""
+    try:
+        choice = answer["choices"][0]
+        words = choice["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        return "", False
+    if isinstance(words, list):  # in parts
+        words = "".join(str(part.get("text", "")) for part in words if isinstance(part, dict))
+    return words if isinstance(words, str) else "", choice.get("finish_reason") == "length"
+
+
+def after_thoughts(text: str) -> tuple[str, int]:
+    """What stands behind the last thought, up to one that is not finished; and where in the text it begins."""
+    behind = _HAS_THOUGHT.split(text)[-1]
+    return _THINKS.split(behind)[0], len(text) - len(behind)
+
+
+def likeliest(answer: Mapping[str, Any], place: int) -> dict[str, float]:
+    """The likeliest tokens with their probabilities, where the text of an answer has its character `place`.
+
+    Raises:
+        RewardError: the server gives no log-probs.
+    """
+    try:
+        tokens = answer["choices"][0]["logprobs"]["content"]
+        whole = "".join(token["token"] for token in tokens)
+        place += max(0, whole.rfind(words(answer)[0]))  # some servers count the tokens of thoughts, too
+        for token in tokens:
+            place -= len(token["token"])
+            if place < 0:
+                return {each["token"]: math.exp(each["logprob"]) for each in token["top_logprobs"]}
+    except (KeyError, IndexError, TypeError):
+        raise RewardError(
+            "vlm-judge: logprobs is set, and the server's answer has no log-probs of its tokens "
+            "(choices[0].logprobs.content[].top_logprobs). Leave logprobs at 0, or take a server that gives them."
+        ) from None
+    return {}
+
+
+class Ratings:
+    """Reads ratings: what `pattern` finds where it is given, else the JSON object with `key`; the last one counts.
+
+    A judge that reasons first may name other numbers on its way, so that the last one is its rating; what it thinks
+    between `<think>` and `</think>`, or has not finished to think, is none.
+
+    Args:
+        key: of the JSON object.
+        pattern: a regular expression whose only group is the number.
+        low: the lowest rating.
+        high: the highest one: a number out of another one, such as "4/5" where it is 10, is no rating.
+
+    Raises:
+        UsageError: the pattern is no regular expression with one group.
+    """
+
+    def __init__(self, *, key: str, pattern: str | None, low: float, high: float) -> None:
+        self.key, self.low, self.high = key, low, high
+        self.pattern = None if pattern is None else _compiled(pattern)
+
+    def rating(self, text: str) -> Fraction | None:
+        """The rating in the words of an answer as it stands there; None if none in the range is there."""
+        conclusion, _ = after_thoughts(text)
+        if self.pattern is None:
+            named = [each[self.key] for each in objects(conclusion) if self.key in each]
+        else:
+            named = [match[1] for match in self.pattern.finditer(conclusion)]
+        rating = _number(named[-1], self.high) if named else None
+        return rating if rating is not None and self.low <= rating <= self.high else None
+
+    def expected(self, answer: Mapping[str, Any]) -> float | None:
+        """The mean of the ratings that the judge might have given instead, by the log-probs of their tokens.
+
+        It is sum p(r) r / sum p(r) over the likeliest tokens where the rating stands that are whole numbers in the
+        range. None where the rating itself is none.
+
+        Raises:
+            RewardError: the server gives no log-probs.
+        """
+        text, _ = words(answer)
+        conclusion, begin = after_thoughts(text)
+        pattern = self.pattern or re.compile(rf'"{re.escape(self.key)}"\s*:\s*"?(-?[0-9.]+)')
+        last = next(reversed(list(pattern.finditer(conclusion))), None)
+        tokens = likeliest(answer, begin + (0 if last is None else last.start(1)))
+        rating = self.rating(text)
+        if last is None or rating is None or rating != number(last[1]) or rating.denominator > 1:
+            return None
+        chances: dict[int, float] = {}
+        for token, chance in tokens.items():
+            plain = re.sub(r"\W", "", token)
+            if len(plain) == 1 and plain.isdecimal() and self.low <= int(plain) <= self.high:
+                chances[int(plain)] = chances.get(int(plain), 0.0) + chance
+        total = math.fsum(chances.values())
+        return math.fsum(each * chance for each, chance in chances.items()) / total if total else None
+
+
+def ranking(text: str, count: int) -> list[int] | None:
+    """The order of `count` pictures in the words of an answer: their numbers from 1, the best first; None if none.
+
+    >>> ranking('The second is sharper. {"ranking": [2, 1]}', 2), ranking('{"ranking": [2, 2]}', 2)
+    ([2, 1], None)
+    """
+    orders = [each["ranking"] for each in objects(after_thoughts(text)[0]) if "ranking" in each]
+    order = orders[-1] if orders else None
+    whole = isinstance(order, list) and all(type(each) is int for each in order)
+    return order if whole and sorted(order) == list(range(1, count + 1)) else None
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"vlm-judge: the pattern {pattern!r} is no regular expression: {error}.") from error
+    if compiled.groups != 1:
+        raise UsageError(
+            f"vlm-judge: expected a pattern with one group, the number, such as 'Score: ([0-9.]+)'; got {pattern!r} "
+            f"with {compiled.groups}."
+        )
+    return compiled
+
+
+def _number(value: Any, high: float) -> Fraction | None:
+    """A number, also as text or with the highest rating, such as "7/10"; None for anything else, such as true."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    rating, *highest = map(number, _OUT_OF.split(str(value)))
+    return rating if highest in ([], [high]) else None
+
+
+def objects(answer: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a text, in their order; those inside another count as part of it."""
+    answer = answer[-100_000:]  # each bracket may cost a try, and the rating is at the end
+    decoder, start = json.JSONDecoder(), answer.find("{")
+    while start >= 0:
+        try:
+            found, end = decoder.raw_decode(answer, start)
+        except (ValueError, RecursionError):
+            end = start + 1
+        else:
+            yield found
+        start = answer.find("{", end)
