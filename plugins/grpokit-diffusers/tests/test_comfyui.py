@@ -3,7 +3,7 @@
 The layers are those of `model_lora_keys_unet` in its comfy/lora.py, which takes them with "transformer." in front: from
 `mmdit_to_diffusers`, `flux_to_diffusers` and `z_image_to_diffusers` in comfy/utils.py, and for Qwen-Image from its own
 model, comfy/ldm/qwen_image/model.py. The ends are those of `LoRAAdapter.load` in comfy/weight_adapter/lora.py. These
-files are of ComfyUI's commits 17358c8f73b5, 09708eae709a, 01f4512bf804 and 6f98b150e065.
+files are of ComfyUI's commits 17358c8f73b5, 09708eae709a, 01f4512bf804, 6f98b150e065 and b3be02d6e766.
 """
 
 from __future__ import annotations
@@ -27,10 +27,16 @@ FLUX = (
     rf"{MMDIT}|single_transformer_blocks.\d+.(attn.to_[qkv]|proj_mlp|proj_out|norm.linear)|{TIME}|{TEXT}|"
     "time_text_embed.guidance_embedder.linear_[12]|x_embedder|context_embedder|norm_out.linear|proj_out"
 )
+FLUX2 = (
+    rf"transformer_blocks.\d+.(attn.({QKV})|(ff|ff_context).linear_(in|out))|"
+    r"single_transformer_blocks.\d+.attn.(to_qkv_mlp_proj|to_out)|x_embedder|context_embedder|norm_out.linear|proj_out"
+)
 LAYERS = {
     "tiny-sd3": f"{MMDIT}|{TIME}|{TEXT}|context_embedder|norm_out.linear|proj_out",
     "tiny-flux": FLUX,
     "tiny-flux-kontext": FLUX,
+    "tiny-flux2": FLUX2,
+    "tiny-flux2-klein": FLUX2,
     "tiny-qwen-image": (
         rf"transformer_blocks.\d+.(attn.({QKV})|(img_mlp|txt_mlp).({FEED})|(img_mod|txt_mod).1)|{TIME}|"
         "img_in|txt_in|norm_out.linear|proj_out"
@@ -41,6 +47,8 @@ LAYERS = {
         "all_final_layer.2-1.(linear|adaLN_modulation.1)|all_x_embedder.2-1|cap_embedder.1|t_embedder.mlp.[02]"
     ),
 }
+SHARED = r"(time_guidance_embed|(double|single)_stream_modulation)"
+"""FLUX.2's layers outside of its blocks that ComfyUI has no names for; "all-linear" alone changes them."""
 
 
 def test_all_families_are_known() -> None:
@@ -59,7 +67,9 @@ def test_names_and_scale(model: str, targets: str | None, tmp_path: Path) -> Non
     policy.export(tmp_path)
     tensors = load_file(tmp_path / "pytorch_lora_weights.safetensors")
     known = re.compile(rf"transformer\.({LAYERS[model]})\.lora_[AB]\.weight")
-    assert [name for name in tensors if not known.fullmatch(name)] == []
+    unknown = [name for name in tensors if not known.fullmatch(name)]
+    shared = re.compile(rf"transformer\.{SHARED}")
+    assert [name for name in unknown if not (targets and "flux2" in model and shared.match(name))] == []
     for name, module in policy.model.base_model.model.named_modules():
         if f"transformer.{name}.lora_A.weight" in tensors:
             added = tensors[f"transformer.{name}.lora_B.weight"] @ tensors[f"transformer.{name}.lora_A.weight"]

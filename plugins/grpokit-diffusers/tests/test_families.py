@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny_edits import SOURCES, noise, prompts_of
 
-from grpokit import Prompt, UsageError
+from grpokit import Prompt, UsageError, registry
 from grpokit.sampling import derive_seeds
-from grpokit_diffusers.policy import DiffusersFlow
+from grpokit_diffusers.policy import DiffusersFlow, bare
 from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
 
 
@@ -28,60 +30,115 @@ def pictures(policy: DiffusersFlow, prompts: list[Prompt]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("sides", "size", "expected"),
+    ("model", "sides", "size", "expected"),
     [
-        ((20, 40), (1024, 1024), (1456, 720)),  # of shape 0.5: 720 / 1456 is nearest
-        ((300, 200), (1024, 1024), (832, 1248)),
-        ((20, 40), (512, 512), (728, 360)),
-        ((100, 100), (32, 48), (36, 36)),  # 39.2, down to a multiple of 4
+        ("tiny-flux-kontext", (20, 40), (1024, 1024), (720, 1456)),  # of shape 0.5: 720 / 1456 is nearest
+        ("tiny-flux-kontext", (300, 200), (1024, 1024), (1248, 832)),
+        ("tiny-flux-kontext", (20, 40), (512, 512), (360, 728)),
+        ("tiny-flux-kontext", (100, 100), (32, 48), (36, 36)),  # 39.2, down to a multiple of 4
+        ("tiny-flux2-klein", (300, 203), (1024, 1024), (300, 200)),
+        ("tiny-flux2-klein", (3000, 2000), (1024, 1024), (1252, 836)),  # 1254.1 x 836.1
+        ("tiny-flux2-klein", (3000, 2000), (2048, 2048), (1252, 836)),
+        ("tiny-flux2-klein", (3000, 2000), (512, 512), (624, 416)),  # 627.1 x 418.0
     ],
 )
-def test_the_size_of_a_source(sides: tuple[int, int], size: tuple[int, int], expected: tuple[int, int]) -> None:
-    family: Any = build("tiny-flux-kontext").family
-    assert family.source_size(Image.new("RGB", sides), size) == expected
+def test_the_size_of_a_source(
+    model: str, sides: tuple[int, int], size: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    family: Any = build(model).family
+    assert family.prepared(Image.new("RGB", sides), size).size == expected
 
 
-def test_a_source_is_seen_and_belongs_to_its_prompt() -> None:
-    """Another source gives another picture, no source too, and the other prompt of the batch keeps its own."""
-    policy = build("tiny-flux-kontext")
-    red, blue = (Prompt(text="brighter", image=Image.new("RGB", (64, 64), color)) for color in ("red", "blue"))
-    none = Prompt(text="brighter")
-    first, second, third = (pictures(policy, [prompt, red]) for prompt in (red, blue, none))
-    assert (first[:2] != second[:2]).any()
-    assert (first[:2] != third[:2]).any()
-    assert (first[2:] == second[2:]).all()
-    assert (first[2:] == third[2:]).all()
+@pytest.mark.parametrize("model", SOURCES)
+def test_sources_are_seen_as_the_stock_pipeline_sees_them(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a result of its own size, to the bit: one that it makes smaller, and one that it may make larger."""
+    policy = build(model)
+    family: Any = policy.family
+    pictures = [noise(1500, 901), noise(300, 211)][: SOURCES[model]]
+    seen: list[torch.Tensor] = []
+    encode = family.pipeline.vae.encode
+    monkeypatch.setattr(family.pipeline.vae, "encode", lambda x: seen.append(x) or encode(x))
+    for picture in pictures:
+        family.source(picture, (1024, 1024))
+    monkeypatch.setattr(family.pipeline.scheduler, "set_timesteps", lambda sigmas, **_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        policy.pipeline(prompt="cat", image=pictures, num_inference_steps=1)
+    assert len(seen) == 2 * len(pictures)
+    assert all(torch.equal(x, y) for x, y in zip(seen, seen[len(pictures) :], strict=False))
 
 
-def test_a_source_is_looked_at_for_each_size() -> None:
+@pytest.mark.parametrize("model", SOURCES)
+def test_a_source_is_seen_and_belongs_to_its_prompt(model: str) -> None:
+    """Another source gives another picture, one more or none too, and the other prompt of the batch keeps its own."""
+    policy = build(model)
+    first, second = noise(64, 64), noise(65, 64)
+    images = [[first], [second], [first, second], [second, first]] if SOURCES[model] > 1 else [[first], [second]]
+    images += [] if policy.family.needs_source else [[]]
+    other = Prompt(text="brighter", images=[second])
+    found = [pictures(policy, [Prompt(text="brighter", images=each), other]) for each in images]
+    assert all((x[:2] != y[:2]).any() for x, y in itertools.combinations(found, 2))
+    assert all((x[2:] == found[0][2:]).all() for x in found)
+
+
+@pytest.mark.parametrize("model", SOURCES)
+def test_a_source_is_looked_at_for_each_size(model: str) -> None:
     """A policy that has trained at one size evaluates at another as a new one does."""
-    prompts = [Prompt(text="brighter", image=Image.effect_noise((64, 64), 90).convert("RGB"))]
-    used, new = (build("tiny-flux-kontext", eval_size=(64, 64)) for _ in range(2))
+    prompts = [Prompt(text="brighter", image=noise(64, 64))]
+    used, new = (build(model, eval_size=(64, 64)) for _ in range(2))
     used.rollout(prompts, 2, seeds=derive_seeds(0, stream="train", step=0, prompts=1, group_size=2))
     assert (pictures(used, prompts) == pictures(new, prompts)).all()
 
 
+def test_what_does_not_fit_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text that was not needed for longest goes first."""
+    policy = build("tiny-flux2-klein")
+    made: list[str] = []
+    encode = policy.pipeline.encode_prompt
+    monkeypatch.setattr(policy.pipeline, "encode_prompt", lambda text, **_: made.append(text) or encode(text))
+    monkeypatch.setattr("grpokit_diffusers.family.KEPT", 2 * 512 * 24 * 4)
+    for text in ("a", "b", "a", "c", "a", "b"):
+        policy.family.kept(policy.family.encoded, text)
+    assert made == ["a", "b", "c", "b"]
+
+
 @pytest.mark.parametrize("model", PIPELINES)
-def test_too_many_pictures_are_refused(model: str) -> None:
-    picture = Image.new("RGB", (8, 8))
-    policy = build(model)
-    one = [Prompt(text="a cat", images=(picture,))]
-    if model == "tiny-flux-kontext":
-        policy.check(one)
-    else:
-        with pytest.raises(UsageError, match=r"'a cat' has 1 source picture, and .*Pipeline reads only text"):
-            policy.check(one)
-    with pytest.raises(UsageError, match=r"brings 2|has 2 source pictures"):
-        policy.check([Prompt(text="a cat", images=(picture, picture))])
+def test_how_many_pictures_a_prompt_may_bring(model: str) -> None:
+    policy, most = build(model), SOURCES.get(model, 0)
+    policy.check(prompts_of(model))
+    many = Prompt(text="a cat", images=[noise(64, 64)] * (most + 1))
+    says = "1 source picture, and .*Pipeline reads only text"
+    if most:
+        says = rf"Pipeline reads at most {most} pictures? with a prompt; 'a cat' brings {most + 1}\."
+    with pytest.raises(UsageError, match=says):
+        policy.check([many])
+
+
+@pytest.mark.parametrize(("sides", "says"), [((63, 90), "too small: 63×90"), ((64, 520), "too extreme")])
+def test_sources_that_flux2_refuses(sides: tuple[int, int], says: str) -> None:
+    with pytest.raises(UsageError, match=f"source picture of 'a cat' cannot be used: .*{says}"):
+        build("tiny-flux2-klein").check([Prompt(text="a cat", image=noise(*sides))])
+
+
+@pytest.mark.parametrize("distilled", [False, True])
+def test_a_distilled_model_has_no_guidance(distilled: bool, tmp_path: Path) -> None:
+    """A second pass is neither taken nor planned."""
+    pipeline = tiny_pipeline("tiny-flux2-klein")
+    pipeline.register_to_config(is_distilled=distilled)
+    pipeline.save_pretrained(tmp_path)
+    plain, guided = (build(str(tmp_path), eval_guidance=guidance) for guidance in (1.0, 4.0))
+    assert (pictures(plain, prompts_of("")) == pictures(guided, prompts_of(""))).all() == distilled
+    family = bare(registry.parameters("policy", "diffusers-flow", {"model": str(tmp_path)}))
+    assert (family is not None and family.negative is None) == distilled
 
 
 @pytest.mark.parametrize("model", PIPELINES)
 def test_tokens_of_the_pipelines_own_are_refused(model: str) -> None:
     policy = build(model)
-    policy.check([Prompt(text="a < b, \U0001f600 <unknown>")])  # T5's tokenizer has no such letter
-    end = policy.family.pipeline.tokenizer.all_special_tokens[0]  # type: ignore[attr-defined]
+    policy.check(prompts_of(model, ["a < b, \U0001f600 <unknown>"]))  # T5's tokenizer has no such letter
+    tokenizer = policy.family.pipeline.tokenizer  # type: ignore[attr-defined]
+    end = getattr(tokenizer, "tokenizer", tokenizer).all_special_tokens[0]
     with pytest.raises(UsageError, match=f"has '{re.escape(end)}' in its text, which is a token of the model's own"):
-        policy.check([Prompt(text=f"a cat {end} a dog")])
+        policy.check(prompts_of(model, [f"a cat {end} a dog"]))
 
 
 def test_packing_and_unpacking() -> None:
@@ -115,7 +172,7 @@ def test_a_pipeline_from_a_folder_and_its_adapter(model: str, tmp_path: Path) ->
     """
     pipeline = tiny_pipeline(model)
     pipeline.save_pretrained(tmp_path / "model")
-    prompts = [Prompt(text="a cat")]
+    prompts = prompts_of(model, ["a cat"])
     policy, again = build(pipeline), build(str(tmp_path / "model"))
     before = pictures(policy, prompts)
     assert np.abs(pictures(again, prompts) - before).max() <= 1
@@ -139,7 +196,7 @@ def test_full_training_has_no_adapter_and_a_frozen_reference() -> None:
 @pytest.mark.parametrize("model", PIPELINES)
 def test_a_stock_pipeline_has_what_was_exported(model: str, merge: bool, tmp_path: Path) -> None:
     """Its own loader adds the adapter, or the whole pipeline is read; both draw what the policy draws."""
-    policy, prompts = build(model), [Prompt(text="cat"), Prompt(text="two dogs")]
+    policy, prompts = build(model), prompts_of(model)
     plain = pictures(policy, prompts)
     with torch.no_grad():
         for name, p in policy.model.named_parameters():

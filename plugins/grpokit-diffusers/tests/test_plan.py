@@ -30,11 +30,14 @@ WIDTH, TEXT, SIZE = 128, 32, (64, 64)
 HEADS = {"num_attention_heads": 4, "attention_head_dim": 32}
 SD3 = {**HEADS, "caption_projection_dim": WIDTH, "qk_norm": "rms_norm"}
 FLUX = {**HEADS, "axes_dims_rope": (8, 8, 16)}
+FLUX2 = {**HEADS, "axes_dims_rope": (8, 8, 8, 8)}
 LAYERS: list[tuple[str, str, dict[str, Any], str]] = [  # its pipeline, with which settings, and which one counts them
     ("JointTransformerBlock", "tiny-sd3", SD3, "num_layers"),
     ("JointTransformerBlock x 2", "tiny-sd3", {**SD3, "dual_attention_layers": (0, 1, 2, 3)}, "num_layers"),
     ("FluxTransformerBlock", "tiny-flux", FLUX, "num_layers"),
     ("FluxSingleTransformerBlock", "tiny-flux", FLUX, "num_single_layers"),
+    ("Flux2TransformerBlock", "tiny-flux2", FLUX2, "num_layers"),
+    ("Flux2SingleTransformerBlock", "tiny-flux2", FLUX2, "num_single_layers"),
     ("QwenImageTransformerBlock", "tiny-qwen-image", {**HEADS, "axes_dims_rope": (16, 8, 8)}, "num_layers"),
     (
         "ZImageTransformerBlock",
@@ -72,7 +75,8 @@ def velocity(own: PipelineFamily) -> None:
     """One pass for a picture and a text of 32 tokens."""
     dtype, config = own.transformer.dtype, own.transformer.config
     rows = () if type(own).__name__ == "ZImage" else (1,)
-    told: tuple[torch.Tensor, ...] = (torch.ones(*rows, TEXT, 32, dtype=dtype),)
+    width = config.get("joint_attention_dim", 32)
+    told: tuple[torch.Tensor, ...] = (torch.ones(*rows, TEXT, width, dtype=dtype),)
     if "pooled_projection_dim" in config:
         told = (*told, torch.ones(1, config.pooled_projection_dim, dtype=dtype))
     condition = Told(text=told, negative=told, size=SIZE)

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_edits import prompts_of
 
-from grpokit import Prompt, Rollout, UsageError
+from grpokit import Rollout, UsageError
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
 from grpokit_hf.models.quantized import quantise
 
-PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign')]
+PROMPTS = prompts_of("tiny-sd3")
 BITS = ("4bit", "8bit")
 OF_WEIGHTS = {"ratio-is-one", "batch-size", "slices", "gaussian", "gradient", "reference", "save-load"}
 
@@ -27,9 +28,9 @@ def build(model: Any = "tiny-sd3", quantization: Any = None, **options: Any) -> 
     return DiffusersFlow(model, quantization=quantization, **defaults | options)
 
 
-def drawn(policy: DiffusersFlow) -> Rollout:
+def drawn(policy: DiffusersFlow, model: str = "tiny-sd3") -> Rollout:
     seeds = derive_seeds(1, stream="train", step=0, prompts=len(PROMPTS), group_size=2)
-    return policy.rollout(PROMPTS, 2, seeds=seeds)
+    return policy.rollout(prompts_of(model), 2, seeds=seeds)
 
 
 def trained(quantization: str) -> DiffusersFlow:
@@ -62,7 +63,7 @@ def test_ratios_are_one_in_every_family(model: str, quantization: str) -> None:
     """Log-probs right after a rollout are the rollout's, also those of a row alone."""
     policy = build(model, quantization)
     assert any(not p.is_floating_point() for p in policy.model.parameters())
-    rollout = drawn(policy)
+    rollout = drawn(policy, model)
     again = policy.logprobs(rollout, slice(0, 4)).logprobs.detach()
     assert float((again - rollout.old.logprobs).abs().max()) < 1e-5
     one = policy.logprobs(rollout.select(torch.tensor([3])), slice(0, 4)).logprobs.detach()

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import save_file
+from tiny_edits import noise, prompts_of
 
 from grpokit import Prompt, UsageError, registry
 from grpokit_diffusers.policy import DiffusersFlow, reader
 from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
 from grpokit_hf.diffusion.flow_policy import FlowPolicy
-
-PICTURE = Image.new("RGB", (8, 8))
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +36,9 @@ def read(model: Path | str, **options: Any) -> Any:
 @pytest.mark.parametrize("name", PIPELINES)
 def test_prompts(name: str, folders: dict[str, Path]) -> None:
     for own in (read(folders[name]), read(name)):
-        own.check([Prompt(text="cat")])
+        own.check(prompts_of(name))
         with pytest.raises(UsageError, match=r"a pipeline for edits, such as FLUX|Leave the others out"):
-            own.check([Prompt(text="cat", images=(PICTURE,) * 2)])
+            own.check([Prompt(text="cat", images=[noise(64, 64)] * 7)])
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -77,7 +75,7 @@ def test_an_adapter_is_compared_by_its_shapes(folders: dict[str, Path], tmp_path
 def test_a_pipeline_that_cannot_be_built_without_weights_is_left_to_the_policy(tmp_path: Path) -> None:
     tiny_pipeline("tiny-sd3").save_pretrained(tmp_path)
     (tmp_path / "vae" / "config.json").unlink()
-    read(tmp_path).check([Prompt(text="cat", images=(PICTURE,))])
+    read(tmp_path).check([Prompt(text="cat", image=noise(8, 8))])
     with pytest.raises(UsageError, match=r"cannot be loaded: Error no file named config\.json"):
         DiffusersFlow(str(tmp_path))
 

@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_edits import prompts_of
 from torch import Tensor
 
-from grpokit import Prompt, UsageError
+from grpokit import UsageError
 from grpokit.sampling import derive_seeds
 from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
 
 SEEDS = derive_seeds(1, stream="train", step=0, prompts=1, group_size=2)
-PROMPTS = [Prompt(text="cat")]
 
 
 def build(model: Any, **options: Any) -> DiffusersFlow:
     return DiffusersFlow(model, **{"size": (32, 32), "steps": 2, "eval_steps": 2} | options)
 
 
-def pictures(policy: DiffusersFlow) -> np.ndarray:
-    samples = policy.rollout(PROMPTS, 2, seeds=SEEDS, evaluate=True).samples
+def pictures(policy: DiffusersFlow, model: str = "tiny-sd3") -> np.ndarray:
+    samples = policy.rollout(prompts_of(model, ["cat"]), 2, seeds=SEEDS, evaluate=True).samples
     return np.stack([np.asarray(sample.output, dtype=int) for sample in samples])
 
 
@@ -37,7 +37,7 @@ def exported(folder: Path, model: str = "tiny-sd3", **lora: Any) -> np.ndarray:
             if "lora_B" in name:
                 p.add_(0.3)
     policy.export(folder)
-    return pictures(policy)
+    return pictures(policy, model)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_an_exported_adapter_trains_on(model: str, lora: dict[str, Any], tmp_pat
     """It draws its pictures, only it trains, the reference is where it began, and a second export equals the first."""
     trained = exported(tmp_path, model, **lora)
     policy = build(model, lora={"adapter": tmp_path})
-    assert np.abs(pictures(policy) - trained).max() <= 1
-    assert np.abs(pictures(build(model)) - trained).max() > 1
+    assert np.abs(pictures(policy, model) - trained).max() <= 1
+    assert np.abs(pictures(build(model), model) - trained).max() > 1
     parameters = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
     first = load_file(tmp_path / "pytorch_lora_weights.safetensors")
     assert len(parameters) == len(first)
     assert all(p.dtype == torch.float32 for p in parameters.values())
-    rollout = policy.rollout(PROMPTS, 2, seeds=SEEDS)
+    rollout = policy.rollout(prompts_of(model, ["cat"]), 2, seeds=SEEDS)
     with policy.reference():
         assert torch.equal(policy.logprobs(rollout, slice(0, 2)).logprobs, rollout.old.logprobs)
     policy.logprobs(rollout, slice(0, 2)).logprobs.sum().backward()

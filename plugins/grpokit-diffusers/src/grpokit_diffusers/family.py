@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,13 +22,15 @@ from torch import Tensor
 
 from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
-from grpokit.errors import shown
+from grpokit.errors import counted, shown
+from grpokit.images import to_rgb
 from grpokit_hf.diffusion.family import Family, Schedule, Size
 from grpokit_hf.diffusion.latents import painted
 from grpokit_hf.diffusion.trained_lora import LoraFile
 from grpokit_hf.tokens.reserved import OwnTokens
 
 PIXELS_PER_PASS = 2**18  # of the autoencoder: more at a time take more memory, and little less time
+KEPT = 2**32  # bytes of texts and pictures in the CPU's memory: 1,024 texts of FLUX.1
 Text = tuple[Tensor, ...]
 
 
@@ -40,13 +42,13 @@ class Told:
         text: what `encoded` makes of the prompt.
         negative: the same of the text that guidance leads away from; empty where there is none.
         size: height and width of the picture in pixels.
-        source: what is seen of a picture to edit.
+        sources: tokens [1, rows, columns, 4 C] of each picture that the prompt brings.
     """
 
     text: Text
     negative: Text
     size: Size
-    source: Any = None
+    sources: Sequence[Tensor] = ()
 
 
 class PipelineFamily(Family):
@@ -61,6 +63,7 @@ class PipelineFamily(Family):
         eval_guidance: of evaluation, likewise: the pipeline's own.
         negative: the text that guidance leads away from; None where guidance is a number that the transformer reads.
         sources: how many pictures a prompt may bring.
+        needs_source: whether it must bring one.
         optional: parts that a pipeline of this family can do without.
         text_tokens: of every text that the transformer reads; None where these are as many as the text has.
         max_shift: what diffusers takes for a scheduler's `max_shift` that its configuration does not name.
@@ -68,8 +71,9 @@ class PipelineFamily(Family):
 
     guidance: ClassVar[float] = 1.0
     eval_guidance: ClassVar[float]
-    negative: ClassVar[str | None] = ""
+    negative: str | None = ""
     sources: ClassVar[int] = 0
+    needs_source: ClassVar[bool] = False
     optional: ClassVar[Sequence[str]] = ()
     text_tokens: ClassVar[int | None] = None
     max_shift: ClassVar[float] = 1.15
@@ -78,7 +82,7 @@ class PipelineFamily(Family):
         self.pipeline = pipeline
         self.transformer = pipeline.transformer
         self.multiple = 2 * pipeline.vae_scale_factor  # a token of the transformer is 2 x 2 numbers of each channel
-        self._texts = lru_cache(maxsize=1024)(self._read)
+        self._kept: dict[Any, tuple[Any, Text]] = {}
 
     @property
     def device(self) -> torch.device:
@@ -87,24 +91,30 @@ class PipelineFamily(Family):
         return device
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse prompts with tokens of the pipeline's own, or with pictures that it does not look at."""
+        """Refuse prompts with tokens of the pipeline's own, with too many pictures, or without one to edit."""
         name = type(self.pipeline).__name__
         if not self.sources:
-            refuse_pictures(prompts, name, otherwise="For edits take a pipeline for edits, such as FLUX.1 Kontext.")
+            refuse_pictures(prompts, name, otherwise="For edits take a pipeline for edits, such as FLUX.2 [klein].")
         for prompt in prompts:
             for own in self._own:
                 own.refuse(prompt.text)
             if len(prompt.images) > self.sources > 0:
                 raise UsageError(
-                    f"{name} reads one picture with a prompt; {shown(prompt.text)} brings {len(prompt.images)}. Leave "
-                    "the others out."
+                    f"{name} reads at most {counted(self.sources, 'picture')} with a prompt; {shown(prompt.text)} "
+                    f"brings {len(prompt.images)}. Leave the others out."
+                )
+            if self.needs_source and not prompt.images:
+                raise UsageError(
+                    f"{name} edits a picture, and {shown(prompt.text)} brings none. Name the column of the source "
+                    "pictures, as in data.columns.image=source, or their folder as data.images."
                 )
 
     @cached_property
     def _own(self) -> list[OwnTokens]:
         """The tokens that end or pad texts, of each of the tokenizers."""
         parts = (part for name, part in self.pipeline.components.items() if name.startswith("tokenizer"))
-        return [OwnTokens(tokenizer, tokenizer.all_special_ids) for tokenizer in parts if tokenizer is not None]
+        tokenizers = [getattr(part, "tokenizer", part) for part in parts if part is not None]  # of a processor
+        return [OwnTokens(tokenizer, tokenizer.all_special_ids) for tokenizer in tokenizers]
 
     def schedule(self, steps: int, size: Size) -> Schedule:
         """See `Family`: evenly from 1 to 1 / steps, shifted as the scheduler's configuration says."""
@@ -119,17 +129,21 @@ class PipelineFamily(Family):
             sigmas: [steps] to shift; None for the scheduler's own.
         """
         scheduler = type(self.pipeline.scheduler).from_config(self.pipeline.scheduler.config)
-        config = scheduler.config
-        mu = calculate_shift(
+        shift = {"mu": self.shift(steps, size)} if scheduler.config.use_dynamic_shifting else {}
+        given = {"num_inference_steps": steps} if sigmas is None else {"sigmas": sigmas}
+        scheduler.set_timesteps(**given, **shift)
+        return Schedule(sigmas=scheduler.sigmas.double(), times=scheduler.timesteps.float())
+
+    def shift(self, steps: int, size: Size) -> float:
+        """How far a schedule is shifted towards noise, where the scheduler's configuration says that it is."""
+        config = self.pipeline.scheduler.config
+        return calculate_shift(
             self.tokens(size),
             config.get("base_image_seq_len", 256),
             config.get("max_image_seq_len", 4096),
             config.get("base_shift", 0.5),
             config.get("max_shift", self.max_shift),
         )
-        given = {"num_inference_steps": steps} if sigmas is None else {"sigmas": sigmas}
-        scheduler.set_timesteps(**given, **({"mu": mu} if config.use_dynamic_shifting else {}))
-        return Schedule(sigmas=scheduler.sigmas.double(), times=scheduler.timesteps.float())
 
     def tokens(self, size: Size) -> int:
         """How many tokens the transformer has for a picture."""
@@ -142,9 +156,30 @@ class PipelineFamily(Family):
 
     def condition(self, prompt: Prompt, size: Size, shared: Mapping[str, Tensor]) -> Told:
         """See `Family`."""
-        text = self._there(self._texts(prompt.text))
-        negative = () if self.negative is None else self._there(self._texts(self.negative))
+        text = self.read(prompt.text, prompt, size)
+        negative = () if self.negative is None else self.read(self.negative, prompt, size)
         return Told(text=text, negative=negative, size=size)
+
+    def read(self, text: str, prompt: Prompt, size: Size) -> Text:
+        """What `encoded` makes of a prompt's text, or of the one that guidance leads away from."""
+        return self.kept(self.encoded, text)
+
+    def kept(self, make: Callable[..., Text], *given: Any) -> Text:
+        """What `make` gives of texts, sizes and pictures, on the device; it is made once, and kept as long as it fits.
+
+        Args:
+            make: a method of the family.
+            given: its arguments. A picture is known by its identity, so it is kept, too.
+        """
+        key = (make, _known_by(given))
+        if key not in self._kept:
+            with torch.no_grad(), self.as_loaded():
+                made = tuple(part.cpu() for part in make(*given))
+            self._kept[key] = given, made
+            while len(self._kept) > 1 and sum(x.nbytes for _, own in self._kept.values() for x in own) > KEPT:
+                del self._kept[next(iter(self._kept))]
+        self._kept[key] = self._kept.pop(key)  # the one that was not needed for longest goes first
+        return tuple(part.to(self.device, non_blocking=True) for part in self._kept[key][1])
 
     @abstractmethod
     def encoded(self, text: str) -> Text:
@@ -180,13 +215,6 @@ class PipelineFamily(Family):
         """Inside, no mixed precision: texts are kept for later, and autoencoders lose what they need."""
         return torch.autocast(self.device.type, enabled=False)
 
-    def _read(self, text: str) -> Text:
-        with torch.no_grad(), self.as_loaded():
-            return tuple(part.cpu() for part in self.encoded(text))
-
-    def _there(self, text: Text) -> Text:
-        return tuple(part.to(self.device, non_blocking=True) for part in text)
-
 
 class PackedFamily(PipelineFamily):
     """A family whose latents are rows of tokens [n, N, 4 C], each with 2 x 2 numbers of every channel."""
@@ -209,6 +237,41 @@ class PackedFamily(PipelineFamily):
         height, width = self.grid(size)
         cells = latents.view(len(latents), height, width, -1, 2, 2)
         return cells.permute(0, 3, 1, 4, 2, 5).reshape(len(latents), -1, 2 * height, 2 * width)
+
+    def beside(self, latents: Tensor, sources: Sequence[Tensor]) -> Tensor:
+        """Tokens [n, N, 4 C] as the transformer reads them, with those of source pictures behind: [n, N + M, 4 C]."""
+        tokens = latents.to(self.transformer.dtype)
+        return torch.cat([tokens, *(rows(each.flatten(1, 2), len(tokens)).to(tokens) for each in sources)], dim=1)
+
+
+class EditFamily(PackedFamily):
+    """A family that looks at source pictures, whose tokens stand behind those that are denoised."""
+
+    def condition(self, prompt: Prompt, size: Size, shared: Mapping[str, Tensor]) -> Told:
+        """See `Family`."""
+        sources = tuple(self.kept(self.source, picture, size)[0] for picture in prompt.images)
+        return replace(super().condition(prompt, size, shared), sources=sources)
+
+    def source(self, picture: Image, size: Size) -> Text:
+        """The tokens [1, rows, columns, 4 C] of a source picture, for a result of a size."""
+        pixels = self.pipeline.image_processor.preprocess(self.prepared(to_rgb(picture), size))
+        tokens = self.looked_at(pixels.to(self.device, self.pipeline.vae.dtype))
+        return (tokens.unflatten(1, self.grid(pixels.shape[2:])),)
+
+    @abstractmethod
+    def prepared(self, picture: Image, size: Size) -> Image:
+        """A source picture in RGB as the pipeline resizes it for a result of a size."""
+
+    @abstractmethod
+    def looked_at(self, pixels: Tensor) -> Tensor:
+        """Tokens [1, N, 4 C] of pixels [1, 3, H, W] between -1 and 1, by the autoencoder."""
+
+
+def _known_by(given: Any) -> Any:
+    """What tells arguments apart: pictures by their identity."""
+    if isinstance(given, tuple):
+        return tuple(map(_known_by, given))
+    return id(given) if isinstance(given, Image) else given
 
 
 def rows(part: Tensor, count: int) -> Tensor:

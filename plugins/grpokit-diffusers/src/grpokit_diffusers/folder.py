@@ -28,10 +28,12 @@ class Index:
     Attributes:
         kind: the name of the pipeline's class.
         parts: name -> the name of its class, of all that are there.
+        settings: what else its class is given.
     """
 
     kind: str
     parts: dict[str, str]
+    settings: dict[str, Any]
 
 
 def read_index(folder: Path) -> Index:
@@ -66,6 +68,7 @@ def read_index(folder: Path) -> Index:
     return Index(
         kind=index["_class_name"],
         parts={name: str(entry[1]) for name, entry in named.items() if entry[1] is not None},
+        settings={name: entry for name, entry in entries.items() if name not in named},
     )
 
 

@@ -41,7 +41,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     weights = stored(family.transformer, width=number, quantization=quantization)
     policy, settings = around(family, parameters), FlowSettings.of(parameters)
     guidance = family.guidance if parameters["guidance"] is None else parameters["guidance"]
-    picture = family.tokens(parameters["size"]) * (1 + family.sources)
+    picture = family.tokens(parameters["size"]) * (2 if family.sources else 1)
     text = family.text_tokens or job.prompt_tokens or _PROMPT
     painting = FlowWork(
         transformer=family.transformer,

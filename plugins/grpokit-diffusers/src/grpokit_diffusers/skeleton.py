@@ -26,8 +26,8 @@ def skeleton_of(folder: Path, index: Index) -> Any:
     try:
         kind = getattr(diffusers, index.kind)
         scheduler = getattr(diffusers, index.parts["scheduler"]).from_pretrained(folder / "scheduler")
-        needed = inspect.signature(kind.__init__).parameters.values()
-        parts = dict.fromkeys(p.name for p in needed if p.name != "self" and p.default is p.empty)
+        known = inspect.signature(kind.__init__).parameters
+        parts = dict.fromkeys(p.name for p in known.values() if p.name != "self" and p.default is p.empty)
         parts["scheduler"] = scheduler
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             for name in ("transformer", "vae"):
@@ -37,6 +37,6 @@ def skeleton_of(folder: Path, index: Index) -> Any:
                 if name.startswith("text_encoder"):
                     kind_of = getattr(transformers, index.parts[name])
                     parts[name] = kind_of(kind_of.config_class.from_pretrained(folder / name))
-        return kind(**parts)
+        return kind(**parts, **{name: value for name, value in index.settings.items() if name in known})
     except Exception:  # the code of a model is anybody's, and so are its files
         return None

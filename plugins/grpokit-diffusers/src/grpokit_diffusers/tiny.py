@@ -11,8 +11,12 @@ from typing import Any
 import torch
 from diffusers import (
     AutoencoderKL,
+    AutoencoderKLFlux2,
     AutoencoderKLQwenImage,
     FlowMatchEulerDiscreteScheduler,
+    Flux2KleinPipeline,
+    Flux2Pipeline,
+    Flux2Transformer2DModel,
     FluxKontextPipeline,
     FluxPipeline,
     FluxTransformer2DModel,
@@ -23,16 +27,22 @@ from diffusers import (
     ZImagePipeline,
     ZImageTransformer2DModel,
 )
-from tokenizers import pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
     CLIPTextModelWithProjection,
     CLIPTokenizer,
+    Mistral3Config,
+    Mistral3ForConditionalGeneration,
+    PixtralImageProcessor,
+    PixtralProcessor,
+    PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2Tokenizer,
     Qwen3Config,
+    Qwen3ForCausalLM,
     Qwen3Model,
     T5Config,
     T5EncoderModel,
@@ -52,6 +62,14 @@ _SMALL = {
     "bos_token_id": len(_LETTERS),
     "eos_token_id": len(_LETTERS),
     "pad_token_id": len(_LETTERS),
+}
+_DEEP = {  # of whose layers FLUX.2 reads the 27th, and of another kind the 30th
+    **_SMALL,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 31,
+    "num_attention_heads": 2,
+    "head_dim": 4,
 }
 
 
@@ -118,6 +136,64 @@ def _flux(kind: Any = FluxPipeline) -> Any:
 def _flux_kontext() -> FluxKontextPipeline:
     pipeline: FluxKontextPipeline = _flux(FluxKontextPipeline)
     return pipeline
+
+
+def _flux2() -> Flux2Pipeline:
+    reader = Mistral3Config(
+        text_config={"model_type": "mistral", **_DEEP, "vocab_size": len(_LETTERS) + 6},
+        vision_config={
+            "model_type": "pixtral",
+            "hidden_size": 8,
+            "intermediate_size": 8,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "head_dim": 4,
+        },
+        image_token_index=3,
+    )
+    return Flux2Pipeline(
+        **_flux2_parts(guidance_embeds=True),
+        text_encoder=Mistral3ForConditionalGeneration(reader).eval(),
+        tokenizer=_pixtral_processor(),
+    )
+
+
+def _flux2_klein() -> Flux2KleinPipeline:
+    return Flux2KleinPipeline(
+        **_flux2_parts(guidance_embeds=False),
+        text_encoder=Qwen3ForCausalLM(Qwen3Config(**_DEEP)).eval(),
+        tokenizer=_qwen_tokenizer(),
+    )
+
+
+def _flux2_parts(*, guidance_embeds: bool) -> dict[str, Any]:
+    vae = AutoencoderKLFlux2(
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        block_out_channels=(8, 8),
+        layers_per_block=1,
+        norm_num_groups=1,
+        latent_channels=4,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+        mid_block_add_attention=False,
+    )
+    vae.bn.running_mean.normal_(std=0.2)
+    vae.bn.running_var.uniform_(0.5, 1.5)
+    return {
+        "transformer": Flux2Transformer2DModel(
+            in_channels=16,
+            num_layers=1,
+            num_single_layers=1,
+            attention_head_dim=16,
+            num_attention_heads=2,
+            joint_attention_dim=3 * _DEEP["hidden_size"],
+            axes_dims_rope=(4, 4, 4, 4),
+            guidance_embeds=guidance_embeds,
+        ).eval(),
+        "scheduler": FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        "vae": vae.eval(),
+    }
 
 
 def _qwen_image() -> QwenImagePipeline:
@@ -252,9 +328,26 @@ def _qwen_tokenizer() -> Qwen2Tokenizer:
     return tokenizer
 
 
+def _pixtral_processor() -> PixtralProcessor:
+    own = ["<s>", "</s>", "<pad>", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
+    words = Tokenizer(models.BPE(vocab={text: token for token, text in enumerate([*own, *_LETTERS])}, merges=[]))
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "additional_special_tokens": own[3:]}
+    return PixtralProcessor(
+        image_processor=PixtralImageProcessor(),
+        tokenizer=PreTrainedTokenizerFast(tokenizer_object=words, **names),
+        chat_template=(
+            "{%- for message in messages -%}{{ message['role'] }}: "
+            "{%- for part in message['content'] -%}{{ part['text'] }}{%- endfor -%}{%- endfor -%}"
+        ),
+    )
+
+
 PIPELINES: Mapping[str, Callable[[], Any]] = {
     "tiny-flux": _flux,
     "tiny-flux-kontext": _flux_kontext,
+    "tiny-flux2": _flux2,
+    "tiny-flux2-klein": _flux2_klein,
     "tiny-qwen-image": _qwen_image,
     "tiny-sd3": _sd3,
     "tiny-z-image": _z_image,

@@ -26,20 +26,16 @@ class Flux(PackedFamily):
         """See `Family`; tokens of a picture to edit stand behind those of the latents."""
         count, device = len(latents), latents.device
         embeddings, pooled = condition.text
-        tokens, places = latents.to(self.transformer.dtype), self.places(self.grid(condition.size), 0)
-        if condition.source is not None:
-            source, theirs = condition.source
-            tokens = torch.cat([tokens, rows(source, count).to(tokens)], dim=1)
-            places = torch.cat([places, theirs])
+        grids = [self.grid(condition.size), *((each.shape[1], each.shape[2]) for each in condition.sources)]
         told = torch.full((count,), guidance, device=device) if self.transformer.config.guidance_embeds else None
         v: Tensor = self.transformer(
-            hidden_states=tokens,
+            hidden_states=self.beside(latents, condition.sources),
             timestep=time.to(device, non_blocking=True).expand(count) / 1000,
             guidance=told,
             encoder_hidden_states=rows(embeddings, count),
             pooled_projections=rows(pooled, count),
             txt_ids=embeddings.new_zeros(embeddings.shape[1], 3),
-            img_ids=places,
+            img_ids=torch.cat([self.places(grid, picture) for picture, grid in enumerate(grids)]),
             return_dict=False,
         )[0]
         return v[:, : latents.shape[1]].float()

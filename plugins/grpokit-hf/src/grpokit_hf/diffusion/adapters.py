@@ -22,21 +22,23 @@ def add_adapter(transformer: nn.Module, settings: AdapterSettings, targets: str 
     Raises:
         UsageError: a target names no linear layer.
     """
-    layers = [name for name, module in transformer.named_modules() if isinstance(module, nn.Linear)]
-    asked = [targets] if isinstance(targets, str) else list(targets)
-    if asked == [ALL_LINEAR]:
-        asked = layers
-    for target in asked:
-        if not any(name == target or name.endswith(f".{target}") for name in layers):
+    modules = dict(transformer.named_modules())
+    layers = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
+    asked, exact = [targets] if isinstance(targets, str) else list(targets), list[str]()
+    for target in layers if asked == [ALL_LINEAR] else asked:
+        named = [name for name in modules if name == target or name.endswith(f".{target}")]
+        own = [name for name in named if isinstance(modules[name], nn.Linear)]
+        if not own:
             kinds = sorted({_kind(name) for name in layers})
             raise UsageError(
                 f"lora: targets: no linear layer of {type(transformer).__name__} is called {shown(target)}"
                 f"{nearest(target, [ALL_LINEAR, *kinds])}. It has: {', '.join(kinds)}; or say '{ALL_LINEAR}'."
             )
+        exact += [target] if own == named else own  # a list of layers may have the name of a layer elsewhere
     config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft divides by r, so any number will do
-        target_modules=asked,
+        target_modules=exact,
         use_dora=settings.dora,
         use_rslora=settings.rslora,
     )

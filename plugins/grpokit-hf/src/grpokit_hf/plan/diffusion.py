@@ -29,6 +29,8 @@ KEPT: Mapping[str, Mapping[tuple[str, str], int]] = {
     "JointTransformerBlock x 2": {("fp32", "lora"): 82, ("fp32", "full"): 137, ("bf16", "lora"): 79},
     "FluxTransformerBlock": {("fp32", "lora"): 52, ("fp32", "full"): 97, ("bf16", "lora"): 43},
     "FluxSingleTransformerBlock": {("fp32", "lora"): 49, ("fp32", "full"): 85, ("bf16", "lora"): 39},
+    "Flux2TransformerBlock": {("fp32", "lora"): 72, ("fp32", "full"): 113, ("bf16", "lora"): 53},
+    "Flux2SingleTransformerBlock": {("fp32", "lora"): 85, ("fp32", "full"): 100, ("bf16", "lora"): 60},
     "QwenImageTransformerBlock": {("fp32", "lora"): 52, ("fp32", "full"): 97, ("bf16", "lora"): 44},
     "ZImageTransformerBlock": {("fp32", "lora"): 77, ("fp32", "full"): 131, ("bf16", "lora"): 77},
 }
@@ -36,7 +38,7 @@ KEPT: Mapping[str, Mapping[tuple[str, str], int]] = {
 its backward pass; measured on a CPU."""
 _OTHER = KEPT["JointTransformerBlock x 2"]  # for layers that were not measured
 
-_CONDITION = ("norm", "time", "t_embedder", "adaLN_modulation", "img_mod", "txt_mod")
+_CONDITION = ("norm", "time", "t_embedder", "adaLN_modulation", "img_mod", "txt_mod", "double_stream", "single_stream")
 _TEXT = ("add_", "to_add_out", "ff_context", "context_", "txt_", "cap_embedder", "glyph_projector")
 _PICTURE = ("attn2", "noise_refiner")  # layers or attention that see no text
 
@@ -61,8 +63,7 @@ def layers_of(transformer: nn.Module) -> list[Layer]:
     found = []
     for name, module in transformer.named_modules():
         for child in module if isinstance(module, nn.ModuleList) else ():
-            attentions: list[Any] = [own for own in child.modules() if hasattr(own, "to_q")]
-            widths = [int(own.to_q.out_features) for own in attentions]
+            widths = [width for own in child.modules() if (width := _width(own))]
             if widths:
                 kind = type(child).__name__ + (" x 2" if len(widths) > 1 else "")
                 found.append(Layer(kind=kind, width=widths[0], stream=_seen(name)))
@@ -235,14 +236,20 @@ def forward_flop(transformer: nn.Module, *, picture: int, text: int = 0, more: i
         more: other tokens that attention looks at.
     """
     tokens, flop = _tokens(picture, text), 0
-    module: Any
     for name, module in transformer.named_modules():
         if isinstance(module, nn.Linear):
             flop += 2 * module.weight.numel() * tokens[_stream(name)]
-        elif hasattr(module, "to_q"):
+        elif width := _width(module):
             own = tokens[_seen(name)]
-            flop += 4 * int(module.to_q.out_features) * own * (own + more)
+            flop += 4 * width * own * (own + more)
     return float(flop)
+
+
+def _width(module: Any) -> int:
+    """Of an attention's queries; 0 for another module."""
+    if hasattr(module, "to_qkv_mlp_proj"):  # FLUX.2's, in one with what leads into the other half of the block
+        return int(module.inner_dim)
+    return int(module.to_q.out_features) if hasattr(module, "to_q") else 0
 
 
 def _tokens(picture: int, text: int) -> Mapping[Stream, int]:

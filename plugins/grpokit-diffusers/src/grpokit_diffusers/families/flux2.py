@@ -1,0 +1,112 @@
+"""FLUX.2: layers of one language model are the text, and pictures to edit have places behind the result's, in time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
+from PIL.Image import Image, Resampling
+from torch import Tensor
+
+from grpokit import Prompt, UsageError
+from grpokit.errors import shown
+from grpokit_diffusers.family import EditFamily, Text, Told, rows
+from grpokit_hf.diffusion.family import Size
+
+
+class Flux2(EditFamily):
+    """`Flux2Pipeline`, FLUX.2 [dev]: a guidance that the transformer reads as a number."""
+
+    guidance = 4.0
+    eval_guidance = 4.0
+    negative = None
+    sources = 6  # what its authors recommend at most
+    text_tokens = 512
+    lora_targets = ("to_q", "to_k", "to_v", "to_out.0", "to_qkv_mlp_proj", "to_out")
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """See `PipelineFamily`; the pipeline refuses pictures with less than 64 pixels a side, and narrow ones."""
+        super().check(prompts)
+        for prompt in prompts:
+            for picture in prompt.images:
+                try:
+                    self.pipeline.image_processor.check_image_input(picture)
+                except ValueError as error:
+                    raise UsageError(f"The source picture of {shown(prompt.text)} cannot be used: {error}.") from error
+
+    def shift(self, steps: int, size: Size) -> float:
+        """See `PipelineFamily`; it follows from the number of steps, too."""
+        return compute_empirical_mu(self.tokens(size), steps)
+
+    def encoded(self, text: str) -> Text:
+        """Embeddings [1, L, D]."""
+        embeddings, _ = self.pipeline.encode_prompt(text, device=self.device)
+        return (embeddings,)
+
+    def prepared(self, picture: Image, size: Size) -> Image:
+        """See `EditFamily`.
+
+        A picture with more than 1024 x 1024 pixels is made smaller, and its edges are cut to whole tokens. A smaller
+        result has smaller sources.
+        """
+        share = min(1024**2, size[0] * size[1]) / (picture.width * picture.height)
+        if share < 1:
+            width, height = (int(side * math.sqrt(share)) for side in picture.size)
+            picture = picture.resize((width, height), Resampling.LANCZOS)
+        width, height = (max(1, side // self.multiple) * self.multiple for side in picture.size)
+        cut: Image = self.pipeline.image_processor.resize(picture, height, width, resize_mode="crop")
+        return cut
+
+    def looked_at(self, pixels: Tensor) -> Tensor:
+        """See `EditFamily`."""
+        tokens = self.packed(self.pipeline.vae.encode(pixels).latent_dist.mode())
+        mean, std = self.scale(tokens)
+        return (tokens - mean) / std
+
+    def decoded(self, latents: Tensor, size: Size) -> Tensor:
+        """Pixels [n, 3, H, W] of tokens."""
+        mean, std = self.scale(latents)
+        pixels: Tensor = self.pipeline.vae.decode(self.unpacked(latents * std + mean, size), return_dict=False)[0]
+        return pixels
+
+    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
+        """See `Family`."""
+        told = torch.full((len(latents),), guidance, device=latents.device)
+        return self.predicted(latents, time, condition, condition.text[0], told)
+
+    def predicted(
+        self, latents: Tensor, time: Tensor, condition: Told, embeddings: Tensor, guidance: Tensor | None = None
+    ) -> Tensor:
+        """Velocities [n, N, 4 C] for one text.
+
+        Args:
+            latents: [n, N, 4 C].
+            time: of the step.
+            condition: with the size and the source pictures.
+            embeddings: [1, L, D] of the text.
+            guidance: [n], if the transformer reads it.
+        """
+        count, device = len(latents), latents.device
+        zero, grid = torch.zeros(1, dtype=torch.long), self.grid(condition.size)
+        grids = [grid, *((each.shape[1], each.shape[2]) for each in condition.sources)]
+        places = [  # picture, row, column, and number of a token of the text
+            torch.cartesian_prod(zero + 10 * picture, torch.arange(height), torch.arange(width), zero)
+            for picture, (height, width) in enumerate(grids)
+        ]
+        v: Tensor = self.transformer(
+            hidden_states=self.beside(latents, condition.sources),
+            timestep=time.to(device, non_blocking=True).expand(count) / 1000,
+            guidance=guidance,
+            encoder_hidden_states=rows(embeddings, count),
+            txt_ids=torch.cartesian_prod(zero, zero, zero, torch.arange(embeddings.shape[1])).to(device),
+            img_ids=torch.cat(places).to(device),
+            return_dict=False,
+        )[0]
+        return v[:, : latents.shape[1]].float()
+
+    def scale(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation [4 C] of the autoencoder's latents, as tokens have them."""
+        vae = self.pipeline.vae
+        return vae.bn.running_mean.to(tokens), torch.sqrt(vae.bn.running_var + vae.config.batch_norm_eps).to(tokens)

@@ -1,0 +1,25 @@
+"""Prompts for tiny pipelines, with the source pictures that each of them looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from PIL import Image
+
+from grpokit import Prompt
+
+SOURCES: Mapping[str, int] = {"tiny-flux-kontext": 1, "tiny-flux2": 6, "tiny-flux2-klein": 4}
+"""The pipelines that edit -> how many pictures a prompt may bring."""
+
+
+def noise(width: int, height: int) -> Image.Image:
+    """A picture of noise, always the same of a size."""
+    return Image.fromarray(np.random.default_rng(width).integers(256, size=(height, width, 3), dtype=np.uint8))
+
+
+def prompts_of(model: str, texts: Sequence[str] = ("cat", 'a red "CAT" sign')) -> list[Prompt]:
+    """The first prompt brings two pictures where the pipeline reads several, the others bring one."""
+    count = min(2, SOURCES.get(model, 0))
+    pictures = [noise(70 + 15 * i, 66) for i in range(len(texts) + 1)]
+    return [Prompt(text=text, images=pictures[i : max(i + 1, count)] if count else ()) for i, text in enumerate(texts)]
