@@ -31,16 +31,19 @@ FLUX2 = (
     rf"transformer_blocks.\d+.(attn.({QKV})|(ff|ff_context).linear_(in|out))|"
     r"single_transformer_blocks.\d+.attn.(to_qkv_mlp_proj|to_out)|x_embedder|context_embedder|norm_out.linear|proj_out"
 )
+QWEN_IMAGE = (
+    rf"transformer_blocks.\d+.(attn.({QKV})|(img_mlp|txt_mlp).({FEED})|(img_mod|txt_mod).1)|{TIME}|"
+    "img_in|txt_in|norm_out.linear|proj_out"
+)
 LAYERS = {
     "tiny-sd3": f"{MMDIT}|{TIME}|{TEXT}|context_embedder|norm_out.linear|proj_out",
     "tiny-flux": FLUX,
     "tiny-flux-kontext": FLUX,
     "tiny-flux2": FLUX2,
     "tiny-flux2-klein": FLUX2,
-    "tiny-qwen-image": (
-        rf"transformer_blocks.\d+.(attn.({QKV})|(img_mlp|txt_mlp).({FEED})|(img_mod|txt_mod).1)|{TIME}|"
-        "img_in|txt_in|norm_out.linear|proj_out"
-    ),
+    "tiny-qwen-image": QWEN_IMAGE,
+    "tiny-qwen-image-edit": QWEN_IMAGE,
+    "tiny-qwen-image-edit-plus": QWEN_IMAGE,
     "tiny-z-image": (
         r"(layers|context_refiner|noise_refiner).\d+."
         "(attention.(to_q|to_k|to_v|to_out.0)|feed_forward.w[123]|adaLN_modulation.0)|"

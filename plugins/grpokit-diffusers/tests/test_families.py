@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,9 @@ def pictures(policy: DiffusersFlow, prompts: list[Prompt]) -> np.ndarray:
         ("tiny-flux2-klein", (3000, 2000), (1024, 1024), (1252, 836)),  # 1254.1 x 836.1
         ("tiny-flux2-klein", (3000, 2000), (2048, 2048), (1252, 836)),
         ("tiny-flux2-klein", (3000, 2000), (512, 512), (624, 416)),  # 627.1 x 418.0
+        ("tiny-qwen-image-edit", (300, 200), (1024, 1024), (1248, 832)),  # 1254.1 x 836.1, to multiples of 32
+        ("tiny-qwen-image-edit", (300, 200), (2048, 2048), (1248, 832)),
+        ("tiny-qwen-image-edit-plus", (3000, 2000), (512, 512), (640, 416)),
     ],
 )
 def test_the_size_of_a_source(
@@ -52,19 +56,34 @@ def test_the_size_of_a_source(
 @pytest.mark.parametrize("model", SOURCES)
 def test_sources_are_seen_as_the_stock_pipeline_sees_them(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a result of its own size, to the bit: one that it makes smaller, and one that it may make larger."""
-    policy = build(model)
-    family: Any = policy.family
-    pictures = [noise(1500, 901), noise(300, 211)][: SOURCES[model]]
+    family: Any = build(model).family
+    pipeline, pictures = family.pipeline, [noise(1500, 901), noise(300, 211)][: SOURCES[model]]
     seen: list[torch.Tensor] = []
-    encode = family.pipeline.vae.encode
-    monkeypatch.setattr(family.pipeline.vae, "encode", lambda x: seen.append(x) or encode(x))
-    for picture in pictures:
-        family.source(picture, (1024, 1024))
-    monkeypatch.setattr(family.pipeline.scheduler, "set_timesteps", lambda sigmas, **_: 1 / 0)
+    read: list[torch.Tensor] = []
+
+    def encode(x: torch.Tensor) -> Any:
+        seen.append(x)
+        sides = [side // pipeline.vae_scale_factor for side in x.shape[-2:]]
+        latents = torch.zeros(1, 4, *x.shape[2:-2], *sides)
+        return SimpleNamespace(latent_dist=SimpleNamespace(mode=lambda: latents))
+
+    monkeypatch.setattr(pipeline.vae, "encode", encode)
+    forward = pipeline.text_encoder.forward
+    pixels = {"pixel_values": torch.zeros(0)}
+    monkeypatch.setattr(
+        pipeline.text_encoder, "forward", lambda *x, **y: read.append((pixels | y)["pixel_values"]) or forward(*x, **y)
+    )
+    family.condition(Prompt(text="cat", images=pictures), (1024, 1024), {})
+    ours = [*seen, *read]
+    seen.clear()
+    read.clear()
+    monkeypatch.setattr(pipeline.scheduler, "set_timesteps", lambda sigmas, **_: 1 / 0)
+    negative = {"negative_prompt": " "} if "qwen" in model else {}
     with pytest.raises(ZeroDivisionError):
-        policy.pipeline(prompt="cat", image=pictures, num_inference_steps=1)
-    assert len(seen) == 2 * len(pictures)
-    assert all(torch.equal(x, y) for x, y in zip(seen, seen[len(pictures) :], strict=False))
+        pipeline(image=pictures if len(pictures) > 1 else pictures[0], prompt="cat", **negative)
+    assert len(seen) == len(pictures)
+    assert all(x.numel() for x in read) == ("qwen" in model)
+    assert all(torch.equal(x, y) for x, y in zip(ours, [*seen, *read], strict=True))
 
 
 @pytest.mark.parametrize("model", SOURCES)
@@ -117,6 +136,12 @@ def test_how_many_pictures_a_prompt_may_bring(model: str) -> None:
 def test_sources_that_flux2_refuses(sides: tuple[int, int], says: str) -> None:
     with pytest.raises(UsageError, match=f"source picture of 'a cat' cannot be used: .*{says}"):
         build("tiny-flux2-klein").check([Prompt(text="a cat", image=noise(*sides))])
+
+
+@pytest.mark.parametrize("model", ["tiny-qwen-image-edit", "tiny-qwen-image-edit-plus"])
+def test_a_prompt_without_a_picture_to_edit_is_refused(model: str) -> None:
+    with pytest.raises(UsageError, match=r"edits a picture, and 'a cat' brings none\. .*data\.columns\.image=source"):
+        build(model).check([Prompt(text="a cat")])
 
 
 @pytest.mark.parametrize("distilled", [False, True])

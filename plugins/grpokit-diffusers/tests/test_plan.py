@@ -201,9 +201,10 @@ def test_guidance_takes_a_second_pass_where_the_transformer_reads_no_number(
 
 
 def test_tokens_of_texts() -> None:
-    """Qwen-Image reads as many as the text has, and SD3 always 333."""
-    for name, grows in (("tiny-qwen-image", 200 / (64 + 100)), ("tiny-sd3", 0)):
-        short, long = needs(model=name), needs({"prompt_tokens": 300}, model=name)
+    """Qwen-Image reads as many as the text has, and for edits 188 of a picture beside it; SD3 always 333."""
+    edits = 200 / (2 * 64 + 100 + 188)
+    for name, grows in (("qwen-image", 200 / (64 + 100)), ("qwen-image-edit-plus", edits), ("sd3", 0)):
+        short, long = (needs({"prompt_tokens": count}, model=f"tiny-{name}") for count in (None, 300))
         assert part(long, "activations") / part(short, "activations") - 1 == pytest.approx(grows)
 
 

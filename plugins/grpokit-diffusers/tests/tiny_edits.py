@@ -9,7 +9,13 @@ from PIL import Image
 
 from grpokit import Prompt
 
-SOURCES: Mapping[str, int] = {"tiny-flux-kontext": 1, "tiny-flux2": 6, "tiny-flux2-klein": 4}
+SOURCES: Mapping[str, int] = {
+    "tiny-flux-kontext": 1,
+    "tiny-flux2": 6,
+    "tiny-flux2-klein": 4,
+    "tiny-qwen-image-edit": 1,
+    "tiny-qwen-image-edit-plus": 3,
+}
 """The pipelines that edit -> how many pictures a prompt may bring."""
 
 

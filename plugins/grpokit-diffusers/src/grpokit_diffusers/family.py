@@ -149,6 +149,10 @@ class PipelineFamily(Family):
         """How many tokens the transformer has for a picture."""
         return size[0] // self.multiple * (size[1] // self.multiple)
 
+    def picture_tokens(self, size: Size) -> int:
+        """How many tokens of the text a source picture becomes; `grpokit plan` counts one picture."""
+        return 0
+
     def latent_shape(self, size: Size) -> tuple[int, ...]:
         """See `Family`: channels, height and width."""
         scale = self.pipeline.vae_scale_factor

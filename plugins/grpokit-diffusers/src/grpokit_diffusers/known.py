@@ -14,6 +14,8 @@ FAMILIES: Mapping[str, str] = {
     "Flux2Pipeline": "grpokit_diffusers.families.flux2:Flux2",
     "FluxKontextPipeline": "grpokit_diffusers.families.flux_kontext:FluxKontext",
     "FluxPipeline": "grpokit_diffusers.families.flux:Flux",
+    "QwenImageEditPipeline": "grpokit_diffusers.families.qwen_image_edit:QwenImageEdit",
+    "QwenImageEditPlusPipeline": "grpokit_diffusers.families.qwen_image_edit_plus:QwenImageEditPlus",
     "QwenImagePipeline": "grpokit_diffusers.families.qwen_image:QwenImage",
     "StableDiffusion3Pipeline": "grpokit_diffusers.families.sd3:SD3",
     "ZImagePipeline": "grpokit_diffusers.families.z_image:ZImage",

@@ -42,7 +42,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     policy, settings = around(family, parameters), FlowSettings.of(parameters)
     guidance = family.guidance if parameters["guidance"] is None else parameters["guidance"]
     picture = family.tokens(parameters["size"]) * (2 if family.sources else 1)
-    text = family.text_tokens or job.prompt_tokens or _PROMPT
+    text, seen = family.text_tokens or job.prompt_tokens or _PROMPT, family.picture_tokens(parameters["size"])
     painting = FlowWork(
         transformer=family.transformer,
         adapter=0 if full else sum(p.numel() for p in policy.model.parameters() if p.requires_grad),
@@ -54,7 +54,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         averaged=settings.average is not None,
         job=job,
         picture=picture,
-        text=text,
+        text=text + seen,
         calls=2 if family.negative is not None and guidance > family.guidance else 1,
         number=number,
     )
@@ -64,6 +64,8 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     vae = parts["vae"]
     told = f"A text has {text:,} tokens" + ("." if family.text_tokens else " (--prompt-tokens).")
     source = ["Each prompt brings a picture, with as many tokens as the result."] if family.sources else []
+    if seen:
+        source.append(f"The picture has {seen:,} more tokens in the text.")
     return Needs(
         parts=(
             *painting.parts(),

@@ -18,7 +18,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
     yield PolicySpec(
         name="diffusers-flow",
         factory="grpokit_diffusers.policy:DiffusersFlow",
-        summary="SD3, FLUX.1, FLUX Kontext, Qwen-Image, Z-Image and others: their denoising steps are decisions",
+        summary="SD3, FLUX, Qwen-Image, Z-Image, edits and others: their denoising steps are decisions",
         install=_INSTALL,
         plan="grpokit_diffusers.plan:plan",
         reader="grpokit_diffusers.policy:reader",

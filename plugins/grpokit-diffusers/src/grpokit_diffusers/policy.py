@@ -41,7 +41,7 @@ class DiffusersFlow(FlowPolicy):
 
     Args:
         model: a hub id, a folder that a pipeline's `save_pretrained` wrote, a folder in a package, a pipeline object,
-            or "tiny-sd3", "tiny-flux", "tiny-flux-kontext", "tiny-qwen-image" or "tiny-z-image" for a random one.
+            or the name of a random one in `grpokit_diffusers.tiny`, such as "tiny-sd3" or "tiny-flux2-klein".
         family: "package.module:Class" for a pipeline that this package does not know; None for one that it knows.
         size: height and width of the pictures in pixels.
         steps: of denoising in training samples.

@@ -20,6 +20,8 @@ from diffusers import (
     FluxKontextPipeline,
     FluxPipeline,
     FluxTransformer2DModel,
+    QwenImageEditPipeline,
+    QwenImageEditPlusPipeline,
     QwenImagePipeline,
     QwenImageTransformer2DModel,
     SD3Transformer2DModel,
@@ -41,6 +43,9 @@ from transformers import (
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2Tokenizer,
+    Qwen2VLImageProcessor,
+    Qwen2VLProcessor,
+    Qwen2VLVideoProcessor,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3Model,
@@ -51,8 +56,9 @@ from transformers import (
 
 _LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # a letter for each byte, so any text has tokens
 _WIDTH = 32
+_QWEN = ["<|endoftext|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]  # behind the letters
 _SMALL = {
-    "vocab_size": len(_LETTERS) + 1,
+    "vocab_size": len(_LETTERS) + len(_QWEN),
     "hidden_size": _WIDTH,
     "intermediate_size": 37,
     "num_hidden_layers": 2,
@@ -196,7 +202,7 @@ def _flux2_parts(*, guidance_embeds: bool) -> dict[str, Any]:
     }
 
 
-def _qwen_image() -> QwenImagePipeline:
+def _qwen_image(kind: Any = QwenImagePipeline, *, zero_cond_t: bool = False, **more: Any) -> Any:
     reader = Qwen2_5_VLConfig(
         text_config={
             **_SMALL,
@@ -209,8 +215,11 @@ def _qwen_image() -> QwenImagePipeline:
             "num_heads": 2,
             "out_hidden_size": _WIDTH,
         },
+        **{f"{name}_token_id": len(_LETTERS) + _QWEN.index(f"<|{name}|>") for name in ("vision_start", "vision_end")},
+        image_token_id=len(_LETTERS) + _QWEN.index("<|image_pad|>"),
+        video_token_id=len(_LETTERS) + _QWEN.index("<|video_pad|>"),
     )
-    return QwenImagePipeline(
+    return kind(
         transformer=QwenImageTransformer2DModel(
             in_channels=16,
             out_channels=4,
@@ -219,6 +228,7 @@ def _qwen_image() -> QwenImagePipeline:
             num_attention_heads=2,
             joint_attention_dim=_WIDTH,
             axes_dims_rope=(8, 4, 4),
+            zero_cond_t=zero_cond_t,
         ).eval(),
         scheduler=_shifting(shift_terminal=0.02),
         vae=AutoencoderKLQwenImage(
@@ -232,7 +242,20 @@ def _qwen_image() -> QwenImagePipeline:
         ).eval(),
         text_encoder=Qwen2_5_VLForConditionalGeneration(reader).eval(),
         tokenizer=_qwen_tokenizer(),
+        **more,
     )
+
+
+def _qwen_image_edit() -> QwenImageEditPipeline:
+    pipeline: QwenImageEditPipeline = _qwen_image(QwenImageEditPipeline, processor=_qwen_processor())
+    return pipeline
+
+
+def _qwen_image_edit_plus() -> QwenImageEditPlusPipeline:
+    """As of 2511, whose sources are at time 0."""
+    own = {"processor": _qwen_processor(), "zero_cond_t": True}
+    pipeline: QwenImageEditPlusPipeline = _qwen_image(QwenImageEditPlusPipeline, **own)
+    return pipeline
 
 
 def _z_image() -> ZImagePipeline:
@@ -320,12 +343,22 @@ def _t5_tokenizer() -> T5Tokenizer:
 
 
 def _qwen_tokenizer() -> Qwen2Tokenizer:
-    vocab = {text: token for token, text in enumerate([*_LETTERS, "<|endoftext|>"])}
-    tokenizer = Qwen2Tokenizer(vocab=vocab, merges=[], model_max_length=2048)
+    vocab = {text: token for token, text in enumerate([*_LETTERS, *_QWEN])}
+    tokenizer = Qwen2Tokenizer(vocab=vocab, merges=[], model_max_length=2048, additional_special_tokens=_QWEN[1:])
     tokenizer.chat_template = (
         "{%- for message in messages -%}{{ message['role'] }}: {{ message['content'] }}\n{%- endfor -%}assistant: "
     )
     return tokenizer
+
+
+def _qwen_processor() -> Qwen2VLProcessor:
+    """It makes pictures of at most four tokens."""
+    pixels = {"min_pixels": 28 * 28, "max_pixels": 56 * 56}
+    return Qwen2VLProcessor(
+        image_processor=Qwen2VLImageProcessor(**pixels),
+        tokenizer=_qwen_tokenizer(),
+        video_processor=Qwen2VLVideoProcessor(**pixels),
+    )
 
 
 def _pixtral_processor() -> PixtralProcessor:
@@ -349,6 +382,8 @@ PIPELINES: Mapping[str, Callable[[], Any]] = {
     "tiny-flux2": _flux2,
     "tiny-flux2-klein": _flux2_klein,
     "tiny-qwen-image": _qwen_image,
+    "tiny-qwen-image-edit": _qwen_image_edit,
+    "tiny-qwen-image-edit-plus": _qwen_image_edit_plus,
     "tiny-sd3": _sd3,
     "tiny-z-image": _z_image,
 }

@@ -22,31 +22,38 @@ class QwenImage(PackedFamily):
 
     def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
         """See `Family`."""
-        guided = self._pass(latents, time, condition.text[0], condition.size)
+        guided = self._pass(latents, time, condition, condition.text[0])
         if guidance <= 1:
             return guided
-        unguided = self._pass(latents, time, condition.negative[0], condition.size)
+        unguided = self._pass(latents, time, condition, condition.negative[0])
         v = unguided + guidance * (guided - unguided)
         return v * (guided.norm(dim=-1, keepdim=True) / v.norm(dim=-1, keepdim=True))
 
     def decoded(self, latents: Tensor, size: Size) -> Tensor:
         """Pixels [n, 3, H, W] of tokens: the first and only frame of a film."""
-        vae = self.pipeline.vae
-        both = (vae.config.latents_mean, vae.config.latents_std)
-        mean, std = (torch.tensor(x).to(latents)[None, :, None, None] for x in both)
+        mean, std = self.scale(latents)
         frames = (self.unpacked(latents, size) * std + mean)[:, :, None]
-        pixels: Tensor = vae.decode(frames, return_dict=False)[0][:, :, 0]
+        pixels: Tensor = self.pipeline.vae.decode(frames, return_dict=False)[0][:, :, 0]
         return pixels
 
-    def _pass(self, latents: Tensor, time: Tensor, embeddings: Tensor, size: Size) -> Tensor:
+    def scale(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation [1, C, 1, 1] of the autoencoder's latents."""
+        config = self.pipeline.vae.config
+        mean, std = (
+            torch.tensor(x).to(latents)[None, :, None, None] for x in (config.latents_mean, config.latents_std)
+        )
+        return mean, std
+
+    def _pass(self, latents: Tensor, time: Tensor, condition: Told, embeddings: Tensor) -> Tensor:
         """Velocities [n, N, 4 C] for one text."""
         count = len(latents)
+        shapes = [(1, *self.grid(condition.size)), *((1, each.shape[1], each.shape[2]) for each in condition.sources)]
         v: Tensor = self.transformer(
-            hidden_states=latents.to(self.transformer.dtype),
+            hidden_states=self.beside(latents, condition.sources),
             timestep=time.to(latents.device, non_blocking=True).expand(count) / 1000,
             encoder_hidden_states=rows(embeddings, count),
             encoder_hidden_states_mask=None,
-            img_shapes=[[(1, *self.grid(size))]] * count,
+            img_shapes=[shapes] * count,
             return_dict=False,
         )[0]
-        return v.float()
+        return v[:, : latents.shape[1]].float()

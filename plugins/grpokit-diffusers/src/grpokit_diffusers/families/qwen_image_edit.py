@@ -1,0 +1,59 @@
+"""Qwen-Image-Edit: the vision-language model reads the picture with the text, and the transformer has its latents."""
+
+from __future__ import annotations
+
+import math
+
+from PIL.Image import Image
+from torch import Tensor
+
+from grpokit import Prompt
+from grpokit.images import to_rgb
+from grpokit_diffusers.families.qwen_image import QwenImage
+from grpokit_diffusers.family import EditFamily, Text
+from grpokit_hf.diffusion.family import Size
+
+
+class QwenImageEdit(EditFamily, QwenImage):
+    """`QwenImageEditPipeline`, with one picture to edit."""
+
+    sources = 1
+    needs_source = True
+
+    def read(self, text: str, prompt: Prompt, size: Size) -> Text:
+        """See `PipelineFamily`; the pictures are read with both texts."""
+        return self.kept(self.encoded_beside, text, tuple(prompt.images), size)
+
+    def encoded_beside(self, text: str, pictures: tuple[Image, ...], size: Size) -> Text:
+        """Embeddings [1, L, D] of a text with pictures."""
+        seen = [self.fitted(to_rgb(picture), self.read_area(size)) for picture in pictures]
+        embeddings, _ = self.pipeline.encode_prompt(text, seen, device=self.device)
+        return (embeddings,)
+
+    def read_area(self, size: Size) -> int:
+        """The pixels of a picture that is read with a text: as many as the autoencoder gets."""
+        return min(1024**2, size[0] * size[1])
+
+    def picture_tokens(self, size: Size) -> int:
+        """See `PipelineFamily`."""
+        config = self.pipeline.text_encoder.config.vision_config
+        return self.read_area(size) // (config.patch_size * config.spatial_merge_size) ** 2
+
+    def prepared(self, picture: Image, size: Size) -> Image:
+        """See `EditFamily`: with 1024 x 1024 pixels or so, and beside a smaller result with as many as that has."""
+        return self.fitted(picture, min(1024**2, size[0] * size[1]))
+
+    def fitted(self, picture: Image, area: int) -> Image:
+        """A picture in its own shape with so many pixels or so: sides of a multiple of 32."""
+        ratio = picture.width / picture.height
+        width = math.sqrt(area * ratio)
+        resized: Image = self.pipeline.image_processor.resize(
+            picture, round(width / ratio / 32) * 32, round(width / 32) * 32
+        )
+        return resized
+
+    def looked_at(self, pixels: Tensor) -> Tensor:
+        """See `EditFamily`: as the first and only frame of a film."""
+        latents = self.pipeline.vae.encode(pixels[:, :, None]).latent_dist.mode()[:, :, 0]
+        mean, std = self.scale(latents)
+        return self.packed((latents - mean) / std)
