@@ -1,7 +1,7 @@
 """An exported LoRA has the names that ComfyUI's loader looks for.
 
 The layers are those of `model_lora_keys_unet` in its comfy/lora.py, which takes them with "transformer." in front: from
-`mmdit_to_diffusers`, `flux_to_diffusers` and `z_image_to_diffusers` in comfy/utils.py, and for Qwen-Image from its own
+`mmdit_to_diffusers`, `flux_to_diffusers` (for Chroma, too) and `z_image_to_diffusers` in comfy/utils.py, and for Qwen-Image from its own
 model, comfy/ldm/qwen_image/model.py. The ends are those of `LoRAAdapter.load` in comfy/weight_adapter/lora.py. These
 files are of ComfyUI's commits 17358c8f73b5, 09708eae709a, 01f4512bf804, 6f98b150e065 and b3be02d6e766.
 """
@@ -37,6 +37,7 @@ QWEN_IMAGE = (
 )
 LAYERS = {
     "tiny-sd3": f"{MMDIT}|{TIME}|{TEXT}|context_embedder|norm_out.linear|proj_out",
+    "tiny-chroma": FLUX,
     "tiny-flux": FLUX,
     "tiny-flux-kontext": FLUX,
     "tiny-flux2": FLUX2,
@@ -50,8 +51,12 @@ LAYERS = {
         "all_final_layer.2-1.(linear|adaLN_modulation.1)|all_x_embedder.2-1|cap_embedder.1|t_embedder.mlp.[02]"
     ),
 }
-SHARED = r"(time_guidance_embed|(double|single)_stream_modulation)"
-"""FLUX.2's layers outside of its blocks that ComfyUI has no names for; "all-linear" alone changes them."""
+SHARED = {
+    "tiny-chroma": "distilled_guidance_layer",
+    "tiny-flux2": "time_guidance_embed|(double|single)_stream_modulation",
+    "tiny-flux2-klein": "time_guidance_embed|(double|single)_stream_modulation",
+}
+"""Layers outside of the blocks that ComfyUI has no names for; "all-linear" alone changes them."""
 
 
 def test_all_families_are_known() -> None:
@@ -70,9 +75,8 @@ def test_names_and_scale(model: str, targets: str | None, tmp_path: Path) -> Non
     policy.export(tmp_path)
     tensors = load_file(tmp_path / "pytorch_lora_weights.safetensors")
     known = re.compile(rf"transformer\.({LAYERS[model]})\.lora_[AB]\.weight")
-    unknown = [name for name in tensors if not known.fullmatch(name)]
-    shared = re.compile(rf"transformer\.{SHARED}")
-    assert [name for name in unknown if not (targets and "flux2" in model and shared.match(name))] == []
+    shared = re.compile(rf"transformer\.({SHARED[model]})") if targets and model in SHARED else re.compile("(?!)")
+    assert [name for name in tensors if not known.fullmatch(name) and not shared.match(name)] == []
     for name, module in policy.model.base_model.model.named_modules():
         if f"transformer.{name}.lora_A.weight" in tensors:
             added = tensors[f"transformer.{name}.lora_B.weight"] @ tensors[f"transformer.{name}.lora_A.weight"]

@@ -88,7 +88,7 @@ def without_weights(pipeline: object, folder: Path) -> str:
 
 def test_an_unknown_family_is_refused_before_weights_are_read(auraflow: AuraFlowPipeline, tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"is a AuraFlowPipeline, and diffusers-flow knows Flux2K.*ZImagePipeline.*policy\.family="
+        UsageError, match=r"is a AuraFlowPipeline, and diffusers-flow knows ChromaP.*ZImagePipeline.*policy\.family="
     ):
         DiffusersFlow(without_weights(auraflow, tmp_path / "aura"))
     with pytest.raises(UsageError, match="is a AuraFlowPipeline"):

@@ -34,6 +34,8 @@ FLUX2 = {**HEADS, "axes_dims_rope": (8, 8, 8, 8)}
 LAYERS: list[tuple[str, str, dict[str, Any], str]] = [  # its pipeline, with which settings, and which one counts them
     ("JointTransformerBlock", "tiny-sd3", SD3, "num_layers"),
     ("JointTransformerBlock x 2", "tiny-sd3", {**SD3, "dual_attention_layers": (0, 1, 2, 3)}, "num_layers"),
+    ("ChromaTransformerBlock", "tiny-chroma", FLUX, "num_layers"),
+    ("ChromaSingleTransformerBlock", "tiny-chroma", FLUX, "num_single_layers"),
     ("FluxTransformerBlock", "tiny-flux", FLUX, "num_layers"),
     ("FluxSingleTransformerBlock", "tiny-flux", FLUX, "num_single_layers"),
     ("Flux2TransformerBlock", "tiny-flux2", FLUX2, "num_layers"),
@@ -77,6 +79,8 @@ def velocity(own: PipelineFamily) -> None:
     rows = () if type(own).__name__ == "ZImage" else (1,)
     width = config.get("joint_attention_dim", 32)
     told: tuple[torch.Tensor, ...] = (torch.ones(*rows, TEXT, width, dtype=dtype),)
+    if "approximator_layers" in config:
+        told = (*told, torch.ones(1, TEXT, dtype=dtype))
     if "pooled_projection_dim" in config:
         told = (*told, torch.ones(1, config.pooled_projection_dim, dtype=dtype))
     condition = Told(text=told, negative=told, size=SIZE)

@@ -35,6 +35,7 @@ def drawn(policy: DiffusersFlow, prompts: list[Prompt], *, group: int = 2, evalu
 
 STOCK: dict[str, list[dict[str, Any]]] = {
     "tiny-sd3": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
+    "tiny-chroma": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
     "tiny-flux": [{"guidance_scale": 2.0}],
     "tiny-flux-kontext": [{"guidance_scale": 3.5}],
     "tiny-flux2": [{"guidance_scale": 2.5}],

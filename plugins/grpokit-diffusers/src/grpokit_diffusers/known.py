@@ -10,6 +10,7 @@ from grpokit.errors import one_line
 from grpokit_diffusers.family import PipelineFamily
 
 FAMILIES: Mapping[str, str] = {
+    "ChromaPipeline": "grpokit_diffusers.families.chroma:Chroma",
     "Flux2KleinPipeline": "grpokit_diffusers.families.flux2_klein:Flux2Klein",
     "Flux2Pipeline": "grpokit_diffusers.families.flux2:Flux2",
     "FluxKontextPipeline": "grpokit_diffusers.families.flux_kontext:FluxKontext",

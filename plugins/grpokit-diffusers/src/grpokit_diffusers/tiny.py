@@ -13,6 +13,8 @@ from diffusers import (
     AutoencoderKL,
     AutoencoderKLFlux2,
     AutoencoderKLQwenImage,
+    ChromaPipeline,
+    ChromaTransformer2DModel,
     FlowMatchEulerDiscreteScheduler,
     Flux2KleinPipeline,
     Flux2Pipeline,
@@ -142,6 +144,27 @@ def _flux(kind: Any = FluxPipeline) -> Any:
 def _flux_kontext() -> FluxKontextPipeline:
     pipeline: FluxKontextPipeline = _flux(FluxKontextPipeline)
     return pipeline
+
+
+def _chroma() -> ChromaPipeline:
+    return ChromaPipeline(
+        transformer=ChromaTransformer2DModel(
+            in_channels=16,
+            num_layers=1,
+            num_single_layers=1,
+            attention_head_dim=16,
+            num_attention_heads=2,
+            joint_attention_dim=_WIDTH,
+            axes_dims_rope=(4, 4, 8),
+            approximator_num_channels=8,
+            approximator_hidden_dim=16,
+            approximator_layers=1,
+        ).eval(),
+        scheduler=_shifting(),
+        vae=_vae(),
+        text_encoder=_t5(),
+        tokenizer=_t5_tokenizer(),
+    )
 
 
 def _flux2() -> Flux2Pipeline:
@@ -377,6 +400,7 @@ def _pixtral_processor() -> PixtralProcessor:
 
 
 PIPELINES: Mapping[str, Callable[[], Any]] = {
+    "tiny-chroma": _chroma,
     "tiny-flux": _flux,
     "tiny-flux-kontext": _flux_kontext,
     "tiny-flux2": _flux2,

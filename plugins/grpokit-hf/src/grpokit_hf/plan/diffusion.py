@@ -29,6 +29,8 @@ KEPT: Mapping[str, Mapping[tuple[str, str], int]] = {
     "JointTransformerBlock x 2": {("fp32", "lora"): 82, ("fp32", "full"): 137, ("bf16", "lora"): 79},
     "FluxTransformerBlock": {("fp32", "lora"): 52, ("fp32", "full"): 97, ("bf16", "lora"): 43},
     "FluxSingleTransformerBlock": {("fp32", "lora"): 49, ("fp32", "full"): 85, ("bf16", "lora"): 39},
+    "ChromaTransformerBlock": {("fp32", "lora"): 62, ("fp32", "full"): 106, ("bf16", "lora"): 47},
+    "ChromaSingleTransformerBlock": {("fp32", "lora"): 58, ("fp32", "full"): 94, ("bf16", "lora"): 43},
     "Flux2TransformerBlock": {("fp32", "lora"): 72, ("fp32", "full"): 113, ("bf16", "lora"): 53},
     "Flux2SingleTransformerBlock": {("fp32", "lora"): 85, ("fp32", "full"): 100, ("bf16", "lora"): 60},
     "QwenImageTransformerBlock": {("fp32", "lora"): 52, ("fp32", "full"): 97, ("bf16", "lora"): 44},
@@ -38,7 +40,10 @@ KEPT: Mapping[str, Mapping[tuple[str, str], int]] = {
 its backward pass; measured on a CPU."""
 _OTHER = KEPT["JointTransformerBlock x 2"]  # for layers that were not measured
 
-_CONDITION = ("norm", "time", "t_embedder", "adaLN_modulation", "img_mod", "txt_mod", "double_stream", "single_stream")
+_CONDITION = (
+    *("norm", "time", "t_embedder", "adaLN_modulation", "img_mod", "txt_mod", "double_stream", "single_stream"),
+    "distilled_guidance",
+)
 _TEXT = ("add_", "to_add_out", "ff_context", "context_", "txt_", "cap_embedder", "glyph_projector")
 _PICTURE = ("attn2", "noise_refiner")  # layers or attention that see no text
 
