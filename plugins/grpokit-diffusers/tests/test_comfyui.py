@@ -1,9 +1,10 @@
 """An exported LoRA has the names that ComfyUI's loader looks for.
 
 The layers are those of `model_lora_keys_unet` in its comfy/lora.py, which takes them with "transformer." in front: from
-`mmdit_to_diffusers`, `flux_to_diffusers` (for Chroma, too) and `z_image_to_diffusers` in comfy/utils.py, and for Qwen-Image from its own
-model, comfy/ldm/qwen_image/model.py. The ends are those of `LoRAAdapter.load` in comfy/weight_adapter/lora.py. These
-files are of ComfyUI's commits 17358c8f73b5, 09708eae709a, 01f4512bf804, 6f98b150e065 and b3be02d6e766.
+`mmdit_to_diffusers`, `flux_to_diffusers` (for Chroma, too), `z_image_to_diffusers` and `krea2_to_diffusers` in
+comfy/utils.py, and for Qwen-Image from its own model, comfy/ldm/qwen_image/model.py. The ends are those of
+`LoRAAdapter.load` in comfy/weight_adapter/lora.py. These files are of ComfyUI's commits 17358c8f73b5, 09708eae709a,
+01f4512bf804, 6f98b150e065 and b3be02d6e766.
 """
 
 from __future__ import annotations
@@ -42,6 +43,11 @@ LAYERS = {
     "tiny-flux-kontext": FLUX,
     "tiny-flux2": FLUX2,
     "tiny-flux2-klein": FLUX2,
+    "tiny-krea2": (
+        r"(transformer_blocks|text_fusion.(layerwise|refiner)_blocks).\d+."
+        r"(attn.(to_q|to_k|to_v|to_gate|to_out.0)|ff.(gate|up|down))|"
+        "img_in|(time_embed|txt_in).linear_[12]|time_mod_proj|text_fusion.projector|final_layer.linear"
+    ),
     "tiny-qwen-image": QWEN_IMAGE,
     "tiny-qwen-image-edit": QWEN_IMAGE,
     "tiny-qwen-image-edit-plus": QWEN_IMAGE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -152,6 +153,9 @@ def test_a_distilled_model_has_no_guidance(distilled: bool, tmp_path: Path) -> N
     pipeline.save_pretrained(tmp_path)
     plain, guided = (build(str(tmp_path), eval_guidance=guidance) for guidance in (1.0, 4.0))
     assert (pictures(plain, prompts_of("")) == pictures(guided, prompts_of(""))).all() == distilled
+    (tmp_path / "whole").mkdir()
+    plain.export(tmp_path / "whole", merge=True)
+    assert json.loads((tmp_path / "whole" / "model_index.json").read_text())["is_distilled"] == distilled
     family = bare(registry.parameters("policy", "diffusers-flow", {"model": str(tmp_path)}))
     assert (family is not None and family.negative is None) == distilled
 
@@ -164,6 +168,15 @@ def test_tokens_of_the_pipelines_own_are_refused(model: str) -> None:
     end = getattr(tokenizer, "tokenizer", tokenizer).all_special_tokens[0]
     with pytest.raises(UsageError, match=f"has '{re.escape(end)}' in its text, which is a token of the model's own"):
         policy.check(prompts_of(model, [f"a cat {end} a dog"]))
+
+
+def test_a_distilled_krea2_has_one_shift_for_all_sizes() -> None:
+    """By hand: e^1.15 / (e^1.15 + 1 / t - 1) at t = 1, 1/2."""
+    pipeline = tiny_pipeline("tiny-krea2")
+    pipeline.register_to_config(is_distilled=True)
+    family = build(pipeline).family
+    for size in ((32, 32), (64, 96)):
+        torch.testing.assert_close(family.schedule(2, size).sigmas.tolist(), [1.0, 0.759511, 0.0], rtol=0, atol=1e-6)
 
 
 def test_packing_and_unpacking() -> None:

@@ -31,6 +31,7 @@ HEADS = {"num_attention_heads": 4, "attention_head_dim": 32}
 SD3 = {**HEADS, "caption_projection_dim": WIDTH, "qk_norm": "rms_norm"}
 FLUX = {**HEADS, "axes_dims_rope": (8, 8, 16)}
 FLUX2 = {**HEADS, "axes_dims_rope": (8, 8, 8, 8)}
+KREA2 = {**HEADS, "num_key_value_heads": 1, "intermediate_size": 341, "axes_dims_rope": (8, 12, 12)}
 LAYERS: list[tuple[str, str, dict[str, Any], str]] = [  # its pipeline, with which settings, and which one counts them
     ("JointTransformerBlock", "tiny-sd3", SD3, "num_layers"),
     ("JointTransformerBlock x 2", "tiny-sd3", {**SD3, "dual_attention_layers": (0, 1, 2, 3)}, "num_layers"),
@@ -40,6 +41,7 @@ LAYERS: list[tuple[str, str, dict[str, Any], str]] = [  # its pipeline, with whi
     ("FluxSingleTransformerBlock", "tiny-flux", FLUX, "num_single_layers"),
     ("Flux2TransformerBlock", "tiny-flux2", FLUX2, "num_layers"),
     ("Flux2SingleTransformerBlock", "tiny-flux2", FLUX2, "num_single_layers"),
+    ("Krea2TransformerBlock", "tiny-krea2", KREA2, "num_layers"),
     ("QwenImageTransformerBlock", "tiny-qwen-image", {**HEADS, "axes_dims_rope": (16, 8, 8)}, "num_layers"),
     (
         "ZImageTransformerBlock",
@@ -79,6 +81,9 @@ def velocity(own: PipelineFamily) -> None:
     rows = () if type(own).__name__ == "ZImage" else (1,)
     width = config.get("joint_attention_dim", 32)
     told: tuple[torch.Tensor, ...] = (torch.ones(*rows, TEXT, width, dtype=dtype),)
+    if "num_text_layers" in config:
+        seen = torch.ones(1, TEXT, dtype=torch.bool)
+        told = (torch.ones(1, TEXT, config.num_text_layers, config.text_hidden_dim, dtype=dtype), seen)
     if "approximator_layers" in config:
         told = (*told, torch.ones(1, TEXT, dtype=dtype))
     if "pooled_projection_dim" in config:
@@ -92,6 +97,9 @@ def kept(name: str, dtype: torch.dtype, *, lora: bool, **settings: Any) -> float
     """Bytes that a pass keeps for its backward pass, weights aside, for a token and a unit of width."""
     own = family(name, **settings)
     torch.nn.Module.to(own.transformer, dtype)
+    for path, module in own.transformer.named_modules():
+        if path.rpartition(".")[2] in (own.transformer._keep_in_fp32_modules or ()):
+            module.float()
     if lora:
         own.transformer.requires_grad_(False)
         add_adapter(own.transformer, AdapterSettings(r=1), own.lora_targets)

@@ -40,6 +40,7 @@ STOCK: dict[str, list[dict[str, Any]]] = {
     "tiny-flux-kontext": [{"guidance_scale": 3.5}],
     "tiny-flux2": [{"guidance_scale": 2.5}],
     "tiny-flux2-klein": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
+    "tiny-krea2": [{"guidance_scale": 0.0}, {"guidance_scale": 2.0}],
     "tiny-qwen-image": [{"true_cfg_scale": 1.0}, {"true_cfg_scale": 4.0, "negative_prompt": " "}],
     "tiny-qwen-image-edit": [{"true_cfg_scale": 1.0}, {"true_cfg_scale": 4.0, "negative_prompt": " "}],
     "tiny-qwen-image-edit-plus": [{"true_cfg_scale": 1.0}, {"true_cfg_scale": 4.0, "negative_prompt": " "}],

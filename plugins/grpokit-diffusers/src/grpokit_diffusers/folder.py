@@ -57,7 +57,8 @@ def read_index(folder: Path) -> Index:
     except (OSError, ValueError) as error:
         raise UsageError(f"'{file}' is damaged ({one_line(error)}). {sources.AGAIN}") from error
     entries = {name: entry for name, entry in index.items() if name[:1] != "_"} if isinstance(index, dict) else {}
-    named = {name: entry for name, entry in entries.items() if isinstance(entry, list)}
+    lists = {name: entry for name, entry in entries.items() if isinstance(entry, list)}
+    named = {name: entry for name, entry in lists.items() if all(isinstance(x, str | None) for x in entry)}
     if not named or any(len(entry) != 2 for entry in named.values()):
         raise UsageError(f"'{file}' is damaged: expected each part's library and class. {sources.AGAIN}")
     if not isinstance(index.get("_class_name"), str):

@@ -15,6 +15,7 @@ FAMILIES: Mapping[str, str] = {
     "Flux2Pipeline": "grpokit_diffusers.families.flux2:Flux2",
     "FluxKontextPipeline": "grpokit_diffusers.families.flux_kontext:FluxKontext",
     "FluxPipeline": "grpokit_diffusers.families.flux:Flux",
+    "Krea2Pipeline": "grpokit_diffusers.families.krea2:Krea2",
     "QwenImageEditPipeline": "grpokit_diffusers.families.qwen_image_edit:QwenImageEdit",
     "QwenImageEditPlusPipeline": "grpokit_diffusers.families.qwen_image_edit_plus:QwenImageEditPlus",
     "QwenImagePipeline": "grpokit_diffusers.families.qwen_image:QwenImage",

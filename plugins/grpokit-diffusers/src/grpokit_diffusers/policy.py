@@ -167,7 +167,9 @@ class DiffusersFlow(FlowPolicy):
             else:
                 own = copy.deepcopy(model).to("cpu")
                 transformer = own.merge_and_unload(safe_merge=True) if isinstance(own, PeftModel) else own
-                parts = self.pipeline.components | {"transformer": transformer}
+                known = inspect.signature(type(self.pipeline).__init__).parameters
+                settings = {name: value for name, value in self.pipeline.config.items() if name in known}
+                parts = settings | self.pipeline.components | {"transformer": transformer}
                 save_whole(type(self.pipeline)(**parts), Path(folder))
         kind, source, then = type(self.pipeline).__name__, "FOLDER", ""
         if alone:

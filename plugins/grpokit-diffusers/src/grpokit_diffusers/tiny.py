@@ -22,6 +22,8 @@ from diffusers import (
     FluxKontextPipeline,
     FluxPipeline,
     FluxTransformer2DModel,
+    Krea2Pipeline,
+    Krea2Transformer2DModel,
     QwenImageEditPipeline,
     QwenImageEditPlusPipeline,
     QwenImagePipeline,
@@ -51,6 +53,8 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3Model,
+    Qwen3VLConfig,
+    Qwen3VLModel,
     T5Config,
     T5EncoderModel,
     T5Tokenizer,
@@ -225,6 +229,50 @@ def _flux2_parts(*, guidance_embeds: bool) -> dict[str, Any]:
     }
 
 
+def _krea2() -> Krea2Pipeline:
+    transformer = Krea2Transformer2DModel(
+        in_channels=16,
+        num_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=32,
+        timestep_embed_dim=16,
+        text_hidden_dim=_WIDTH,
+        num_text_layers=2,
+        text_num_attention_heads=2,
+        text_num_key_value_heads=2,
+        text_intermediate_size=32,
+        num_layerwise_text_blocks=1,
+        num_refiner_text_blocks=1,
+        axes_dims_rope=(4, 4, 8),
+    ).eval()
+    reader = Qwen3VLConfig(
+        text_config={
+            **_SMALL,
+            "head_dim": 8,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]},
+        },
+        vision_config={
+            "depth": 1,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_heads": 2,
+            "out_hidden_size": _WIDTH,
+            "num_position_embeddings": 16,
+            "deepstack_visual_indexes": [0],
+        },
+    )
+    return Krea2Pipeline(
+        transformer=transformer,
+        scheduler=_shifting(),
+        vae=_qwen_vae(),
+        text_encoder=Qwen3VLModel(reader).eval(),
+        tokenizer=_qwen_tokenizer(),
+        text_encoder_select_layers=(1, 2),
+    )
+
+
 def _qwen_image(kind: Any = QwenImagePipeline, *, zero_cond_t: bool = False, **more: Any) -> Any:
     reader = Qwen2_5_VLConfig(
         text_config={
@@ -254,15 +302,7 @@ def _qwen_image(kind: Any = QwenImagePipeline, *, zero_cond_t: bool = False, **m
             zero_cond_t=zero_cond_t,
         ).eval(),
         scheduler=_shifting(shift_terminal=0.02),
-        vae=AutoencoderKLQwenImage(
-            base_dim=8,
-            z_dim=4,
-            dim_mult=[1, 2, 2],
-            num_res_blocks=1,
-            temperal_downsample=[False, True],
-            latents_mean=[0.2, -0.1, 0.1, -0.2],
-            latents_std=[1.2, 0.8, 1.1, 0.9],
-        ).eval(),
+        vae=_qwen_vae(),
         text_encoder=Qwen2_5_VLForConditionalGeneration(reader).eval(),
         tokenizer=_qwen_tokenizer(),
         **more,
@@ -330,6 +370,18 @@ def _vae() -> AutoencoderKL:
         mid_block_add_attention=False,
         scaling_factor=1.5,
         shift_factor=0.06,
+    ).eval()
+
+
+def _qwen_vae() -> AutoencoderKLQwenImage:
+    return AutoencoderKLQwenImage(
+        base_dim=8,
+        z_dim=4,
+        dim_mult=[1, 2, 2],
+        num_res_blocks=1,
+        temperal_downsample=[False, True],
+        latents_mean=[0.2, -0.1, 0.1, -0.2],
+        latents_std=[1.2, 0.8, 1.1, 0.9],
     ).eval()
 
 
@@ -405,6 +457,7 @@ PIPELINES: Mapping[str, Callable[[], Any]] = {
     "tiny-flux-kontext": _flux_kontext,
     "tiny-flux2": _flux2,
     "tiny-flux2-klein": _flux2_klein,
+    "tiny-krea2": _krea2,
     "tiny-qwen-image": _qwen_image,
     "tiny-qwen-image-edit": _qwen_image_edit,
     "tiny-qwen-image-edit-plus": _qwen_image_edit_plus,

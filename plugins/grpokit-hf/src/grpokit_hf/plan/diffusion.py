@@ -33,6 +33,7 @@ KEPT: Mapping[str, Mapping[tuple[str, str], int]] = {
     "ChromaSingleTransformerBlock": {("fp32", "lora"): 58, ("fp32", "full"): 94, ("bf16", "lora"): 43},
     "Flux2TransformerBlock": {("fp32", "lora"): 72, ("fp32", "full"): 113, ("bf16", "lora"): 53},
     "Flux2SingleTransformerBlock": {("fp32", "lora"): 85, ("fp32", "full"): 100, ("bf16", "lora"): 60},
+    "Krea2TransformerBlock": {("fp32", "lora"): 74, ("fp32", "full"): 117, ("bf16", "lora"): 56},
     "QwenImageTransformerBlock": {("fp32", "lora"): 52, ("fp32", "full"): 97, ("bf16", "lora"): 44},
     "ZImageTransformerBlock": {("fp32", "lora"): 77, ("fp32", "full"): 131, ("bf16", "lora"): 77},
 }
@@ -44,8 +45,10 @@ _CONDITION = (
     *("norm", "time", "t_embedder", "adaLN_modulation", "img_mod", "txt_mod", "double_stream", "single_stream"),
     "distilled_guidance",
 )
-_TEXT = ("add_", "to_add_out", "ff_context", "context_", "txt_", "cap_embedder", "glyph_projector")
+_TEXT = ("add_", "to_add_out", "ff_context", "context_", "txt_", "cap_embedder", "glyph_projector", "text_fusion")
+_JOINT = ("Krea2TransformerBlock",)  # layers whose weights are the same for text and picture
 _PICTURE = ("attn2", "noise_refiner")  # layers or attention that see no text
+_OF_TEXT = ("context_refiner", "text_fusion")  # and that see nothing else
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,9 +244,10 @@ def forward_flop(transformer: nn.Module, *, picture: int, text: int = 0, more: i
         more: other tokens that attention looks at.
     """
     tokens, flop = _tokens(picture, text), 0
+    joint = tuple(f"{name}." for name, module in transformer.named_modules() if type(module).__name__ in _JOINT)
     for name, module in transformer.named_modules():
         if isinstance(module, nn.Linear):
-            flop += 2 * module.weight.numel() * tokens[_stream(name)]
+            flop += 2 * module.weight.numel() * tokens["both" if name.startswith(joint) else _stream(name)]
         elif width := _width(module):
             own = tokens[_seen(name)]
             flop += 4 * width * own * (own + more)
@@ -274,4 +278,4 @@ def _stream(name: str) -> Stream:
 def _seen(name: str) -> Stream:
     """Which tokens an attention or a layer looks at."""
     parts = name.split(".")
-    return "picture" if {*_PICTURE} & {*parts} else "text" if "context_refiner" in parts else "both"
+    return "picture" if {*_PICTURE} & {*parts} else "text" if {*_OF_TEXT} & {*parts} else "both"
