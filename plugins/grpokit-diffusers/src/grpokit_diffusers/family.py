@@ -180,7 +180,7 @@ class PipelineFamily(Family):
             with torch.no_grad(), self.as_loaded():
                 made = tuple(part.cpu() for part in make(*given))
             self._kept[key] = given, made
-            while len(self._kept) > 1 and sum(x.nbytes for _, own in self._kept.values() for x in own) > KEPT:
+            while len(self._kept) > 1 and _bytes(tuple(self._kept.values())) > KEPT:
                 del self._kept[next(iter(self._kept))]
         self._kept[key] = self._kept.pop(key)  # the one that was not needed for longest goes first
         return tuple(part.to(self.device, non_blocking=True) for part in self._kept[key][1])
@@ -231,6 +231,10 @@ class PackedFamily(PipelineFamily):
         """Rows and columns of tokens."""
         return size[0] // self.multiple, size[1] // self.multiple
 
+    def grids(self, condition: Told) -> list[tuple[int, int]]:
+        """Rows and columns of the result's tokens, and of those of each source picture."""
+        return [self.grid(condition.size), *((each.shape[1], each.shape[2]) for each in condition.sources)]
+
     def packed(self, latents: Tensor) -> Tensor:
         """The autoencoder's latents [n, C, h, w] as tokens [n, N, 4 C]."""
         cells = latents.unflatten(3, (-1, 2)).unflatten(2, (-1, 2))  # [n, C, h / 2, 2, w / 2, 2]
@@ -276,6 +280,15 @@ def _known_by(given: Any) -> Any:
     if isinstance(given, tuple):
         return tuple(map(_known_by, given))
     return id(given) if isinstance(given, Image) else given
+
+
+def _bytes(given: Any) -> int:
+    """Of pictures and tensors."""
+    if isinstance(given, tuple):
+        return sum(map(_bytes, given))
+    if isinstance(given, Image):
+        return given.width * given.height * len(given.getbands())
+    return given.nbytes if isinstance(given, Tensor) else 0
 
 
 def rows(part: Tensor, count: int) -> Tensor:

@@ -26,7 +26,6 @@ class Flux(PackedFamily):
         """See `Family`; tokens of a picture to edit stand behind those of the latents."""
         count, device = len(latents), latents.device
         embeddings, pooled = condition.text
-        grids = [self.grid(condition.size), *((each.shape[1], each.shape[2]) for each in condition.sources)]
         told = torch.full((count,), guidance, device=device) if self.transformer.config.guidance_embeds else None
         v: Tensor = self.transformer(
             hidden_states=self.beside(latents, condition.sources),
@@ -35,7 +34,7 @@ class Flux(PackedFamily):
             encoder_hidden_states=rows(embeddings, count),
             pooled_projections=rows(pooled, count),
             txt_ids=embeddings.new_zeros(embeddings.shape[1], 3),
-            img_ids=torch.cat([self.places(grid, picture) for picture, grid in enumerate(grids)]),
+            img_ids=torch.cat([self.places(grid, picture) for picture, grid in enumerate(self.grids(condition))]),
             return_dict=False,
         )[0]
         return v[:, : latents.shape[1]].float()

@@ -89,11 +89,10 @@ class Flux2(EditFamily):
             guidance: [n], if the transformer reads it.
         """
         count, device = len(latents), latents.device
-        zero, grid = torch.zeros(1, dtype=torch.long), self.grid(condition.size)
-        grids = [grid, *((each.shape[1], each.shape[2]) for each in condition.sources)]
+        zero = torch.arange(1)
         places = [  # picture, row, column, and number of a token of the text
             torch.cartesian_prod(zero + 10 * picture, torch.arange(height), torch.arange(width), zero)
-            for picture, (height, width) in enumerate(grids)
+            for picture, (height, width) in enumerate(self.grids(condition))
         ]
         v: Tensor = self.transformer(
             hidden_states=self.beside(latents, condition.sources),

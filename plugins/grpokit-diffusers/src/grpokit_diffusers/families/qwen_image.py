@@ -47,13 +47,12 @@ class QwenImage(PackedFamily):
     def _pass(self, latents: Tensor, time: Tensor, condition: Told, embeddings: Tensor) -> Tensor:
         """Velocities [n, N, 4 C] for one text."""
         count = len(latents)
-        shapes = [(1, *self.grid(condition.size)), *((1, each.shape[1], each.shape[2]) for each in condition.sources)]
         v: Tensor = self.transformer(
             hidden_states=self.beside(latents, condition.sources),
             timestep=time.to(latents.device, non_blocking=True).expand(count) / 1000,
             encoder_hidden_states=rows(embeddings, count),
             encoder_hidden_states_mask=None,
-            img_shapes=[shapes] * count,
+            img_shapes=[[(1, *grid) for grid in self.grids(condition)]] * count,
             return_dict=False,
         )[0]
         return v[:, : latents.shape[1]].float()
