@@ -163,10 +163,12 @@ def test_compiled_blocks_need_a_compiler(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # torch warns of itself while it compiles
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
-def test_compiled_blocks_paint_and_score_as_plain_ones() -> None:
-    plain, compiled = (DiffusersFlow("tiny-sd3", size=(32, 32), steps=2, compiled=each) for each in (False, True))
+@pytest.mark.parametrize("model", ["tiny-sd3", "tiny-flux2-klein"])
+def test_compiled_blocks_paint_and_score_as_plain_ones(model: str) -> None:
+    plain, compiled = (DiffusersFlow(model, size=(32, 32), steps=2, compiled=each) for each in (False, True))
     seeds = derive_seeds(0, stream="train", step=0, prompts=1, group_size=2)
-    expected, rollout = (policy.rollout([Prompt(text="a cat")], 2, seeds=seeds) for policy in (plain, compiled))
+    prompts = prompts_of(model, ["a cat"])
+    expected, rollout = (policy.rollout(prompts, 2, seeds=seeds) for policy in (plain, compiled))
     latents = [x.trace.per_row["latents"] for x in (rollout, expected)]
     torch.testing.assert_close(*latents, rtol=0, atol=1e-5)
     for steps in compiled.slices(rollout):
