@@ -1333,9 +1333,9 @@ FAULTS = (
     ),
     Fault(
         "a source that is kept for another size",
-        "plugins/grpokit-diffusers/src/grpokit_diffusers/family.py",
-        "    return id(given) if isinstance(given, Image) else given",
-        "    return id(given) if isinstance(given, Image) else isinstance(given, int) or given",
+        f"{HF}diffusion/kept.py",
+        "digest(arguments)",
+        "digest(arguments[:2])",
         (KONTEXT,),
     ),
 )

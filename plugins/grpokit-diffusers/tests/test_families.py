@@ -111,11 +111,11 @@ def test_a_source_is_looked_at_for_each_size(model: str) -> None:
 
 def test_what_does_not_fit_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text that was not needed for longest goes first."""
+    monkeypatch.setattr("grpokit_diffusers.family.KEPT", 2 * 512 * 24 * 4)
     policy = build("tiny-flux2-klein")
     made: list[str] = []
     encode = policy.pipeline.encode_prompt
     monkeypatch.setattr(policy.pipeline, "encode_prompt", lambda text, **_: made.append(text) or encode(text))
-    monkeypatch.setattr("grpokit_diffusers.family.KEPT", 2 * 512 * 24 * 4)
     for text in ("a", "b", "a", "c", "a", "b"):
         policy.family.kept(policy.family.encoded, text)
     assert made == ["a", "b", "c", "b"]

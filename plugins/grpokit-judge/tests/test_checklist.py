@@ -99,9 +99,7 @@ def test_what_cannot_be_scored(judge, checklist):
         unscorable(Prompt(text="x", meta={"vqa_list": ["Is there a cat?"]}))
     with pytest.raises(UsageError, match="mean must be one of geometric, arithmetic, got 'harmonic'"):
         checklist(mean="harmonic")
-    with pytest.raises(
-        RewardError, match=r"as the output of row 0 \(reward 'vlm-checklist'\), got str"
-    ):
+    with pytest.raises(RewardError, match=r"as the output of row 0 \(reward 'vlm-checklist'\), got str"):
         checklist()([sample([red], "words")])
 
 

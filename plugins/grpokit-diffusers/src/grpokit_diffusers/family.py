@@ -25,12 +25,13 @@ from grpokit.data import refuse_pictures
 from grpokit.errors import counted, shown
 from grpokit.images import to_rgb
 from grpokit_hf.diffusion.family import Family, Schedule, Size
+from grpokit_hf.diffusion.kept import Kept
 from grpokit_hf.diffusion.latents import painted
 from grpokit_hf.diffusion.trained_lora import LoraFile
 from grpokit_hf.tokens.reserved import OwnTokens
 
 PIXELS_PER_PASS = 2**18  # of the autoencoder: more at a time take more memory, and little less time
-KEPT = 2**32  # bytes of texts and pictures in the CPU's memory: 1,024 texts of FLUX.1
+KEPT = 2**32  # bytes of what is made of texts and pictures, in the CPU's memory: 1,024 texts of FLUX.1
 Text = tuple[Tensor, ...]
 
 
@@ -82,7 +83,7 @@ class PipelineFamily(Family):
         self.pipeline = pipeline
         self.transformer = pipeline.transformer
         self.multiple = 2 * pipeline.vae_scale_factor  # a token of the transformer is 2 x 2 numbers of each channel
-        self._kept: dict[Any, tuple[Any, Text]] = {}
+        self._kept = Kept(KEPT)
 
     @property
     def device(self) -> torch.device:
@@ -173,17 +174,14 @@ class PipelineFamily(Family):
 
         Args:
             make: a method of the family.
-            given: its arguments. A picture is known by its identity, so it is kept, too.
+            given: its arguments.
         """
-        key = (make, _known_by(given))
-        if key not in self._kept:
-            with torch.no_grad(), self.as_loaded():
-                made = tuple(part.cpu() for part in make(*given))
-            self._kept[key] = given, made
-            while len(self._kept) > 1 and _bytes(tuple(self._kept.values())) > KEPT:
-                del self._kept[next(iter(self._kept))]
-        self._kept[key] = self._kept.pop(key)  # the one that was not needed for longest goes first
-        return tuple(part.to(self.device, non_blocking=True) for part in self._kept[key][1])
+        return tuple(part.to(self.device, non_blocking=True) for part in self._kept(self._made, make.__name__, *given))
+
+    def _made(self, method: str, *given: Any) -> Text:
+        """What a method of the family gives, in the CPU's memory."""
+        with torch.no_grad(), self.as_loaded():
+            return tuple(part.cpu() for part in getattr(self, method)(*given))
 
     @abstractmethod
     def encoded(self, text: str) -> Text:
@@ -273,22 +271,6 @@ class EditFamily(PackedFamily):
     @abstractmethod
     def looked_at(self, pixels: Tensor) -> Tensor:
         """Tokens [1, N, 4 C] of pixels [1, 3, H, W] between -1 and 1, by the autoencoder."""
-
-
-def _known_by(given: Any) -> Any:
-    """What tells arguments apart: pictures by their identity."""
-    if isinstance(given, tuple):
-        return tuple(map(_known_by, given))
-    return id(given) if isinstance(given, Image) else given
-
-
-def _bytes(given: Any) -> int:
-    """Of pictures and tensors."""
-    if isinstance(given, tuple):
-        return sum(map(_bytes, given))
-    if isinstance(given, Image):
-        return given.width * given.height * len(given.getbands())
-    return given.nbytes if isinstance(given, Tensor) else 0
 
 
 def rows(part: Tensor, count: int) -> Tensor:

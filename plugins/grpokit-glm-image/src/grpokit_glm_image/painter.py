@@ -28,11 +28,11 @@ from grpokit.builtin.quotes import quoted
 from grpokit.images import to_rgb
 from grpokit_glm_image.grids import PIXELS
 from grpokit_hf.diffusion.family import Family, Schedule, Size
+from grpokit_hf.diffusion.kept import Kept
 from grpokit_hf.diffusion.latents import painted
-from grpokit_hf.diffusion.seen import Seen
 
 _FINE = 16  # pixels of a picture's side, for one token of the transformer
-_KEPT = 256  # latents of pictures to edit, on the device: half a MB each at 1024 x 1024 in 16 bits
+_KEPT = 2**27  # bytes of latents of pictures to edit, on the device: 256 of 1024 x 1024 in 16 bits
 PIXELS_PER_PASS = 2**16  # of the autoencoder: more at a time take more memory, and no less time
 
 
@@ -70,7 +70,7 @@ class Painter(Family):
         self.transformer = pipeline.transformer
         self._glyphs = lru_cache(maxsize=1024)(self._encoded)
         self._rotary = lru_cache(maxsize=8)(self._tables)
-        self._latents = Seen(self._encode, most=_KEPT)
+        self._latents = Kept(_KEPT)
 
     @property
     def device(self) -> torch.device:
@@ -156,7 +156,7 @@ class Painter(Family):
     def _remember(self, picture: Image, codes: Tensor, memory: GlmImageKVCache) -> None:
         transformer, size = self.transformer, (picture.height, picture.width)
         prior = self.prior(codes.view(1, size[0] // PIXELS, size[1] // PIXELS), size)
-        target, latents = self._there(size, torch.int64)[None], self._latents(picture)
+        target, latents = self._there(size, torch.int64)[None], self._latents(self._encode, picture)
         transformer(
             hidden_states=latents,
             encoder_hidden_states=self._glyphs("")[:, :0],

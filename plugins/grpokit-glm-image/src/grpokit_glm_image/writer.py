@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from PIL.Image import Image
 from torch import Tensor, nn
 
 from grpokit import Prompt
 from grpokit_glm_image.prompts import PromptEncoder, Reading
 from grpokit_glm_image.source_pictures import source_codes
-from grpokit_hf.diffusion.seen import Seen
+from grpokit_hf.diffusion.kept import Kept
 from grpokit_hf.tokens import group_decoding
 from grpokit_hf.tokens.group_decoding import Written
 from grpokit_hf.tokens.linear_layers import for_decoding
 from grpokit_hf.tokens.sampler import Sampler, SamplerSettings
+
+_KEPT = 2**27  # bytes of the codes of pictures to edit: 16,000 of 1024 x 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,7 @@ class Writer:
         config = network.config
         self.network, self.encoder, self.sampling, self.merged = network, encoder, sampling, merged
         self.changes = 0
-        self._seen = Seen(lambda picture: source_codes(network, encoder.processor, picture).cpu(), most=2**16)
+        self._kept = Kept(_KEPT)
         # The codes of a picture have the ids before that of its start.
         self.forbidden = torch.arange(config.text_config.vision_vocab_size) >= config.image_start_token_id
 
@@ -64,7 +67,10 @@ class Writer:
 
     def sources(self, prompt: Prompt) -> Sequence[Tensor]:
         """The visual tokens of a prompt's pictures to edit, each [h * w] on the CPU; the vision tower never trains."""
-        return [self._seen(picture) for picture in prompt.images] if self.encoder.edits else []
+        return [self._kept(self._codes, picture) for picture in prompt.images] if self.encoder.edits else []
+
+    def _codes(self, picture: Image) -> Tensor:
+        return source_codes(self.network, self.encoder.processor, picture).cpu()
 
     def write(self, prompts: Sequence[Prompt], group_size: int, chances: Tensor, *, evaluate: bool = False) -> Page:
         """Write the tokens of all pictures together; each prompt is read once.
