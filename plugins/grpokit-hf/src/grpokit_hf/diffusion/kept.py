@@ -26,11 +26,12 @@ class Kept:
     def __call__(self, make: Callable[..., T], *arguments: object) -> T:
         """What `make` returns for texts, numbers and pictures; it is shared, and must not be changed."""
         key = make, digest(arguments)
-        result = self._results.pop(key) if key in self._results else make(*arguments)
-        self._results[key] = result
-        while len(self._results) > 1 and sum(map(_bytes, self._results.values())) > self._most:
-            del self._results[next(iter(self._results))]
-        return result  # type: ignore[return-value]  # of the same `make`
+        if key not in self._results:
+            self._results[key] = make(*arguments)
+            while len(self._results) > 1 and sum(map(_bytes, self._results.values())) > self._most:
+                del self._results[next(iter(self._results))]
+        self._results[key] = self._results.pop(key)
+        return self._results[key]  # type: ignore[return-value]  # of the same `make`
 
 
 def _bytes(result: Tensor | tuple[Tensor, ...]) -> int:
