@@ -6,7 +6,8 @@ import math
 import pytest
 from PIL import Image, ImageStat
 
-from grpokit import Prompt, Sample
+from grpokit import Prompt, Sample, UsageError
+from grpokit_judge.checklist import VLMChecklist
 from grpokit_judge.ranking import VLMRanking
 
 
@@ -77,3 +78,13 @@ def test_edits_come_with_their_source(judge, rank):
     assert "You compare edits of the first picture." in judge.requests[0].text
     assert [picture.size for picture in judge.requests[0].pictures] == [(16, 24), (8, 8), (8, 8)]
     assert judge.requests[0].pictures[0].tobytes() == source.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "template", "field"),
+    [(VLMRanking, "{prompt} {target}", "target"), (VLMChecklist, "{source}: {prompt}", "source")],
+)
+def test_a_field_that_the_reward_does_not_fill_in_is_refused(kind, template, field):
+    """It would reach the judge as it stands, or leave every sample unscored."""
+    with pytest.raises(UsageError, match=f"{kind.name}: the template has .{field}., which this reward does not"):
+        kind(url="http://localhost:1/v1", model="eye", template=template)

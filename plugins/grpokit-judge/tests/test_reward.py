@@ -366,7 +366,7 @@ def test_max_cost_stops_before_more_is_spent(judge):
         ({"api_key_env": "sk-pass@word"}, r"api_key_env is not the name of an environment variable"),
         (
             {"template": "Rate it."},
-            r"expected a template with \{prompt\}, \{target\} or \{source\} in it",
+            r"expected a template with \{prompt\} or \{target\} or \{source\} in it",
         ),
         ({"low": 5, "high": 5}, r"expected low below high, got 5 and 5"),
         ({"pattern": "("}, r"the pattern '\(' is no regular expression"),

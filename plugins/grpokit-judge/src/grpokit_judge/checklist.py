@@ -56,7 +56,7 @@ class VLMChecklist(Service):
         self._check("logprobs", least=0)
         if self.mean not in get_args(Mean):
             raise UsageError(f"vlm-checklist: mean must be one of {', '.join(get_args(Mean))}, got {self.mean!r}.")
-        check_template(self.template)
+        check_template(self.template, name=self.name, fields=("{prompt}",))
         if self.logprobs:
             self.fields |= {"logprobs": True, "top_logprobs": self.logprobs}
 

@@ -41,18 +41,26 @@ _FIELDS = ("{prompt}", "{target}", "{source}")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
 
-def check_template(template: str) -> None:
-    """Refuse a template that would ask the same of every sample by a slip.
+def check_template(template: str, *, name: str, fields: Sequence[str] = _FIELDS) -> None:
+    """Refuse a template that would ask the same of every sample, or something else than what is meant, by a slip.
+
+    Args:
+        template: of a reward.
+        name: of the reward.
+        fields: those that it fills in.
 
     Raises:
-        UsageError: it is empty, or has none of the fields.
+        UsageError: it is empty, has none of the fields, or one that the reward does not fill in.
     """
-    if not any(field in template for field in _FIELDS):
+    known = " or ".join(fields)
+    if not any(field in template for field in fields):
         raise UsageError(
-            f"vlm-judge: expected a template with {{prompt}}, {{target}} or {{source}} in it, got {shown(template)}. "
-            "They stand for the sample's prompt and target and for the pictures that it edits; other braces are left "
-            "as they are."
+            f"{name}: expected a template with {known} in it, got {shown(template)}. Each sample's own stands there; "
+            "other braces are left as they are."
         )
+    for field in _FIELDS:
+        if field in template and field not in fields:
+            raise UsageError(f"{name}: the template has {field}, which this reward does not fill in; take {known}.")
 
 
 def question(sample: Sample, template: str, *, max_side: int, what: str) -> Content | None:

@@ -37,7 +37,7 @@ class VLMRanking(Service):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.template is not None:
-            check_template(self.template)
+            check_template(self.template, name=self.name, fields=("{prompt}", "{source}"))
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """Score samples.

@@ -54,7 +54,7 @@ class VLMJudge(Service):
                 f"{self.high:g}. Longer numbers may be several tokens."
             )
         if self.template is not None:
-            check_template(self.template)
+            check_template(self.template, name=self.name)
         self.ratings = Ratings(key=self.rating_key, pattern=self.pattern, low=self.low, high=self.high)
         if self.logprobs:
             self.fields |= {"logprobs": True, "top_logprobs": self.logprobs}
