@@ -77,7 +77,10 @@ def test_a_server_without_probabilities_gives_right_or_wrong(judge, checklist):
         RewardError, match=r"logprobs is set, and the server's answer has no log-probs .* at 0, or take"
     ):
         checklist()([sample(pairs)])
-    judge.texts.clear()
+    judge.script = [(200, {}, likely(Yes=1.0).replace(json.dumps([{"token": "Yes", "logprob": 0.0}]), "[]"))]
+    with pytest.raises(RewardError, match="the server's answer has no log-probs"):  # and not a score of 0
+        checklist()([sample([["Is it red?", "Yes"]])])
+    answering(judge, {"How many?": "2", "Is it red?": "Yes.", "Is it big?": "Yes"})
     judge.requests.clear()
     ask = checklist(mean="arithmetic", logprobs=0)
     assert ask([sample(pairs), sample([["Is it red?", "Yes"]])]) == pytest.approx([2 / 3, 1])

@@ -418,14 +418,17 @@ def test_a_judge_sees_the_sources_of_an_edit(judge):
     assert len(judge.requests) == 3
 
 
-def thinking(*tokens, cut=False):
-    """An answer in these tokens; one with a mapping has probabilities of what might stand in its place."""
+def thinking(*tokens, cut=False, words=None):
+    """An answer in these tokens; one with a mapping has probabilities of what might stand in its place.
+
+    `words` are the answer's where its tokens are written otherwise.
+    """
     content = []
     for token in tokens:
         chances = token if isinstance(token, dict) else {token: 1.0}
         top = [{"token": each, "logprob": math.log(chance)} for each, chance in chances.items()]
         content.append({"token": next(iter(chances)), "top_logprobs": top})
-    words = "".join(each["token"] for each in content)
+    words = words or "".join(each["token"] for each in content)
     reason = "length" if cut else "stop"
     choice = {"message": {"content": words}, "logprobs": {"content": content}, "finish_reason": reason}
     return (200, {}, json.dumps({"choices": [choice]}))
@@ -441,6 +444,9 @@ def test_the_expected_rating_by_log_probs(judge):
         thinking('{"rating": ', chances, "}"),
         thinking(*before, chances, "}"),
         thinking('{"rating": "', chances, '"}'),
+        thinking('{"rating": "', chances, '/5"}'),
+        thinking('{"rating": "**', chances, '**"}', "<|im_end|>"),
+        thinking("bytes:\\xf0\\x9f", "\ufffd ", '{"rating": ', chances, "}", words='\U0001f600 {"rating": 4}'),
     ):
         judge.script = [answer]
         assert eye([sample()]) == pytest.approx([expected])
@@ -471,10 +477,16 @@ def test_an_expected_rating_needs_a_rating(judge, answer):
 
 
 def test_a_judge_without_log_probs_stops_the_run(judge):
+    judge.script = [saying('{"rating": 4}')]
     with pytest.raises(
         RewardError, match=r"logprobs is set, and the server's answer has no log-probs .* Leave logprobs at 0, or take"
     ):
         reward(judge, logprobs=20, low=1, high=5)([sample()])
+    for content in ([], [{"token": '{"rating": 4}', "top_logprobs": []}]):
+        choice = {"message": {"content": '{"rating": 4}'}, "logprobs": {"content": content}}
+        judge.script = [(200, {}, json.dumps({"choices": [choice]}))]
+        with pytest.raises(RewardError, match="the server's answer has no log-probs"):
+            reward(judge, logprobs=20, low=1, high=5)([sample()])
     with pytest.raises(
         UsageError, match="logprobs needs ratings of one digit, such as low: 1 and high: 5; got 0 to 10"
     ):

@@ -40,20 +40,25 @@ def likeliest(answer: Mapping[str, Any], place: int) -> dict[str, float]:
     Raises:
         RewardError: the server gives no log-probs.
     """
+    found: dict[str, float] = {}
     try:
         tokens = answer["choices"][0]["logprobs"]["content"]
-        whole = "".join(token["token"] for token in tokens)
-        place += max(0, whole.rfind(words(answer)[0]))  # some servers count the tokens of thoughts, too
+        # Some servers count the tokens of thoughts, too, and write parts of a character in ways of their own.
+        behind = "".join(token["token"] for token in tokens).rfind(words(answer)[0][place:])
+        place = place if behind < 0 else behind
         for token in tokens:
             place -= len(token["token"])
             if place < 0:
-                return {each["token"]: math.exp(each["logprob"]) for each in token["top_logprobs"]}
+                found = {each["token"]: math.exp(each["logprob"]) for each in token["top_logprobs"]}
+                break
     except (KeyError, IndexError, TypeError):
+        pass
+    if not found:
         raise RewardError(
             "vlm-judge: logprobs is set, and the server's answer has no log-probs of its tokens "
             "(choices[0].logprobs.content[].top_logprobs). Leave logprobs at 0, or take a server that gives them."
-        ) from None
-    return {}
+        )
+    return found
 
 
 class Ratings:
@@ -97,12 +102,13 @@ class Ratings:
         """
         text, _ = words(answer)
         conclusion, begin = after_thoughts(text)
-        pattern = self.pattern or re.compile(rf'"{re.escape(self.key)}"\s*:\s*"?(-?[0-9.]+)')
+        pattern = self.pattern or re.compile(rf'"{re.escape(self.key)}"\s*:\s*(-?[0-9.]+|"[^"]*")')
         last = next(reversed(list(pattern.finditer(conclusion))), None)
-        tokens = likeliest(answer, begin + (0 if last is None else last.start(1)))
+        named = last and re.search(r"[0-9][0-9.]*", last[1])
         rating = self.rating(text)
-        if last is None or rating is None or rating != number(last[1]) or rating.denominator > 1:
+        if last is None or not named or rating is None or rating != number(named[0]) or rating.denominator > 1:
             return None
+        tokens = likeliest(answer, begin + last.start(1) + named.start())
         chances: dict[int, float] = {}
         for token, chance in tokens.items():
             plain = re.sub(r"\W", "", token)
