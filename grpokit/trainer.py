@@ -324,9 +324,13 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             raise UsageError("Every reward has the weight 0, so all are monitors and none is trained on.")
         if len(self.train_prompts) == 0:
             raise UsageError("There is no prompt to train on.")
-        if self.kl_gate is not None and (len(trained) == len(self.terms) or not self.objective.needs_reference):
-            raise UsageError("kl_gate needs a KL (kl_coef above 0) and a monitor, which is a reward of weight 0.")
-        if self.diversity is not None and self.diversity not in (term.name for term in self.terms if term.monitor):
+        monitors = {term.name for term in self.terms if term.monitor}
+        if self.kl_gate is not None and not (monitors - {self.diversity} and self.objective.needs_reference):
+            raise UsageError(
+                "kl_gate needs a KL (kl_coef above 0) and a monitor, which is a reward of weight 0; that of "
+                "trainer.diversity does not count."
+            )
+        if self.diversity is not None and self.diversity not in monitors:
             raise UsageError(f"diversity: no monitor is called '{self.diversity}'. Add it as a reward of weight 0.")
         trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(trained))
         self.advantage(trial, torch.ones(len(trained)), torch.zeros(2, dtype=torch.int64))  # refuses wrong options

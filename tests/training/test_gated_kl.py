@@ -127,9 +127,13 @@ def test_the_kl_is_that_of_the_suspect_rows(kind: Any, kl: KLKind, cut: dict[str
 
 
 def test_a_gate_needs_a_monitor_and_a_kl() -> None:
-    for objective, monitors in (
-        (GRPO(), [RewardTerm(name="m", reward=digit_sum, weight=0.0)]),
-        (GRPO(kl_coef=0.1), []),
-    ):
+    monitor = RewardTerm(name="m", reward=digit_sum, weight=0.0)
+    held = GRPO(kl_coef=0.1)
+    cases: list[tuple[list[RewardTerm], dict[str, Any]]] = [
+        ([monitor], {"objective": GRPO()}),
+        ([], {"objective": held}),
+        ([monitor], {"objective": held, "diversity": "m"}),  # which says nothing about quality
+    ]
+    for monitors, more in cases:
         with pytest.raises(UsageError, match="kl_gate needs a KL"):
-            Trainer(TinyTokens(), [digit_sum, *monitors], PROMPTS, objective=objective, kl_gate=KLGate(), device="cpu")
+            Trainer(TinyTokens(), [digit_sum, *monitors], PROMPTS, kl_gate=KLGate(), device="cpu", **more)
