@@ -179,6 +179,26 @@ def test_a_distilled_krea2_has_one_shift_for_all_sizes() -> None:
         torch.testing.assert_close(family.schedule(2, size).sigmas.tolist(), [1.0, 0.759511, 0.0], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("model", PIPELINES)
+def test_checkpointed_blocks_get_all_that_others_get(model: str) -> None:
+    """A mask that is left out changes the log-probs of training alone: ratios then do not start at 1."""
+    policy, prompts = build(model, guidance=2.0), prompts_of(model)
+    rollout = policy.rollout(
+        prompts, 2, seeds=derive_seeds(1, stream="train", step=0, prompts=len(prompts), group_size=2)
+    )
+    weights = torch.arange(1.0, 5.0)[:, None]
+    trained = [weight for weight in policy.model.parameters() if weight.requires_grad]
+
+    def gradients() -> tuple[torch.Tensor, ...]:
+        logprobs = policy.logprobs(rollout, slice(None)).logprobs
+        torch.testing.assert_close(logprobs, rollout.old.logprobs, atol=1e-6, rtol=0)
+        return torch.autograd.grad((logprobs * weights).sum(), trained)
+
+    plain = gradients()
+    policy.family.transformer.enable_gradient_checkpointing()
+    torch.testing.assert_close(gradients(), plain, atol=1e-6, rtol=1e-4)
+
+
 def test_packing_and_unpacking() -> None:
     family: Any = build("tiny-flux", size=(16, 24)).family
     latents = torch.randn(2, 4, 8, 12)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
 import torch
+from diffusers.models.transformers.transformer_chroma import ChromaSingleTransformerBlock
 from torch import Tensor
 
+from grpokit import swapped
 from grpokit_diffusers.families.flux import Flux
 from grpokit_diffusers.family import Text, Told, rows
 
@@ -34,13 +41,29 @@ class Chroma(Flux):
         """Velocities [n, N, 4 C] for one text."""
         count, (embeddings, mask) = len(latents), text
         seen = torch.cat([mask, mask.new_ones(1, latents.shape[1])], dim=1).to(self.transformer.dtype)
-        v: Tensor = self.transformer(
-            hidden_states=latents.to(self.transformer.dtype),
-            timestep=time.to(latents.device, non_blocking=True).expand(count) / 1000,
-            encoder_hidden_states=rows(embeddings, count),
-            txt_ids=embeddings.new_zeros(embeddings.shape[1], 3),
-            img_ids=self.places(self.grid(condition.size), 0),
-            attention_mask=rows(seen, count),
-            return_dict=False,
-        )[0]
+        with self._masked(rows(seen, count)) as mask:
+            v: Tensor = self.transformer(
+                hidden_states=latents.to(self.transformer.dtype),
+                timestep=time.to(latents.device, non_blocking=True).expand(count) / 1000,
+                encoder_hidden_states=rows(embeddings, count),
+                txt_ids=embeddings.new_zeros(embeddings.shape[1], 3),
+                img_ids=self.places(self.grid(condition.size), 0),
+                attention_mask=mask,
+                return_dict=False,
+            )[0]
         return v.float()
+
+    @contextmanager
+    def _masked(self, mask: Tensor) -> Iterator[Tensor]:
+        """Inside, checkpointed single blocks get the mask, too; diffusers 0.42 leaves it out."""
+        if not self.transformer.gradient_checkpointing:
+            yield mask
+            return
+        checkpoint = self.transformer._gradient_checkpointing_func
+
+        def masked(block: Any, *given: Any) -> Any:
+            single = isinstance(block, ChromaSingleTransformerBlock)
+            return checkpoint(partial(block, attention_mask=mask) if single else block, *given)
+
+        with swapped(self.transformer, "_gradient_checkpointing_func", masked):
+            yield mask
