@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import warnings
@@ -283,3 +284,12 @@ def test_gradients_flow_through_what_is_remembered_of_sources(checkpointing: boo
     value().backward()
     slope = sum(float((p.grad * step).sum()) for p, step in zip(parameters, direction, strict=True))
     assert slope == pytest.approx((moved(0.003) - moved(-0.006)) / 0.006, rel=0.01)
+
+
+def test_the_example_beside_an_export_edits_a_picture(tmp_path: Path) -> None:
+    for kind, edits in itertools.product((GlmImageAR, GlmImageDiT), (False, True)):
+        folder = tmp_path / f"{kind.__name__} {edits}"
+        folder.mkdir()
+        usage = kind("tiny", size=SIZE, edits=edits, lora={"r": 2}).export(folder)["usage"]
+        compile(usage, "usage", "exec")
+        assert ('image=[Image.open("source.png")]' in usage) == ("from PIL import Image" in usage) == edits

@@ -220,6 +220,7 @@ class GlmImageDiT(FlowPolicy):
             self.loaded = prepared.load()
             self.loaded.ar.requires_grad_(False)
             install(self.loaded.ar.model.language_model)
+        self._edits = encoder.edits
         self.loaded.turns.let_paint()  # an adapter is made where the transformer is
         writer = Writer(self.loaded.ar, encoder, sampling, merged=merged)
         if lora is None and dtype == "auto":
@@ -255,7 +256,8 @@ class GlmImageDiT(FlowPolicy):
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
         """Write a folder that plain diffusers loads; returns facts for its model card."""
         with self.averaged() as painter:
-            return saving.export_painter(painter, self.loaded, Path(folder), size=self._training.size, merge=merge)
+            size, edits = self._training.size, self._edits
+            return saving.export_painter(painter, self.loaded, Path(folder), size=size, edits=edits, merge=merge)
 
 
 def _check_shared(other: GlmImageAR, size: Sequence[int], *, dtype: str, offload: str, **options: Any) -> None:

@@ -313,7 +313,9 @@ class GlmImageAR(Policy):
 
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
         """Write a folder that plain diffusers and peft load; returns facts for its model card."""
-        return saving.export(self.model, self.loaded, Path(folder), size=self.encoder.size, merge=merge)
+        return saving.export(
+            self.model, self.loaded, Path(folder), size=self.encoder.size, edits=self.encoder.edits, merge=merge
+        )
 
     def _decode(self, tokens: Tensor, prompts: Sequence[Prompt], seeds: Seeds, *, evaluate: bool) -> list[Image]:
         """The pictures of tokens [B, T]."""

@@ -27,7 +27,7 @@ from grpokit_hf.models.weights import save_weights, save_whole, tensors_of
 
 
 def export(
-    model: nn.Module, loaded: Loaded, folder: Path, *, size: tuple[int, int], merge: bool = False
+    model: nn.Module, loaded: Loaded, folder: Path, *, size: tuple[int, int], edits: bool, merge: bool = False
 ) -> Mapping[str, str]:
     """Write the trained half for other programs.
 
@@ -36,6 +36,7 @@ def export(
         loaded: where it came from.
         folder: exists already, and is empty.
         size: height and width of the pictures that it was trained on.
+        edits: whether it was trained on edits.
         merge: add the adapter to the base, and write a whole pipeline.
 
     Returns:
@@ -47,14 +48,14 @@ def export(
     check_whole(model, merge=merge)
     if stays_adapter(model, merge=merge):
         save_weights(model, folder)
-        return _facts(loaded, "peft", _ADAPTER_USAGE, size)
+        return _facts(loaded, "peft", _ADAPTER_USAGE, size, edits=edits)
     parts = loaded.pipeline.components | {"vision_language_encoder": _whole(model, loaded)}
     save_whole(GlmImagePipeline(**parts), folder)
-    return _facts(loaded, "diffusers", _USAGE, size)
+    return _facts(loaded, "diffusers", _USAGE, size, edits=edits)
 
 
 def export_painter(
-    model: nn.Module, loaded: Loaded, folder: Path, *, size: tuple[int, int], merge: bool = False
+    model: nn.Module, loaded: Loaded, folder: Path, *, size: tuple[int, int], edits: bool, merge: bool = False
 ) -> Mapping[str, str]:
     """Write the trained diffusion half for other programs.
 
@@ -63,6 +64,7 @@ def export_painter(
         loaded: where it came from.
         folder: exists already, and is empty.
         size: height and width of the pictures that it was trained on.
+        edits: whether it was trained on edits.
         merge: add the adapter to the base, and write a whole pipeline.
 
     Returns:
@@ -74,13 +76,13 @@ def export_painter(
     check_whole(model, merge=merge)
     if stays_adapter(model, merge=merge):
         save_lora(model, folder)
-        return _facts(loaded, "diffusers", _PAINTER_USAGE, size)
+        return _facts(loaded, "diffusers", _PAINTER_USAGE, size, edits=edits)
     own = copy.deepcopy(model).to("cpu")
     painter = own.merge_and_unload(safe_merge=True) if isinstance(own, PeftModel) else own
     writer = whole_writer(loaded) if loaded.ar.model.visual is None else loaded.ar
     parts = loaded.pipeline.components | {"vision_language_encoder": writer, "transformer": painter}
     save_whole(GlmImagePipeline(**parts), folder)
-    return _facts(loaded, "diffusers", _USAGE, size)
+    return _facts(loaded, "diffusers", _USAGE, size, edits=edits)
 
 
 def _whole(model: Any, loaded: Loaded) -> Any:
@@ -98,9 +100,12 @@ def _whole(model: Any, loaded: Loaded) -> Any:
     return whole.merge_and_unload(safe_merge=True) if isinstance(whole, PeftModel) else whole
 
 
-def _facts(loaded: Loaded, library: str, usage: str, size: tuple[int, int]) -> dict[str, str]:
+def _facts(loaded: Loaded, library: str, usage: str, size: tuple[int, int], *, edits: bool) -> dict[str, str]:
     height, width = size
-    usage, shipped = usage.format(height=height, width=width), in_package(loaded.name)
+    asked = '"add snow", image=[Image.open("source.png")]' if edits else '"a cat on a wall"'
+    usage, shipped = usage.format(asked=asked, height=height, width=width), in_package(loaded.name)
+    if edits:
+        usage = f"from PIL import Image\n{usage}"
     if loaded.name == "tiny":
         usage = f"# The base is written by: python -m grpokit_glm_image.tiny tiny\n{usage}"
     elif shipped is not None and "BASE_MODEL" in usage:  # a name that diffusers does not know
@@ -123,14 +128,14 @@ from peft import PeftModel
 
 pipe = GlmImagePipeline.from_pretrained("BASE_MODEL", torch_dtype=torch.bfloat16)
 PeftModel.from_pretrained(pipe.vision_language_encoder, "FOLDER")  # changes the pipeline's own layers
-picture = pipe("a cat on a wall", height={height}, width={width}).images[0]
+picture = pipe({asked}, height={height}, width={width}).images[0]
 """
 
 _USAGE = """import torch
 from diffusers import GlmImagePipeline
 
 pipe = GlmImagePipeline.from_pretrained("FOLDER", torch_dtype=torch.bfloat16)
-picture = pipe("a cat on a wall", height={height}, width={width}).images[0]
+picture = pipe({asked}, height={height}, width={width}).images[0]
 """
 
 _PAINTER_USAGE = """import torch
@@ -138,5 +143,5 @@ from diffusers import GlmImagePipeline
 
 pipe = GlmImagePipeline.from_pretrained("BASE_MODEL", torch_dtype=torch.bfloat16)
 pipe.transformer.load_lora_adapter("FOLDER", use_safetensors=True)
-picture = pipe("a cat on a wall", height={height}, width={width}).images[0]
+picture = pipe({asked}, height={height}, width={width}).images[0]
 """
