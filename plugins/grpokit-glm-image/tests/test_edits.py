@@ -206,8 +206,11 @@ def painter(model: Any = "tiny", **options: Any) -> GlmImageDiT:
     "options",
     [
         {"lora": {"r": 2}, "window": {"width": 2}, "guidance": 1.5},
-        {"gradient_checkpointing": True, "token_sets": None},
-        {"lora": {"r": 2}, "gradient_checkpointing": True, "rows": 1, "matching": {"times": 2}},
+        pytest.param({"gradient_checkpointing": True, "token_sets": None}, marks=pytest.mark.long),
+        pytest.param(
+            {"lora": {"r": 2}, "gradient_checkpointing": True, "rows": 1, "matching": {"times": 2}},
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["an adapter", "all weights", "copies"],
 )
