@@ -1234,9 +1234,9 @@ FAULTS = (
     ),
     Fault(
         "an adapter that trains on is held to the bare base",
-        f"{GLM}settings.py",
-        "self.adapter is None or self.adapter.adapter is not None or self",
-        "self.adapter is None or self",
+        f"{HF}models/references.py",
+        "adapter is None or adapter.adapter is not None or",
+        "adapter is None or",
         (CONTINUED,),
     ),
     Fault(

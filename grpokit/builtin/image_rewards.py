@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, ImageStat
 
 from grpokit.images import to_rgb
+from grpokit.rewards.submission import by_group
 from grpokit.types import Sample
 
 _SMALL = (32, 32)
@@ -79,13 +80,10 @@ def pixel_diversity(samples: Sequence[Sample]) -> list[float]:
     Raises:
         RewardError: a picture has no pixels, or a mode that does not define which number is white.
     """
-    groups: dict[int, list[int]] = {}
-    for row, sample in enumerate(samples):
-        if isinstance(sample.output, Image.Image):
-            groups.setdefault(sample.group, []).append(row)
     scores = [math.nan] * len(samples)
-    for rows in groups.values():
-        if len(rows) == 1:
+    for group in by_group(samples):
+        rows = [row for row in group if isinstance(samples[row].output, Image.Image)]
+        if len(rows) < 2:
             continue
         small = [to_rgb(samples[row].output, what=f"the output of row {row}").resize(_SMALL) for row in rows]
         pixels = np.stack([np.asarray(picture, dtype=np.float32).ravel() for picture in small]) / 255  # [G, 3072]

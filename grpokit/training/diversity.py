@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import RewardError
+from grpokit.group_statistics import Groups
 from grpokit.rewards.scoring import Scores
 
 
@@ -28,9 +29,8 @@ def diverse(advantages: Tensor, scores: Scores, monitor: str | None) -> Tensor:
             f"The diversity '{monitor}' must score at least 0, since advantages are multiplied by it; it gave "
             f"{float(score[score < 0][0]):g}."
         )
-    groups = scores.groups.unique(return_inverse=True)[1]
     known = ~score.isnan()
-    total, count = (torch.zeros_like(score).index_add(0, groups, x.to(score)) for x in (score.nan_to_num(), known))
-    factor = torch.where(known & (total[groups] > 0), score * (count / total)[groups], 1.0)
+    mean = Groups(scores.groups).mean(score, known)
+    factor = torch.where(known & (mean > 0), score / mean, 1.0)
     factor = factor.to(advantages).view(-1, *[1] * (advantages.ndim - 1))
     return torch.where(advantages > 0, advantages * factor, advantages)

@@ -15,6 +15,7 @@ from grpokit_diffusers.policy import around, bare
 from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.models import dtypes
 from grpokit_hf.models.quantized import check_setting
+from grpokit_hf.models.references import is_copied
 from grpokit_hf.plan.counting import stored
 from grpokit_hf.plan.diffusion import ASSUMED, FlowWork, autoencoder, remedies
 
@@ -50,7 +51,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         parameters=parameters,
         decisions=settings.decisions,
         before=settings.before if parameters["shared_noise"] else 0.0,
-        copies_reference=settings.copies_reference,
+        copies_reference=is_copied(settings.adapter, settings.reference),
         averaged=settings.average is not None,
         job=job,
         picture=picture,

@@ -75,6 +75,26 @@ _SMALL = {
     "eos_token_id": len(_LETTERS),
     "pad_token_id": len(_LETTERS),
 }
+_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
+_EYES = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": _WIDTH}
+_FLUX = {
+    "in_channels": 16,
+    "num_layers": 1,
+    "num_single_layers": 1,
+    "attention_head_dim": 16,
+    "num_attention_heads": 2,
+}
+_VAE: Mapping[str, Any] = {
+    "down_block_types": ("DownEncoderBlock2D",) * 2,
+    "up_block_types": ("UpDecoderBlock2D",) * 2,
+    "block_out_channels": (8, 8),
+    "layers_per_block": 1,
+    "norm_num_groups": 1,
+    "latent_channels": 4,
+    "use_quant_conv": False,
+    "use_post_quant_conv": False,
+    "mid_block_add_attention": False,
+}
 _DEEP = {  # of whose layers FLUX.2 reads the 27th, and of another kind the 30th
     **_SMALL,
     "hidden_size": 8,
@@ -126,11 +146,7 @@ def _sd3() -> StableDiffusion3Pipeline:
 def _flux(kind: Any = FluxPipeline) -> Any:
     return kind(
         transformer=FluxTransformer2DModel(
-            in_channels=16,
-            num_layers=1,
-            num_single_layers=1,
-            attention_head_dim=16,
-            num_attention_heads=2,
+            **_FLUX,
             joint_attention_dim=_WIDTH,
             pooled_projection_dim=_WIDTH // 2,
             guidance_embeds=True,
@@ -153,11 +169,7 @@ def _flux_kontext() -> FluxKontextPipeline:
 def _chroma() -> ChromaPipeline:
     return ChromaPipeline(
         transformer=ChromaTransformer2DModel(
-            in_channels=16,
-            num_layers=1,
-            num_single_layers=1,
-            attention_head_dim=16,
-            num_attention_heads=2,
+            **_FLUX,
             joint_attention_dim=_WIDTH,
             axes_dims_rope=(4, 4, 8),
             approximator_num_channels=8,
@@ -200,26 +212,12 @@ def _flux2_klein() -> Flux2KleinPipeline:
 
 
 def _flux2_parts(*, guidance_embeds: bool) -> dict[str, Any]:
-    vae = AutoencoderKLFlux2(
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        block_out_channels=(8, 8),
-        layers_per_block=1,
-        norm_num_groups=1,
-        latent_channels=4,
-        use_quant_conv=False,
-        use_post_quant_conv=False,
-        mid_block_add_attention=False,
-    )
+    vae = AutoencoderKLFlux2(**_VAE)
     vae.bn.running_mean.normal_(std=0.2)
     vae.bn.running_var.uniform_(0.5, 1.5)
     return {
         "transformer": Flux2Transformer2DModel(
-            in_channels=16,
-            num_layers=1,
-            num_single_layers=1,
-            attention_head_dim=16,
-            num_attention_heads=2,
+            **_FLUX,
             joint_attention_dim=3 * _DEEP["hidden_size"],
             axes_dims_rope=(4, 4, 4, 4),
             guidance_embeds=guidance_embeds,
@@ -248,20 +246,8 @@ def _krea2() -> Krea2Pipeline:
         axes_dims_rope=(4, 4, 8),
     ).eval()
     reader = Qwen3VLConfig(
-        text_config={
-            **_SMALL,
-            "head_dim": 8,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]},
-        },
-        vision_config={
-            "depth": 1,
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_heads": 2,
-            "out_hidden_size": _WIDTH,
-            "num_position_embeddings": 16,
-            "deepstack_visual_indexes": [0],
-        },
+        text_config={**_SMALL, **_MROPE, "head_dim": 8},
+        vision_config={**_EYES, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
     )
     return Krea2Pipeline(
         transformer=transformer,
@@ -275,17 +261,8 @@ def _krea2() -> Krea2Pipeline:
 
 def _qwen_image(kind: Any = QwenImagePipeline, *, zero_cond_t: bool = False, **more: Any) -> Any:
     reader = Qwen2_5_VLConfig(
-        text_config={
-            **_SMALL,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]},
-        },
-        vision_config={
-            "depth": 1,
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_heads": 2,
-            "out_hidden_size": _WIDTH,
-        },
+        text_config={**_SMALL, **_MROPE},
+        vision_config=_EYES,
         **{f"{name}_token_id": len(_LETTERS) + _QWEN.index(f"<|{name}|>") for name in ("vision_start", "vision_end")},
         image_token_id=len(_LETTERS) + _QWEN.index("<|image_pad|>"),
         video_token_id=len(_LETTERS) + _QWEN.index("<|video_pad|>"),
@@ -358,19 +335,7 @@ def _shifting(**options: Any) -> FlowMatchEulerDiscreteScheduler:
 
 
 def _vae() -> AutoencoderKL:
-    return AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        block_out_channels=(8, 8),
-        layers_per_block=1,
-        norm_num_groups=1,
-        latent_channels=4,
-        use_quant_conv=False,
-        use_post_quant_conv=False,
-        mid_block_add_attention=False,
-        scaling_factor=1.5,
-        shift_factor=0.06,
-    ).eval()
+    return AutoencoderKL(**_VAE, scaling_factor=1.5, shift_factor=0.06).eval()
 
 
 def _qwen_vae() -> AutoencoderKLQwenImage:

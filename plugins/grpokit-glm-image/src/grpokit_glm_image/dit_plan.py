@@ -15,12 +15,13 @@ from grpokit_glm_image.decoder import check_size
 from grpokit_glm_image.grids import target_of
 from grpokit_glm_image.painter import PIXELS_PER_PASS, Painter
 from grpokit_glm_image.pipeline import check_dtype, types
-from grpokit_glm_image.plan import OFFLOAD, PROMPT, count
+from grpokit_glm_image.plan import OFFLOAD, count, prompt_tokens
 from grpokit_glm_image.settings import PAINTING, painting_settings
 from grpokit_glm_image.skeleton import Skeleton, skeleton_of
 from grpokit_hf.diffusion.adapters import add_adapter
 from grpokit_hf.diffusion.trained_lora import continue_lora, find_lora, read_lora
 from grpokit_hf.models.quantized import check_setting
+from grpokit_hf.models.references import is_copied
 from grpokit_hf.plan.counting import sizes_of, stored
 from grpokit_hf.plan.diffusion import ASSUMED, FlowWork, autoencoder, remedies
 from grpokit_hf.plan.transformer import TokenWork
@@ -66,7 +67,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         parameters=parameters,
         decisions=settings.decisions,
         before=settings.before if parameters["shared_noise"] else 0.0,
-        copies_reference=settings.copies_reference,
+        copies_reference=is_copied(settings.adapter, settings.reference),
         averaged=settings.average is not None,
         job=job,
         picture=tokens,
@@ -129,7 +130,7 @@ def _written(skeleton: Skeleton, parameters: Mapping[str, Any], job: Job, *, wid
             quantization=parameters["quantization"],
         ),
         job=replace(job, group_size=1, rollout_rows=job.rollout_prompts),
-        prompt=job.prompt_tokens or PROMPT + (target.large.count if edits else 0),
+        prompt=prompt_tokens(job, target),
         new=target.count,
     )
     return [

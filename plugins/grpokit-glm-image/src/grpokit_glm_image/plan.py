@@ -27,6 +27,7 @@ from grpokit_glm_image.skeleton import Skeleton, skeleton_of
 from grpokit_hf.models import dtypes
 from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
 from grpokit_hf.models.quantized import check_setting
+from grpokit_hf.models.references import is_copied
 from grpokit_hf.models.trained_adapter import find_adapter
 from grpokit_hf.plan.counting import EIGHT_BITS, QUANTISE, sizes_of, stored
 from grpokit_hf.plan.diffusion import KERNELS, LIVE, MAPS, MFU, forward_flop
@@ -77,7 +78,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     parts = writer.parts()
     if idle:
         parts = [each for part in parts for each in (_waiting(part, writer) if part.name == "weights" else [part])]
-    if job.reference and settings.copies_reference:
+    if job.reference and is_copied(settings.adapter, settings.reference):
         parts.append(Part(name="reference", bytes=4 * (writer.sizes.trained + writer.sizes.adapter)))
     rollout = writer.rollout()
     return Needs(
@@ -117,7 +118,7 @@ def _writer(ar: Any, parameters: Mapping[str, Any], settings: Settings, job: Job
             adapt=None if lora is None else _adapter(ar, lora, local_files_only=parameters["local_files_only"]),
         ),
         job=job,
-        prompt=job.prompt_tokens or PROMPT + (target.large.count if edits else 0),
+        prompt=prompt_tokens(job, target),
         new=target.count,
         decisions=trained.stop - trained.start,
         scored=trained.stop,
@@ -208,6 +209,11 @@ class _Painter:
     def _tokens(self) -> int:
         """Of the diffusion transformer, for a picture."""
         return self._pixels // _FINE**2
+
+
+def prompt_tokens(job: Job, target: Target) -> int:
+    """Of a prompt; if nobody says, as usual, with a picture to edit as large as the result where that has no draft."""
+    return job.prompt_tokens or PROMPT + (target.large.count if target.draft is None else 0)
 
 
 def vae_flop(vae: Any, height: int, width: int) -> float:

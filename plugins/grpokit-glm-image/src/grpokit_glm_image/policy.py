@@ -30,7 +30,7 @@ from grpokit_glm_image.writer import Writer
 from grpokit_hf.models.adapters import add_adapter, inner
 from grpokit_hf.models.checkpointing import recomputed
 from grpokit_hf.models.quantized import Quantization, check_trainable
-from grpokit_hf.models.references import Base, Reference, Twin
+from grpokit_hf.models.references import Base, Reference, Twin, is_copied
 from grpokit_hf.models.trained_adapter import check_adapter, continue_adapter, find_adapter
 from grpokit_hf.models.weights import load_weights, tensors_of
 from grpokit_hf.tokens.fused_head import FusedHead
@@ -161,9 +161,8 @@ class GlmImageAR(Policy):
         self.model: Any = network
         if adapter is not None:
             self.model = add_adapter(network, adapter) if trained is None else continue_adapter(network, trained)
-        self._reference: Reference = (
-            Twin(self.model, average=settings.reference) if settings.copies_reference else Base(self.model)
-        )
+        copied = is_copied(adapter, settings.reference)
+        self._reference: Reference = Twin(self.model, average=settings.reference) if copied else Base(self.model)
         self.reference_moves = settings.reference is not None
         self._ar: Any = network
         self.writer = Writer(network, self.encoder, settings.sampling, merged=merge_adapter)

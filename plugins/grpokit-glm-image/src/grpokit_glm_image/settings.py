@@ -61,11 +61,6 @@ class Settings:
     adapter: AdapterSettings | None
     reference: Average | None
 
-    @property
-    def copies_reference(self) -> bool:
-        """Whether the reference is a copy of what trains, and not the base of a new adapter."""
-        return self.adapter is None or self.adapter.adapter is not None or self.reference is not None
-
     @classmethod
     def read(
         cls,

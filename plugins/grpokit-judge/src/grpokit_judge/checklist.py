@@ -53,12 +53,10 @@ class VLMChecklist(Service):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("logprobs", least=0)
+        self._want_logprobs(self.logprobs)
         if self.mean not in get_args(Mean):
             raise UsageError(f"vlm-checklist: mean must be one of {', '.join(get_args(Mean))}, got {self.mean!r}.")
         check_template(self.template, name=self.name, fields=("{prompt}",))
-        if self.logprobs:
-            self.fields |= {"logprobs": True, "top_logprobs": self.logprobs}
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """Score samples.
@@ -134,10 +132,11 @@ def probability(answer: Mapping[str, Any], right: str, *, logprobs: bool) -> flo
     text, begin = after_thoughts(words(answer)[0])
     if not text.strip():
         return None
+    forms = _forms(right)
     if not logprobs:
-        return float(_plain(text) in _forms(right))
+        return float(_plain(text) in forms)
     tokens = likeliest(answer, begin + len(text) - len(text.lstrip()))
-    return min(1.0, math.fsum(chance for token, chance in tokens.items() if _plain(token) in _forms(right)))
+    return min(1.0, math.fsum(chance for token, chance in tokens.items() if _plain(token) in forms))
 
 
 def _forms(answer: str) -> set[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grpokit import Sample
+from grpokit.rewards.submission import by_group
 from grpokit_judge.answers import ranking, words
 from grpokit_judge.questions import RANKED, RANKED_EDITS, Content, check_template, comparison
 from grpokit_judge.service import Service
@@ -51,15 +52,9 @@ class VLMRanking(Service):
         Raises:
             RewardError: as `VLMJudge`.
         """
-        groups: dict[int, list[int]] = {}
-        for row, sample in enumerate(samples):
-            if sample.output is not None:
-                groups.setdefault(sample.group, []).append(row)
+        groups = ([row for row in rows if samples[row].output is not None] for rows in by_group(samples))
         orders = [
-            order
-            for rows in groups.values()
-            if len(rows) > 1
-            for order in ([rows, rows[::-1]] if self.both_orders else [rows])
+            order for rows in groups if len(rows) > 1 for order in ([rows, rows[::-1]] if self.both_orders else [rows])
         ]
         found = self.ask(
             [self._question([samples[row] for row in order]) for order in orders],

@@ -45,7 +45,7 @@ class VLMJudge(Service):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("logprobs", least=0)
+        self._want_logprobs(self.logprobs)
         if not -math.inf < self.low < self.high < math.inf:
             raise UsageError(f"vlm-judge: expected low below high, got {self.low} and {self.high}.")
         if self.logprobs and not (self.low >= 0 and self.high <= 9):
@@ -56,8 +56,6 @@ class VLMJudge(Service):
         if self.template is not None:
             check_template(self.template, name=self.name)
         self.ratings = Ratings(key=self.rating_key, pattern=self.pattern, low=self.low, high=self.high)
-        if self.logprobs:
-            self.fields |= {"logprobs": True, "top_logprobs": self.logprobs}
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """Score samples.

@@ -179,6 +179,12 @@ class Service:
             self._warned = True
             warnings.warn(f"{lack} Such samples are not scored.", stacklevel=4)
 
+    def _want_logprobs(self, count: int) -> None:
+        """Ask for the log-probs of so many of the likeliest tokens; 0 asks for none."""
+        self._check("logprobs", least=0)
+        if count:
+            self.fields = {"logprobs": True, "top_logprobs": count, **self.fields}
+
     def _check(self, name: str, *, least: float | None = None) -> None:
         """Refuse a number below `least`; without it, one that is not above 0."""
         value = getattr(self, name)

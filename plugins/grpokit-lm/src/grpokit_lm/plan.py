@@ -11,7 +11,7 @@ from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy
 from grpokit_hf.models import dtypes
 from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
 from grpokit_hf.models.quantized import check_setting, stored_settings
-from grpokit_hf.models.references import Average, dtype_of_twin
+from grpokit_hf.models.references import Average, dtype_of_twin, is_copied
 from grpokit_hf.models.trained_adapter import find_adapter
 from grpokit_hf.plan.counting import EIGHT_BITS, QUANTISE, sizes_of
 from grpokit_hf.plan.transformer import Sizes, TokenWork
@@ -116,7 +116,7 @@ def _reference(parameters: Mapping[str, Any], sizes: Sizes, job: Job, lora: Adap
         average=average,
         adapted=lora is not None,
     )
-    if not job.reference or (lora is not None and lora.adapter is None and average is None):
+    if not job.reference or not is_copied(lora, average):
         return []
     size = (sizes.trained + sizes.adapter) * (4 if dtype is None else dtype.itemsize)
     moments: tuple[Moment, ...] = ("score",) if parameters["reference_offload"] else MOMENTS

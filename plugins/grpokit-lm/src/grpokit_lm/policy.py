@@ -36,7 +36,7 @@ from grpokit.types import Ask
 from grpokit_hf.models.adapters import AdapterSettings, add_adapter, inner
 from grpokit_hf.models.checkpointing import recomputed
 from grpokit_hf.models.dora import kept_norms
-from grpokit_hf.models.references import Average, Base, Reference, Twin, dtype_of_twin
+from grpokit_hf.models.references import Average, Base, Reference, Twin, dtype_of_twin, is_copied
 from grpokit_hf.models.trained_adapter import check_adapter, continue_adapter, find_adapter
 from grpokit_hf.models.weights import load_weights, tensors_of
 from grpokit_hf.tokens.group_decoding import Written
@@ -241,11 +241,11 @@ class CausalLMPolicy(Policy):
         self.model: Any = network
         if adapter is not None:
             self.model = add_adapter(network, adapter) if trained is None else continue_adapter(network, trained)
-        self._reference: Reference
-        if adapter is not None and trained is None and average is None:
-            self._reference = Base(self.model)
-        else:
-            self._reference = Twin(self.model, dtype=twin_dtype, offload=reference_offload, average=average)
+        self._reference: Reference = (
+            Twin(self.model, dtype=twin_dtype, offload=reference_offload, average=average)
+            if is_copied(adapter, average)
+            else Base(self.model)
+        )
         self.reference_moves = self._reference.moves
         self.max_new_tokens, self.mask_truncated = max_new_tokens, mask_truncated
         self._engine: Engine | None = None

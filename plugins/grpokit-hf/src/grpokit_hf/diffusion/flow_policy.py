@@ -35,7 +35,7 @@ from grpokit_hf.diffusion.trained_lora import continue_lora, find_lora
 from grpokit_hf.models.adapters import AdapterSettings, inner
 from grpokit_hf.models.blocks import compile_blocks
 from grpokit_hf.models.quantized import check_trainable, steady
-from grpokit_hf.models.references import Base, Reference, Twin
+from grpokit_hf.models.references import Base, Reference, Twin, is_copied
 from grpokit_hf.models.weights import load_weights, tensors_of
 
 _ASK = Ask()
@@ -175,9 +175,8 @@ class FlowPolicy(Policy):
             self.model.requires_grad_(False)
             targets = settings.adapter.targets if lora is not None and "targets" in lora else family.lora_targets
             self.model = add_adapter(family.transformer, settings.adapter, targets)
-        self._reference: Reference = (
-            Twin(self.model, average=settings.reference) if settings.copies_reference else Base(self.model)
-        )
+        copied = is_copied(settings.adapter, settings.reference)
+        self._reference: Reference = Twin(self.model, average=settings.reference) if copied else Base(self.model)
         self.reference_moves = settings.reference is not None
         if compiled:
             compile_blocks(self.model)

@@ -42,11 +42,6 @@ class FlowSettings:
         return self.matching.times if self.window is None else self.window.width  # type: ignore[union-attr]
 
     @property
-    def copies_reference(self) -> bool:
-        """Whether the reference is a copy of what trains, and not the base of a new adapter."""
-        return self.adapter is None or self.adapter.adapter is not None or self.reference is not None
-
-    @property
     def before(self) -> float:
         """How many steps a group takes together, on average: those before the window."""
         if self.window is None:

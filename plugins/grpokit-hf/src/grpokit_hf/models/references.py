@@ -23,6 +23,7 @@ from grpokit.errors import CheckpointError, UsageError, nearest
 from grpokit.knobs import Count
 from grpokit.reference import adapter_off, refuse_shards
 from grpokit.registry.settings import read_settings
+from grpokit_hf.models.adapters import AdapterSettings
 from grpokit_hf.models.dtypes import DTYPES, dtype_of
 
 
@@ -76,6 +77,11 @@ class Average:
             UsageError: a key is unknown, or a value is out of bounds.
         """
         return read_settings(cls, given, key="reference_ema", example="{decay: 0.99, every: 1}")
+
+
+def is_copied(adapter: AdapterSettings | None, average: Average | None) -> bool:
+    """Whether a reference is a copy of what trains (`Twin`), and not what is under a new adapter (`Base`)."""
+    return adapter is None or adapter.adapter is not None or average is not None
 
 
 def dtype_of_twin(name: str | None, *, offload: bool, average: Average | None, adapted: bool) -> torch.dtype | None:
