@@ -4,21 +4,25 @@ All have the signature `(rewards [B, R], weights [R], groups [B]) -> [B]`. `grou
 so rows may have any order. The arithmetic is fp64. NaN means that a reward could not score a row; `reward_totals` says
 what replaces it. A row that no reward scored gets exactly 0 and is left out of all statistics. Every row of a
 group with equal totals gets 0 too.
+
+One with the keyword `decision_rewards` reads what an environment gave for each decision, and returns [B, T].
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from grpokit.errors import UsageError
 from grpokit.group_statistics import Std, batch_std
 from grpokit.reward_totals import FilledRewards, fill
 
-AdvantageFn: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+AdvantageFn: TypeAlias = Callable[..., Tensor]
 Scale: TypeAlias = Literal["group", "batch", "none"]
 
 
@@ -57,12 +61,9 @@ def group(
     """
     b = fill(rewards, weights, groups)
     centred = b.groups.centre(b.totals, b.scored)
-    if scale == "group":
-        centred = centred / (b.groups.std(b.totals, b.scored, std) + eps)
-    elif scale == "batch":
-        centred = centred / (batch_std(b.totals, b.scored, std) + eps)
-    elif scale != "none":
-        raise UsageError(f"Advantage scale must be 'group', 'batch' or 'none', got {scale!r}.")
+    if scale != "none":
+        spread = batch_std if _is_batch(scale) else b.groups.std
+        centred = centred / (spread(b.totals, b.scored, std) + eps)
     return _finished(b, centred, b.totals, clip, rewards)
 
 
@@ -111,9 +112,95 @@ def gdpo(
     return _finished(b, centred / (batch_std(total, b.scored, std) + eps), total, clip, rewards)
 
 
+def returns_to_go(
+    rewards: Tensor,
+    weights: Tensor,
+    groups: Tensor,
+    *,
+    decision_rewards: Tensor,
+    scale: Scale = "group",
+    eps: float = 1e-4,
+    clip: float | None = None,
+) -> Tensor:
+    """What a row earns from each decision on, minus the group's mean at the same decision.
+
+    What came before a decision cannot be due to it, so leaving it out takes noise away (the reward-to-go of policy
+    gradients; the mean over other samples is the baseline). A row that has ended counts with what it gets no sooner
+    than at its end. At decision 0 this is `group`'s difference from the mean.
+
+    Args:
+        rewards: [B, R]; one of the columns is the sum of `decision_rewards`, such as that of `episode-return`.
+        weights: [R].
+        groups: [B] int64 group ids.
+        decision_rewards: [B, T]; NaN where a row decided nothing.
+        scale: divide by the root mean square of the group's differences, by that of the whole batch, or by nothing.
+        eps: added to the divisor.
+        clip: the bound of |A|; None for no bound.
+
+    Returns:
+        [B, T], 0 where nothing was decided.
+
+    Raises:
+        UsageError: as for `group`, or no column is the sum of the decisions' rewards.
+
+    >>> one, g = torch.ones(1), torch.zeros(2, dtype=torch.int64)
+    >>> earned = torch.tensor([[1.0, 1.0], [1.0, torch.nan]])
+    >>> returns_to_go(torch.tensor([[2.0], [1.0]]), one, g, decision_rewards=earned, scale="none")
+    tensor([[ 0.5000,  0.5000],
+            [-0.5000,  0.0000]])
+    """
+    b = fill(rewards, weights, groups)
+    own, earned = ~decision_rewards.isnan() & b.scored[:, None], decision_rewards.double().nan_to_num()
+    whole, columns = earned.sum(1), zip(b.matrix.T, b.has_score.T, strict=True)
+    sums = [torch.allclose(column[rows], whole[rows], rtol=1e-5) for column, rows in columns]
+    if not any(sums):
+        raise UsageError(
+            "returns_to_go needs a reward with a weight that is the sum of what the environment gave for each decision,"
+            " such as episode-return; none of the rewards is that."
+        )
+    before = b.weights[sums.index(True)] * (earned.cumsum(1) - earned)  # [B, T]
+    to_go = b.totals[:, None] - before
+    difference = torch.where(own, b.groups.centre(to_go, b.scored[:, None].expand_as(to_go)), 0.0)
+    if scale != "none":
+        squares, count = difference.square().sum(1), own.sum(1).double()
+        squares, count = (x.sum() if _is_batch(scale) else b.groups.mean(x, b.scored) for x in (squares, count))
+        difference = difference / ((squares / count.clamp(min=1e-9)).sqrt() + eps).reshape(-1, 1)
+    return _clipped(difference, clip, rewards)
+
+
+def compute(
+    function: AdvantageFn, rewards: Tensor, weights: Tensor, groups: Tensor, decision_rewards: Iterable[Tensor] = ()
+) -> Tensor:
+    """Call an advantage function; `decision_rewards` are for one that has such a parameter: B tensors [t].
+
+    Raises:
+        UsageError: the function needs them, and the policy does not tell them.
+    """
+    if "decision_rewards" not in inspect.signature(function).parameters:
+        return function(rewards, weights, groups)
+    rows = list(decision_rewards)
+    if not rows:
+        raise UsageError(
+            "The advantage reads what an environment gave for each decision, and this policy tells no "
+            "Rollout.decision_rewards. Use another advantage, such as group."
+        )
+    table = pad_sequence(rows, batch_first=True, padding_value=torch.nan)
+    return function(rewards, weights, groups, decision_rewards=table)
+
+
+def _is_batch(scale: Scale) -> bool:
+    if scale not in ("group", "batch"):
+        raise UsageError(f"Advantage scale must be 'group', 'batch' or 'none', got {scale!r}.")
+    return scale == "batch"
+
+
 def _finished(b: FilledRewards, advantages: Tensor, total: Tensor, clip: float | None, rewards: Tensor) -> Tensor:
-    """Exact zeros for rows that are not scored and for groups of equal totals, the clip, and the rewards' dtype."""
-    advantages = torch.where(~b.scored | b.groups.is_constant(total, b.scored), 0.0, advantages)
+    """Exact zeros for rows that are not scored and for groups of equal totals, the bound, and the rewards' dtype."""
+    return _clipped(torch.where(~b.scored | b.groups.is_constant(total, b.scored), 0.0, advantages), clip, rewards)
+
+
+def _clipped(advantages: Tensor, clip: float | None, rewards: Tensor) -> Tensor:
+    """The bound, and the rewards' dtype."""
     if clip is not None:
         if not clip > 0:
             raise UsageError(f"Advantage clip must be above 0, or None for no clip, got {clip}.")

@@ -33,19 +33,19 @@ class Groups:
         self.ids, self.index, self.sizes = ids.unique(return_inverse=True, return_counts=True)
 
     def _sum(self, x: Tensor) -> Tensor:
-        """[B] -> [P]"""
-        return torch.zeros(len(self.ids), dtype=x.dtype, device=x.device).index_add(0, self.index, x)
+        """[B, ...] -> [P, ...]"""
+        return x.new_zeros(len(self.ids), *x.shape[1:]).index_add(0, self.index, x)
 
     def count(self, rows: Tensor) -> Tensor:
-        """The number of `rows` in each row's group: [B]."""
+        """The number of `rows` in each row's group: [B, ...]."""
         return self._sum(rows.double())[self.index]
 
     def mean(self, x: Tensor, rows: Tensor) -> Tensor:
-        """The mean of x [B] over the `rows` of each row's group, 0 if there are none: [B]."""
+        """The mean of x [B, ...] over the `rows` of the same shape in each row's group, 0 if there are none."""
         return self._sum(torch.where(rows, x, 0.0))[self.index] / self.count(rows).clamp(min=1)
 
     def centre(self, x: Tensor, rows: Tensor) -> Tensor:
-        """x [B] minus the mean of its group's `rows`."""
+        """x [B, ...] minus the mean of its group's `rows`."""
         return x - self.mean(x, rows)
 
     def std(self, x: Tensor, rows: Tensor, std: Std) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grpokit import advantages as advantage_functions
 from grpokit import knobs
-from grpokit.advantages import AdvantageFn
+from grpokit.advantages import AdvantageFn, compute
 from grpokit.data import as_prompts, check_prompts
 from grpokit.errors import UsageError
 from grpokit.guards.first_scores import FirstScores
@@ -305,7 +305,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     def _advantages(self, scores: Scores, decisions: int | None = None) -> Tensor:
         """[B] or [B, T], of the rows of all processes, with their values checked; T may not be known yet."""
         trained = scores.trained
-        advantages = self.advantage(trained.matrix, trained.weights, trained.groups)
+        advantages = compute(self.advantage, trained.matrix, trained.weights, trained.groups, trained.decision_rewards)
         check_advantages(advantages, len(trained.groups), decisions)
         return diverse(advantages, scores, self.diversity)
 
@@ -330,4 +330,5 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         if self.diversity is not None and self.diversity not in monitors:
             raise UsageError(f"diversity: no monitor is called '{self.diversity}'. Add it as a reward of weight 0.")
         trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(trained))
-        self.advantage(trial, torch.ones(len(trained)), torch.zeros(2, dtype=torch.int64))  # refuses wrong options
+        same = torch.zeros(2, dtype=torch.int64)
+        compute(self.advantage, trial, torch.ones(len(trained)), same, trial[:, :1])  # refuses wrong options

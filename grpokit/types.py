@@ -191,6 +191,8 @@ class Rollout:
         action_dims: dimensions of one decision: 1 for a token, C*H*W for a latent step.
         trace: the policy's private record.
         weights: [B, T], factors of each decision's policy loss, such as those of a flow's steps; None: all 1.
+        decision_rewards: [B, T], what an environment gave for each decision at once, if the policy tells it; moved to
+            the CPU. A reward that is their sum is in the rewards too, such as `episode-return`.
         exact: whether `old` comes from the arithmetic of `logprobs`. False for another engine, or a lower precision.
         version: of the weights that drew it, as `Policy.updated` counts them; None: those of the moment of the call.
     """
@@ -203,6 +205,7 @@ class Rollout:
     action_dims: int = 1
     trace: Trace = field(default_factory=Trace)
     weights: Tensor | None = None
+    decision_rewards: Tensor | None = None
     exact: bool = True
     version: int | None = None
 
@@ -214,8 +217,12 @@ class Rollout:
                 "A rollout needs old.logprobs [B, T], mask [B, T] and groups [B]; got "
                 f"{shape}, {tuple(self.mask.shape)} and {tuple(self.groups.shape)}."
             )
-        if self.weights is not None and tuple(self.weights.shape) != shape:
-            raise UsageError(f"A rollout's weights are [B, T] like its log-probs {shape}, got {self.weights.shape}.")
+        for name in ("weights", "decision_rewards"):
+            x = getattr(self, name)
+            if x is not None and tuple(x.shape) != shape:
+                raise UsageError(f"A rollout's {name} are [B, T] like its log-probs {shape}, got {tuple(x.shape)}.")
+        if self.decision_rewards is not None:
+            object.__setattr__(self, "decision_rewards", self.decision_rewards.cpu())
         if len(self.samples) != shape[0]:
             raise UsageError(f"A rollout of {shape[0]} rows needs as many samples, got {len(self.samples)}.")
         for kind, tensors, count in (
@@ -263,6 +270,7 @@ class Rollout:
             old=self.old.select(rows),
             mask=_rows(self.mask, rows),
             weights=None if self.weights is None else _rows(self.weights, rows),
+            decision_rewards=None if self.decision_rewards is None else self.decision_rewards[here],
             trace=Trace(
                 per_row={name: _rows(x, rows) for name, x in self.trace.per_row.items()},
                 per_group={name: _rows(x, groups) for name, x in self.trace.per_group.items()},

@@ -133,6 +133,7 @@ class CountsFromTheEnd(After):
             trace=replace(rollout.trace, per_row={"tokens": tokens, "behind": behind}),
             old=rollout.old.select(decisions=slice(0, longest)),
             mask=rollout.mask[:, :longest],
+            decision_rewards=rollout.decision_rewards[:, :longest],
         )
 
     def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:

@@ -87,7 +87,8 @@ def learned(trainer: Trainer) -> tuple[list[Any], list[dict[str, float]], list[l
 
 def all_cases() -> dict[str, Any]:
     cases = {name: learned(make(objective, **options)) for name, (objective, options) in CASES.items()}
-    return {**cases, "a loss scaler": with_a_loss_scaler()}
+    to_go = learned(make(advantage=advantages.returns_to_go, dynamic_sampling=2))
+    return {**cases, "a loss scaler": with_a_loss_scaler(), "returns to go": to_go}
 
 
 def other_policies() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpokit import UsageError
-from grpokit.advantages import centred, gdpo, group, rloo
+from grpokit.advantages import centred, compute, gdpo, group, returns_to_go, rloo
 from grpokit.group_statistics import zero_per_group
 
 NAN = math.nan
@@ -266,3 +267,62 @@ def test_permutation_equivariance(values, random, function) -> None:
     a = function(rewards, torch.ones(1), groups)
     b = function(rewards[order], torch.ones(1), groups[order])
     assert torch.allclose(a[order], b, atol=1e-9)
+
+
+def to_go(decisions: list[list[float]], *, others: list[float] | None = None, **options: object) -> torch.Tensor:
+    """Advantages of rows with these rewards, row by row; two rows are a group. `others` is a second reward."""
+    rewards = torch.tensor([[sum(row)] for row in decisions], dtype=torch.float64)
+    if others is not None:
+        rewards = torch.cat([torch.tensor(others, dtype=torch.float64)[:, None], rewards], 1)
+    groups = torch.arange(len(decisions)) // 2
+    rows = [torch.tensor(row, dtype=torch.float64) for row in decisions]
+    weights = torch.tensor([0.5, 2.0])[-rewards.shape[1] :]
+    return compute(partial(returns_to_go, **options), rewards, weights, groups, rows)
+
+
+def test_returns_to_go_by_hand() -> None:
+    # The returns from each decision on are 6, 5, 3 and 2, 2, -: twice as much with the weight. Means: 8, 7, 3.
+    got = to_go([[1, 2, 3], [0, 2]], scale="none")
+    assert got.tolist() == [[4, 3, 3], [-4, -3, 0]]
+    # Five decisions differ by 4, 3, 3, -4, -3 from their means.
+    spread = math.sqrt((16 + 9 + 9 + 16 + 9) / 5)
+    assert to_go([[1, 2, 3], [0, 2]], eps=0.0).tolist() == (got / spread).tolist()
+
+
+def test_each_group_has_its_spread_and_the_batch_one_for_all() -> None:
+    rows = [[1.0, 2.0, 3.0], [0.0, 2.0], [5.0], [1.0]]
+    both = to_go(rows, eps=0.0)
+    assert both[:2].tolist() == to_go(rows[:2], eps=0.0).tolist()
+    assert both[2:].tolist() == [[1, 0, 0], [-1, 0, 0]]
+    batch = to_go(rows, eps=0.0, scale="batch")
+    spread = math.sqrt((16 + 9 + 9 + 16 + 9 + 16 + 16) / 7)
+    assert batch[:, 0].tolist() == pytest.approx([4 / spread, -4 / spread, 4 / spread, -4 / spread])
+
+
+def test_another_reward_is_still_to_come_at_every_decision() -> None:
+    # 0.5 times 4 and 0 more, so the means rise by 1: the differences by 1 and -1.
+    assert to_go([[1, 2, 3], [0, 2]], others=[4.0, 0.0], scale="none").tolist() == [[5, 4, 4], [-5, -4, 0]]
+
+
+def test_decision_0_has_the_difference_of_the_totals() -> None:
+    rows = torch.randn(8, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rewards, groups = rows.sum(1, keepdim=True), torch.arange(8) // 4
+    got = returns_to_go(rewards, torch.ones(1), groups, decision_rewards=rows, scale="none")
+    assert torch.allclose(got[:, 0], centred(rewards, torch.ones(1), groups), atol=1e-12)
+
+
+def test_rows_without_a_score_and_ties_have_no_returns_to_go() -> None:
+    rewards, rows = table([[3], [None], [5]]), torch.tensor([[1.0, 2.0], [9.0, 9.0], [2.0, 3.0]])
+    rows[1] = NAN
+    got = returns_to_go(rewards, torch.ones(1), torch.zeros(3, dtype=torch.int64), decision_rewards=rows, scale="none")
+    assert got.tolist() == [[-1, -0.5], [0, 0], [1, 0.5]]
+    assert zero_per_group(to_go([[1 / 3] * 7] * 2), torch.zeros(2, dtype=torch.int64)).all()
+
+
+def test_returns_to_go_need_their_sum_among_the_rewards() -> None:
+    with pytest.raises(UsageError, match="episode-return"):
+        returns_to_go(*one([1.0, 2.0]), decision_rewards=torch.tensor([[1.0, 1.0], [1.0, 1.5]]))
+    with pytest.raises(UsageError, match="decision_rewards"):
+        compute(returns_to_go, *one([1.0, 2.0]))
+    with pytest.raises(UsageError, match="scale"):
+        to_go([[1.0], [2.0]], scale="row")

@@ -96,6 +96,7 @@ class TinyTokens(Policy):
             old=Decisions(logprobs=logprobs),
             mask=mask,
             max_decisions=self.length,
+            decision_rewards=torch.where(mask, (tokens == 3) + 0.01, 0.0).double(),  # they sum up to `digit_sum`
             trace=Trace(
                 per_row={"tokens": tokens}, per_group={"number": numbers[::group_size][seeds.group_ids.argsort()]}
             ),

@@ -59,6 +59,8 @@ SAPO = "tests/test_objectives.py::test_sapo_by_hand_in_fp64"
 DEFAULTS = "tests/test_objectives.py::test_published_defaults"
 KEYWORDS = "tests/test_objectives.py::test_every_keyword_of_an_objective_changes_its_loss"
 WEIGHTS = "tests/test_advantages.py::test_weights_multiply_rewards"
+TO_GO = "tests/test_advantages.py::test_returns_to_go_by_hand"
+MERGED_REWARDS = "tests/training/test_dynamic_sampling.py::test_the_rewards_of_decisions_go_with_their_groups"
 GDPO = "tests/test_advantages.py::test_gdpo_weighs_z_scores_and_divides_by_the_spread_of_the_batch"
 CLIP = "tests/test_advantages.py::test_clip"
 BIASED = "tests/test_advantages.py::test_biased_std"
@@ -475,6 +477,20 @@ FAULTS = (
     ),
     # --- advantages
     Fault(
+        "returns to go count from the next decision",
+        "advantages.py",
+        "(earned.cumsum(1) - earned)",
+        "earned.cumsum(1)",
+        (TO_GO,),
+    ),
+    Fault(
+        "groups that were drawn again keep the former rewards of decisions",
+        "training/dynamic_sampling.py",
+        "next(latest) if drawn else row for",
+        "row for",
+        (MERGED_REWARDS,),
+    ),
+    Fault(
         "rloo without weights",
         "advantages.py",
         "n = b.groups.count(b.scored)\n    centred = b.groups.centre(b.totals, b.scored)",
@@ -484,8 +500,8 @@ FAULTS = (
     Fault(
         "the trainer passes no weights",
         "trainer.py",
-        "self.advantage(trained.matrix, trained.weights,",
-        "self.advantage(trained.matrix, trained.weights.sign(),",
+        "self.advantage, trained.matrix, trained.weights,",
+        "self.advantage, trained.matrix, trained.weights.sign(),",
         (ADVANTAGE,),
     ),
     Fault(

@@ -73,6 +73,11 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         per_sample=False,
         summary="how unlike the nearest other picture of its group it is, a monitor for `trainer.diversity`",
     )
+    yield RewardSpec(
+        name="episode-return",
+        factory="grpokit.builtin.episodes:episode_return",
+        summary="what an environment or a world gave in the whole episode",
+    )
 
 
 @hookimpl
@@ -83,6 +88,7 @@ def grpokit_advantages() -> Iterator[AdvantageSpec]:
         ("centred", "reward minus the group's mean (Dr. GRPO)"),
         ("rloo", "reward minus the mean of the others (RLOO)"),
         ("gdpo", "z-score per reward, then their weighted sum over the batch (GDPO)"),
+        ("returns_to_go", "for each decision what is earned from it on, compared inside the group; environments"),
     ):
         yield AdvantageSpec(name=name, factory=f"grpokit.advantages:{name}", summary=summary)
 

@@ -36,6 +36,8 @@ class Scores:
         lost: [B, R] bool, where an exception of the reward was skipped.
         asked: R, whether the reward was called; a monitor is not called in each step.
         notes: sentences on rewards that raised and were skipped.
+        decision_rewards: B tensors [t], what the policy's environment gave for each decision, NaN where nothing was
+            decided; empty if the policy does not tell.
     """
 
     matrix: Tensor
@@ -46,6 +48,7 @@ class Scores:
     lost: Tensor
     asked: Sequence[bool]
     notes: Sequence[str] = ()
+    decision_rewards: Sequence[Tensor] = ()
 
     @property
     def trained(self) -> Scores:
@@ -63,7 +66,11 @@ class Scores:
 
     def select(self, rows: Tensor) -> Scores:
         """The scores of some rows (indices, or [B] bool)."""
-        return replace(self, matrix=self.matrix[rows], groups=self.groups[rows], lost=self.lost[rows])
+        places = torch.arange(len(self.groups))[rows].tolist()
+        own = [self.decision_rewards[place] for place in places] if self.decision_rewards else ()
+        return replace(
+            self, matrix=self.matrix[rows], groups=self.groups[rows], lost=self.lost[rows], decision_rewards=own
+        )
 
     @property
     def failed(self) -> list[int]:
@@ -166,6 +173,7 @@ def joined(terms: Sequence[RewardTerm], parts: Sequence[Scores], beside: Scores 
         lost=torch.cat([part.lost for part in parts]),
         asked=[any(asked) for asked in zip(*(part.asked for part in parts), strict=True)],
         notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
+        decision_rewards=[row for part in parts for row in part.decision_rewards],
     )
     lost = torch.cat([each.lost for each in (scores, beside) if each is not None])
     refuse_losses(terms, lost.sum(0).tolist(), len(lost), scores.notes)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from grpokit import data, registry
-from grpokit.advantages import AdvantageFn
+from grpokit.advantages import AdvantageFn, compute
 from grpokit.config.parts import Component, PhaseConfig, PromptSource
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
@@ -246,7 +246,7 @@ def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
         weights = torch.tensor([r.weight for r in rewards if not r.monitor], dtype=torch.float64)
         scores = torch.arange(float(len(groups) * len(weights))).reshape(len(groups), -1).double()
         with registry.explained(f"The advantage '{name}' fails on a trial batch"):
-            built(scores, weights, groups)
+            compute(built, scores, weights, groups, scores[:, :1])
     return built
 
 

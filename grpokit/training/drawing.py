@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
+import torch
 from torch import Tensor
 
 from grpokit.knobs import TrainerSettings
@@ -118,6 +119,9 @@ class Drawing:
         def scores() -> Scores:
             with notes.time("reward"):
                 part = scoring.result()
+            if rollout and rollout.decision_rewards is not None:
+                table = torch.where(rollout.host_mask, rollout.decision_rewards, torch.nan)
+                part = replace(part, decision_rewards=list(table))
             return joined(self.terms, self.team.gather(part), others)
 
         return Groups(prompts=indices, parts=[rollout] if rollout else [], scores=scores)

@@ -75,11 +75,14 @@ def _merged(groups: Groups, further: Groups, places: Sequence[int]) -> Groups:
     rest = [part.select((~torch.isin(part.groups, new.groups)).nonzero()[:, 0]) for part in groups.parts]
     matrix, lost, rows = before.matrix.clone(), before.lost.clone(), torch.isin(before.groups, new.groups)
     matrix[rows], lost[rows] = new.matrix, new.lost  # both in the order of the groups
+    latest = iter(new.decision_rewards)
+    own = [next(latest) if drawn else row for row, drawn in zip(before.decision_rewards, rows.tolist(), strict=False)]
     scores = replace(
         before,
         matrix=matrix,
         seconds=[a + b for a, b in zip(before.seconds, new.seconds, strict=True)],
         lost=lost,
         notes=[*before.notes, *new.notes],
+        decision_rewards=own,
     )
     return Groups(prompts=list(prompts.values()), parts=[*rest, *further.parts], scores=lambda: scores)

@@ -58,6 +58,9 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
     ids = [group for part in parts for group in part.groups.unique().tolist()]  # in the order of their per_group
     first = [ids.index(group) for group in sorted(set(ids))]
     per_group = _stacked([part.trace.per_group for part in parts], "trace.per_group['{}']")
+    further: dict[str, Any] = _stacked(
+        [{name: getattr(part, name) for name in ("weights", "decision_rewards")} for part in parts], "{}"
+    )
     return Rollout(
         samples=[*itertools.chain.from_iterable(part.samples for part in parts)],
         groups=torch.cat([part.groups for part in parts]),
@@ -65,7 +68,7 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
         mask=_stack([part.mask for part in parts], "mask"),
         action_dims=parts[0].action_dims,
         **together,
-        weights=_stacked([{"weights": part.weights} for part in parts], "{}").get("weights"),
+        **further,
         trace=Trace(
             per_row=_stacked([part.trace.per_row for part in parts], "trace.per_row['{}']"),
             per_group={name: x[first] for name, x in per_group.items()},

@@ -234,8 +234,8 @@ def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(PluginError) as caught:
         registry.create("reward", "lpips")
     assert str(caught.value) == (
-        "There is no reward called 'lpips'. Known: brightness, contains, exact-match, format, jpeg-size, length, "
-        "numeric-answer, pixel-diversity, repetition-penalty, soft-overlong. "
+        "There is no reward called 'lpips'. Known: brightness, contains, episode-return, exact-match, format, "
+        "jpeg-size, length, numeric-answer, pixel-diversity, repetition-penalty, soft-overlong. "
         "'lpips' comes with: pip install 'grpokit[lpips]'"
     )
     with pytest.raises(PluginError, match=r"no policy called 'toy-lm'.*comes with: pip install 'grpokit\[toy\]'$"):

@@ -18,6 +18,7 @@ from grpokit.runs import build, build_rewards
 from grpokit.tracking.step_report import StepReport
 
 OBJECTIVES, ADVANTAGES = ([spec.name for _, spec in installed(kind)] for kind in ("objective", "advantage"))
+ADVANTAGES.remove("returns_to_go")  # which needs an environment
 OBJECTIVES.remove("nft")  # which needs a flow with matching
 SETTINGS = (
     "trainer.prompts_per_step=4",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from grpokit import RewardError, RewardTerm, Sample, StepReport, Trainer, evaluate
-from grpokit.advantages import AdvantageFn, gdpo, group
+from grpokit.advantages import AdvantageFn, gdpo, group, returns_to_go
 from grpokit.runs.redraw import redraw
 from grpokit.sampling import derive_seeds, further_indices
 from small_runs import rows, train, write_prompts
@@ -62,6 +63,27 @@ def test_groups_without_spread_are_replaced_in_their_places() -> None:
     seeds = [number for drawn in policy.seeds for number in (*drawn.row.tolist(), *drawn.group.tolist())]
     assert len(set(seeds)) == len(seeds)
     assert "dynamic_sampling/attempts" not in before.metrics
+
+
+def test_the_rewards_of_decisions_go_with_their_groups() -> None:
+    def even_only(policy: TinyTokens) -> TinyTokens:
+        draw = policy.rollout
+
+        def rollout(prompts: Any, *args: Any, **options: Any) -> Any:
+            found = draw(prompts, *args, **options)
+            odd = torch.tensor([int(s.prompt.text) % 2 == 1 for s in found.samples])
+            return replace(found, decision_rewards=found.decision_rewards.masked_fill(odd[:, None], 0.0))
+
+        policy.rollout = rollout  # type: ignore[method-assign]
+        return policy
+
+    report = make(even_only(TinyTokens()), advantage=returns_to_go).step()
+    rollout = report.rollout
+    assert drawing(report)[1] > 0
+    table = torch.where(rollout.mask, rollout.decision_rewards, torch.nan)
+    expected = returns_to_go(report.rewards, torch.ones(1), rollout.groups, decision_rewards=table)
+    assert torch.equal(report.advantages, expected.to(report.advantages))
+    assert all(i % 2 == 0 for i in report.prompts)
 
 
 def test_the_first_draw_is_that_of_a_run_without_it() -> None:
