@@ -76,6 +76,9 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
     yield RewardSpec(
         name="episode-return",
         factory="grpokit.builtin.episodes:episode_return",
+        accepts={"episode", "text"},
+        examples=[({"output": "won", "info": {"return": 1.0}}, {"output": "lost", "info": {"return": 0.0}})],
+        expected_failures={"wrong-type": "it reads what the policy tells of a sample, whatever its output is"},
         summary="what an environment or a world gave in the whole episode",
     )
 

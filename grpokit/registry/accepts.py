@@ -6,7 +6,11 @@ from grpokit.errors import UsageError
 from grpokit.registry.name_lookup import installed, spec_of
 from grpokit.registry.specs import RewardSpec
 
-_NOUNS = {"image": "pictures", "text": "texts"}  # any other kind is named after its plugin, as in "toy:points"
+_NOUNS = {
+    "image": "pictures",
+    "text": "texts",
+    "episode": "episodes",
+}  # any other kind is named after its plugin, as in "toy:points"
 
 
 def check_accepts(reward: str, kind: str, *, what: str) -> None:
@@ -14,7 +18,7 @@ def check_accepts(reward: str, kind: str, *, what: str) -> None:
 
     Args:
         reward: its name; one that no plugin announces may accept everything.
-        kind: "image", "text", or another such as "my-plugin:points".
+        kind: "image", "text", "episode", or another such as "my-plugin:points".
         what: what is of this kind, such as "the policy 'toy-lm' makes"; the name of the kind follows it.
 
     Raises:

@@ -119,8 +119,8 @@ def _check_spec(spec: Spec) -> None:
     for output in outputs:  # a misspelt kind would match nothing, silently
         if output not in KINDS and not all(str(output).partition(":")):
             raise PluginError(
-                f"{what} names the kind of output {shown(output)}{nearest(str(output), KINDS)}; expected 'image' or "
-                "'text', or for another kind a name that begins with its plugin, such as 'my-plugin:points'"
+                f"{what} names the kind of output {shown(output)}{nearest(str(output), KINDS)}; expected 'image', "
+                "'text' or 'episode', or for another kind a name that begins with its plugin, as in 'my-plugin:points'"
             )
 
 

@@ -24,6 +24,9 @@ from grpokit.registry.synonyms import hint
 _DATA = {"reward": 1, "advantage": 3, "placement": 3}
 """How many arguments of a plain function later calls fill in, by position."""
 
+_BY_NAME = "decision_rewards"
+"""What they fill in by name, if an advantage function has such a parameter."""
+
 
 def create(kind: str, name: str, params: Mapping[str, Any] | None = None, *, keys: Collection[str] = ()) -> Any:
     """Build the component `name` of a kind with its parameters.
@@ -118,7 +121,7 @@ def _declared(target: Callable[..., Any], *, data: int) -> tuple[dict[str, inspe
     hints = _hints(target)
     named = [p for p in signature if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     first = [p.name for p in signature if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:data]
-    takes = {p.name: p.replace(annotation=hints.get(p.name, Any)) for p in named if p.name not in first}
+    takes = {p.name: p.replace(annotation=hints.get(p.name, Any)) for p in named if p.name not in (*first, _BY_NAME)}
     return takes, any(p.kind is p.VAR_KEYWORD for p in signature)
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 API = 1
 
-KINDS = ("image", "text")
+KINDS = ("image", "text", "episode")
 """The kinds of output that all plugins share; any other begins with the name of its plugin: "toy:points"."""
 
 
@@ -71,12 +71,13 @@ class RewardSpec(Spec):
     """A reward: a class whose instances score samples, or a function that does so itself.
 
     Attributes:
-        accepts: the kinds of output that it can score: "image", "text", or another such as "my-plugin:points".
+        accepts: the kinds of output that it can score: "image", "text", "episode", or another, as "my-plugin:points".
         range: the lowest and highest score; None for no bound.
         per_sample: whether a sample's score is its own. False: it depends on its group (whole groups always come).
         examples: pairs (better, worse), for documentation and checks. Each side is a mapping with `output` and, where
-            the reward reads them, `prompt` (its text), `target`, `image` and `meta`. For data that is not plain, such
-            as pictures, name a function that takes no argument and returns such pairs: "package.module:function".
+            the reward reads them, `prompt` (its text), `target`, `image`, `meta` and the sample's `info`. For data that
+            is not plain, such as pictures, name a function without arguments that returns such pairs:
+            "package.module:function".
         unscorable: "package.module:function" that says of a prompt why none of its samples can be scored, such as "it
             has no text in quotes", or "" if they can be. Of the reward's parameters in the config it gets those that
             it names as keywords. A run warns of such prompts before anything is loaded. A `grpokit.DataError` from it
@@ -102,7 +103,7 @@ class PolicySpec(Spec):
     """A policy: a class or function that returns one.
 
     Attributes:
-        makes: the kind of output: "image", "text", or another such as "my-plugin:points".
+        makes: the kind of output: "image", "text", "episode", or another such as "my-plugin:points".
         plan: "package.module:function" that gives memory and time of a step for `grpokit plan`, from `parameters` and
             `job` (`grpokit.plan.Job`), as `grpokit.plan.Needs`. It loads no weights. Empty: there is no plan.
         reader: "package.module:function" that returns, from `parameters`, an object whose `check(prompts)` refuses

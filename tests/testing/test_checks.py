@@ -715,7 +715,7 @@ def test_what_was_not_checked_for_one_reason_is_one_row(call: Call) -> None:
     [
         (
             {"accepts": {"picture"}},
-            "reward 'x' names the kind of output 'picture'; expected 'image' or 'text'",
+            "reward 'x' names the kind of output 'picture'; expected 'image', 'text' or 'episode'",
         ),
         ({"accepts": {"txet"}}, "the kind of output 'txet' (did you mean 'text'?)"),
         ({"accepts": "text"}, "accepts must be a set of kinds, such as {'image'}, got 'text'"),
@@ -723,7 +723,7 @@ def test_what_was_not_checked_for_one_reason_is_one_row(call: Call) -> None:
         ({"accepts": {"image", 3}}, "the kind of output 3; expected"),
         ({"accepts": {"x:"}}, "the kind of output 'x:'; expected"),
         ({"accepts": {"text", "toy:points"}}, ""),
-        ({"makes": "picture"}, "policy 'x' names the kind of output 'picture'; expected 'image' or 'text'"),
+        ({"makes": "picture"}, "policy 'x' names the kind of output 'picture'; expected 'image', 'text' or 'episode'"),
         ({"makes": "my-env:actions"}, ""),
     ],
 )

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from grpokit.errors import UsageError
 from grpokit.policy import Policy
-from grpokit.registry.specs import KINDS
 from grpokit.testing.check import Check, check_of, light_plugin
 from grpokit.testing.policy import logprob_checks, rollout_checks, weight_checks
 from grpokit.testing.policy.case import Case
@@ -53,7 +52,7 @@ def policy_checks(
         makes=makes,
     )  # fmt: skip
     for test in _CHECKS:
-        if test is not rollout_checks.outputs or makes in KINDS:
+        if test is not rollout_checks.outputs or makes in ("image", "text"):
             yield check_of(test, case)
     if module is not None:
         yield check_of(light_plugin, module)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from PIL import Image, ImageDraw
@@ -70,7 +71,7 @@ def samples_for(accepts: Collection[str], spec: RewardSpec | None) -> list[Sampl
         return example_samples(accepts)
     if len(pairs) == 1:  # checks compare groups
         pairs = [*pairs, (pairs[0][1], pairs[0][0])]
-    return [Sample(prompt=s.prompt, output=s.output, group=group) for group, pair in enumerate(pairs) for s in pair]
+    return [replace(sample, group=group) for group, pair in enumerate(pairs) for sample in pair]
 
 
 def spec_examples(spec: RewardSpec) -> list[tuple[Sample, Sample]]:
@@ -86,12 +87,12 @@ def spec_examples(spec: RewardSpec) -> list[tuple[Sample, Sample]]:
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"The {title} must be pairs (better, worse) of mappings with 'output' and possibly 'prompt', 'target', "
-            f"'image' and 'meta': {typed_line(error)}."
+            f"'image', 'meta' and 'info': {typed_line(error)}."
         ) from error
 
 
-def _sample(*, output: Any, prompt: str = "", **parts: Any) -> Sample:
-    return Sample(prompt=Prompt(text=prompt, **parts), output=output, group=0)
+def _sample(*, output: Any, prompt: str = "", info: Mapping[str, Any] | None = None, **parts: Any) -> Sample:
+    return Sample(prompt=Prompt(text=prompt, **parts), output=output, group=0, info=info or {})
 
 
 def examples(reward: Reward, spec: RewardSpec, params: Mapping[str, Any]) -> None:

@@ -1,0 +1,41 @@
+"""An episode as one picture: frames from its beginning to its end, in rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+_HEIGHT, _COLUMNS = 120, 3
+
+
+class Film:
+    """Keeps evenly spread frames of an episode whose length is not known before.
+
+    Args:
+        count: the most frames.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count, self._every, self._seen = count, 1, 0
+        self._frames: list[Image.Image] = []
+
+    def add(self, render: Callable[[], np.ndarray[Any, Any]]) -> None:
+        """Count a step, and keep its frame if it is one in so many; `render` gives [H, W, 3] uint8."""
+        if self._seen % self._every == 0:
+            if len(self._frames) == self._count:  # twice as far apart from here on
+                self._frames, self._every = self._frames[::2], self._every * 2
+            if self._seen % self._every == 0:
+                frame = Image.fromarray(render())
+                self._frames.append(frame.resize((max(1, frame.width * _HEIGHT // frame.height), _HEIGHT)))
+        self._seen += 1
+
+    def picture(self) -> Image.Image:
+        """The frames in rows of three."""
+        width, rows = self._frames[0].width, -(-len(self._frames) // _COLUMNS)
+        page = Image.new("RGB", (width * min(len(self._frames), _COLUMNS), _HEIGHT * rows), "white")
+        for place, frame in enumerate(self._frames):
+            page.paste(frame, (place % _COLUMNS * width, place // _COLUMNS * _HEIGHT))
+        return page

@@ -1,0 +1,50 @@
+"""The presets learn, and a resumed run is equal to the bit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from grpokit.config import presets
+from grpokit.runs import train as run
+from whole_runs import assert_same, train_preset
+
+GOALS = {"gym-cartpole": 475.0, "gym-pendulum": -250.0}
+
+
+@pytest.mark.parametrize("preset", ["gym-cartpole", pytest.param("gym-pendulum", marks=pytest.mark.long)])
+def test_a_resume_is_bit_equal_at_every_step(preset: str, tmp_path: Path) -> None:
+    few = (
+        "trainer.steps=3",
+        "policy.options={max_episode_steps: 30}",
+        "policy.pictures=0",
+        "eval.every=1",
+        "run.save_every=1",
+    )
+    changes = (*few, "run.keep_last=null", "trainer.kl_coef=0.1")
+    train_preset(preset, tmp_path / "whole", *changes)
+    for step in (1, 2):
+        again = tmp_path / f"again{step}"
+        shutil.copytree(tmp_path / "whole", again)
+        for later in range(step + 1, 4):
+            shutil.rmtree(again / f"checkpoints/step_{later:06d}")
+        train_preset(preset, again, *changes, resume=True)
+        assert_same(tmp_path / "whole", again)
+
+
+def test_cartpole_is_learned_within_ten_steps(tmp_path: Path) -> None:
+    config, _ = presets.read_config(
+        "gym-cartpole", ["trainer.steps=10", "eval.every=10", f"run.dir={tmp_path / 'run'}"]
+    )
+    result = run.train(config)
+    assert result.after["episode-return"] > 10 * result.before["episode-return"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("preset", GOALS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_presets_reach_their_goals(preset: str, seed: int, tmp_path: Path) -> None:
+    config, _ = presets.read_config(preset, [f"seed={seed}", f"policy.seed={seed}", f"run.dir={tmp_path / 'run'}"])
+    assert run.train(config).after["episode-return"] > GOALS[preset]
