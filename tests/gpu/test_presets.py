@@ -27,6 +27,7 @@ PRESETS = {  # what a short run needs beside its preset
     "toy-flow": STEPS,
     "lm-arithmetic": STEPS,
     "lm-countdown": STEPS,
+    "gym-pendulum": (*STEPS, "trainer.device=cuda", "policy.options={max_episode_steps: 10}", "policy.pictures=0"),
     "diffusers-tiny": (*STEPS, FLOAT),
     "glm-image-tiny": (*STEPS, FLOAT),
     "glm-image-dit-tiny": (*STEPS, FLOAT),
@@ -48,7 +49,7 @@ def test_a_run_and_what_is_made_of_it(preset: str, call: Call, tmp_path: Path) -
         ("sample", "run", "--limit", 2),
         ("evaluate", "run"),
         ("redraw", "run", "--step", 2),
-        *([] if preset.startswith("toy") else [("export", "run", "--to", "exported")]),
+        *([] if preset.startswith(("toy", "gym")) else [("export", "run", "--to", "exported")]),
     ):
         done = call(*words)
         assert done.code == 0, (words, done.err)
