@@ -71,7 +71,8 @@ def grpokit_advantages() -> Iterable[AdvantageSpec]:  # type: ignore[empty-body]
     """Yield advantage functions.
 
     Such a function gives 0, to rounding, to all rows of a group that teaches nothing: metrics and dynamic sampling find
-    these groups by it, and a guard looks for steps in which all are exactly 0.
+    these groups by it, and a guard looks for steps in which all are exactly 0. One with a parameter `decision_rewards`
+    gets [B, T] what an environment gave for each decision, NaN where nothing was decided.
 
     Example:
         ```python

@@ -65,7 +65,11 @@ def test_a_group_starts_alike_and_parts_by_its_actions() -> None:
 
 
 def test_constant_rewards_of_steps_teach() -> None:
-    """In CartPole each step gives 1. Standardised step by step they would all have the advantage 0."""
+    """In CartPole each step gives 1.
+
+    A group of all actions of one step, each scored at the state that a single one of them led to, has equal rewards:
+    all advantages would be exactly 0. Here a group is episodes, each with the rewards of its own actions.
+    """
     policy = GymPolicy("CartPole-v1", **SHORT)
     for advantage in (group, returns_to_go):
         report = trainer(policy, advantage=advantage).step()
