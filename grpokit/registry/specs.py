@@ -125,7 +125,7 @@ class PolicySpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class AdvantageSpec(Spec):
-    """An advantage function `(rewards [B, R], weights [R], groups [B]) -> [B]` or [B, T]; parameters become keywords."""
+    """An advantage function `(rewards [B, R], weights [R], groups [B]) -> [B]` or [B, T]; parameters are keywords."""
 
     kind: ClassVar[str] = "advantage"
 
