@@ -35,13 +35,15 @@ class Completions(packing.Completions):
     @classmethod
     def of(cls, rollout: Rollout, device: torch.device, stop: int) -> Completions:
         """The completions of a rollout's rows, up to the decision `stop`."""
+        mask, ends = rollout.host_mask[:, :stop], rollout.lengths.clamp(max=stop)
         kept, places = rollout.trace.per_row.get("kept"), rollout.trace.per_group.get("positions")
         lengths = rollout.trace.per_group["prompt_length"].tolist()
         return cls(
             prompts=rollout.trace.per_group["prompt"].to(device),
             prompt_lengths=lengths,
             tokens=rollout.trace.per_row["tokens"][:, :stop].to(device),
-            lengths=rollout.lengths.clamp(max=stop).tolist(),
+            lengths=ends.tolist(),
+            decided=None if torch.equal(mask.sum(1), ends) else mask,
             groups=rollout.group_index.tolist(),
             kept=None if kept is None else kept[:, :stop].to(device),
             pictures=pictures_of(rollout.trace, device),

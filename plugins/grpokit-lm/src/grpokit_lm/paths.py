@@ -57,13 +57,16 @@ class Path(Protocol):
         ...
 
 
-def path_for(model: Any, *, fast: bool = True, example: Reading | None = None) -> tuple[Path, str]:
+def path_for(
+    model: Any, *, fast: bool = True, example: Reading | None = None, check_every: int | None = None
+) -> tuple[Path, str]:
     """The path for a model, and why it is not a quicker one; empty if it is the one that was wanted.
 
     Args:
         model: a causal LM.
         fast: whether the fast one is wanted.
         example: a prompt with a picture, for a model that sees.
+        check_every: as of `PackedPath`.
 
     Raises:
         UsageError: no path gives the log-probs of the model's own forward pass.
@@ -80,7 +83,7 @@ def path_for(model: Any, *, fast: bool = True, example: Reading | None = None) -
         with noted() as problems:
             problems += _packed_problem(model, probe)
         if not problems:
-            return PackedPath(model), ""
+            return PackedPath(model, check_every=check_every), ""
         model.set_attn_implementation(before)
         reasons.append(f"{kind} does not work with packed attention ({problems[0]})")
     for cached in (True, False):

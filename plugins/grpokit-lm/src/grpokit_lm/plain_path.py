@@ -79,12 +79,15 @@ class PlainPath:
             ],
             at=_column(lengths, device) - 1 + column,
         )
+        decided = column < _column(completions.lengths, device)
+        if completions.decided is not None:
+            decided &= completions.decided[:, start : start + width].to(device, non_blocking=True)
+            logits = torch.where(decided[..., None], logits, 0.0)  # whatever they are there, no gradient comes of it
         logits = logits.float() / temperature  # [b, t, V]
         if completions.kept is not None:
             logits = restrict(logits.flatten(0, 1), completions.kept[:, start:].flatten(0, 1)).view(logits.shape)
         logprobs = logits.log_softmax(-1)
         targets = completions.tokens[:, start : start + width, None]
-        decided = column < _column(completions.lengths, device)
         entropy = None if ask.entropy == "no" else -(logprobs.exp() * logprobs).sum(-1)
         return Decisions(
             logprobs=torch.where(decided, logprobs.gather(-1, targets)[..., 0], 0.0),

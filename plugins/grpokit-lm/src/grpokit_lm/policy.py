@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -53,6 +53,8 @@ from grpokit_lm.prompts import PromptEncoder, end_tokens, with_template
 from grpokit_lm.rollouts import Asked, Pending
 from grpokit_lm.stopping import Stops
 from grpokit_lm.vision import freeze_unread, freeze_vision
+from grpokit_lm.worlds.conversations import Conversations
+from grpokit_lm.worlds.world import Errors, World, WorldSettings
 
 _ASK = Ask()
 _log = logging.getLogger(__name__)
@@ -65,7 +67,8 @@ class CausalLMPolicy(Policy):
         model: a hub id, a folder, a folder in a package such as "grpokit_lm:models/arithmetic", a GGUF file in one of
             these, or a model of transformers.
         tokenizer: None for the model's own; needed if `model` is an object.
-        max_new_tokens: the most tokens of a completion, its end token included.
+        max_new_tokens: the most tokens of a completion, its end token included. With a world, all tokens behind the
+            prompt count, those of the world too.
         temperature: of the training samples; log-probs are those of the tempered distribution.
         eval_temperature: of the evaluation samples; None for `temperature`, 0 for the most likely token.
         top_k: draw from the k most likely tokens only; 0 for all. Log-probs are those of the truncated distribution.
@@ -92,6 +95,11 @@ class CausalLMPolicy(Policy):
         reference_offload: keep that copy in the CPU's memory between two passes.
         reference_ema: let the reference follow the policy, such as {"decay": 0.99, "every": 1}; None: it stays. With
             `lora` it is an adapter of its own on the same base.
+        world: what answers the model's turns, such as {"use": "guess-the-number"}; in Python also a class. None: a
+            completion is one turn.
+        max_turns: the most turns of the model with a world.
+        world_errors: what an error in a world's `reply` does: "stop" the run, become the world's next "message", or
+            "end" the episode.
         engine: what writes the completions in place of this process: a server, such as {"url": "http://gpu-2:8000"}, or
             vLLM on the same GPU, {"offline": True}; with `lora` only.
         gradient_checkpointing: keep less for the backward pass and compute it again.
@@ -142,6 +150,9 @@ class CausalLMPolicy(Policy):
         reference_dtype: str | None = None,
         reference_offload: bool = False,
         reference_ema: Mapping[str, Any] | None = None,
+        world: str | Mapping[str, Any] | Callable[[], World] | None = None,
+        max_turns: int = 10,
+        world_errors: Errors = "stop",
         engine: Mapping[str, Any] | None = None,
         gradient_checkpointing: bool = False,
         fast: bool = True,
@@ -172,6 +183,12 @@ class CausalLMPolicy(Policy):
             raise UsageError("ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens.")
         if lora is not None and train_vision:
             raise UsageError("train_vision is for full training. With lora, name the tower's layers as targets.")
+        self._worlds = None if world is None else WorldSettings(world=world, max_turns=max_turns, errors=world_errors)
+        tools = None if self._worlds is None else self._worlds.tools()
+        if tools:
+            template_options = {**(template_options or {}), "tools": tools}
+        if world is not None and engine is not None:
+            raise UsageError("engine writes one turn, and with a world there are several. Leave one of them out.")
         engine_settings = None if engine is None else read_engine(engine)
         if engine_settings is not None:
             _check_for_engine(self.sampling, lora)
@@ -195,6 +212,8 @@ class CausalLMPolicy(Policy):
                 chat=chat,
                 template_options=template_options,
             )
+            if tools:
+                encoder.check_tools()
             if train_vision and encoder.pictures is None:
                 raise UsageError(
                     f"train_vision is true, and {type(loaded.model).__name__} has no vision tower, or no processor "
@@ -231,7 +250,8 @@ class CausalLMPolicy(Policy):
         self.loaded = self.encoder.loaded
         network = self.loaded.model
         example = self._example()
-        self.path, self.note = path_for(network, fast=fast, example=example)
+        every = None if self._worlds is None else 1  # the world is asked as soon as a turn ends
+        self.path, self.note = path_for(network, fast=fast, example=example, check_every=every)
         if self.note:
             _warn_once(f"{self.note}; the plain path is used, which is slower.")
         if not train_vision:
@@ -290,8 +310,9 @@ class CausalLMPolicy(Policy):
         return self.path.packs
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse prompts that cannot be read or are too long."""
-        self.encoder.check(prompts)
+        """Refuse prompts that cannot be read or are too long; of those that a world replaces, it looks at the first."""
+        begun = prompts if self._worlds is None else self._conversations().start(prompts[:1], 1, [0])
+        self.encoder.check(prompts if [*begun] == [*prompts[:1]] else begun)
         if self._engine is not None and any(prompt.image is not None for prompt in prompts):
             raise UsageError("engine writes completions of texts only, and a prompt has a picture. Leave engine out.")
 
@@ -300,15 +321,17 @@ class CausalLMPolicy(Policy):
         asked = self._asked(prompts, group_size, seeds, evaluate=evaluate)
         if self._engine is not None:
             return Pending(self, self._engine, asked, trains=not evaluate).result()
+        talk = asked.conversations
+        draw, ends = (asked.sampler, self.stops) if talk is None else (talk.draw, talk)
         with kept_norms(self.path.model):
             written = self.path.write(
                 asked.readings,
                 group_size,
                 max_new_tokens=self.max_new_tokens,
-                draw=asked.sampler,
-                ended=self.stops.ended,
+                draw=draw,
+                ended=ends.ended,
             )
-        return self.rollout_of(asked, written, *self.stops.lengths(written.tokens), kept=asked.sampler.kept())
+        return self.rollout_of(asked, written, *ends.lengths(written.tokens), kept=asked.sampler.kept())
 
     def begin(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds) -> PendingRollout | None:
         """Let the engine begin; without one, this process writes when `rollout` is called.
@@ -327,14 +350,24 @@ class CausalLMPolicy(Policy):
         return Pending(self, self._engine, asked, trains=True, ahead=True)
 
     def _asked(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, evaluate: bool) -> Asked:
-        device = self.device
+        device, begun = self.device, prompts
+        sampler = self.sampling.sampler(uniforms(seeds.row.to(device), self.max_new_tokens), evaluate=evaluate)
+        conversations = None if self._worlds is None else self._conversations()
+        if conversations is not None:
+            begun = conversations.start(prompts, group_size, seeds.group.tolist())
+            conversations.draws(sampler, self.max_new_tokens)
         return Asked(
             prompts=prompts,
-            readings=[self.encoder.encode(prompt).to(device) for prompt in prompts],
+            readings=[self.encoder.encode(prompt).to(device) for prompt in begun],
             group_size=group_size,
             seeds=seeds,
-            sampler=self.sampling.sampler(uniforms(seeds.row.to(device), self.max_new_tokens), evaluate=evaluate),
+            sampler=sampler,
+            conversations=conversations,
         )
+
+    def _conversations(self) -> Conversations:
+        assert self._worlds is not None
+        return Conversations(self._worlds, encoder=self.encoder, stops=self.stops, text_of=self.text_of)
 
     def text_of(self, tokens: Sequence[int]) -> str:
         """What rewards see of a completion: all but the tokens that frame it (`PromptEncoder.frame`)."""
@@ -352,22 +385,31 @@ class CausalLMPolicy(Policy):
     ) -> Rollout:
         """What was asked for and written, as a rollout of these weights; `kept` as of `Sampler.kept`."""
         device, group_size, readings = self.device, asked.group_size, asked.readings
-        rows = zip(written.tokens.tolist(), lengths, strict=True)
-        texts = [self.text_of(row[:length]) for row, length in rows]
+        column = torch.arange(written.tokens.shape[1])
+        if asked.conversations is None:
+            rows = zip(written.tokens.tolist(), lengths, strict=True)
+            texts = [self.text_of(row[:length]) for row, length in rows]
+            infos = [
+                {"finish": "stop" if end else "length", "tokens": length}
+                for length, end in zip(lengths, ended, strict=True)
+            ]
+            own = torch.ones(1, 1, dtype=torch.bool)
+        else:
+            texts, infos = asked.conversations.outputs(), asked.conversations.infos()
+            own = asked.conversations.decided(len(column))
         groups = asked.seeds.group_ids.cpu().repeat_interleave(group_size)
         samples = [
             Sample(
                 prompt=asked.prompts[row // group_size],
                 output=text,
                 group=int(groups[row]),
-                info={"finish": "stop" if end else "length", "tokens": length},
+                info=info,
             )
-            for row, (text, length, end) in enumerate(zip(texts, lengths, ended, strict=True))
+            for row, (text, info) in enumerate(zip(texts, infos, strict=True))
         ]
         trained = [length if end or not self.mask_truncated else 0 for length, end in zip(lengths, ended, strict=True)]
-        column = torch.arange(written.tokens.shape[1])
-        both = [column < torch.tensor(counts)[:, None] for counts in (lengths, trained)]
-        real, mask = (x.to(device, non_blocking=True) for x in both)  # [B, T]
+        real, decided = (column < torch.tensor(counts)[:, None] for counts in (lengths, trained))
+        real, mask = (x.to(device, non_blocking=True) for x in (real, decided & own))  # [B, T]
         ascending = [readings[i] for i in asked.seeds.group_ids.cpu().argsort().tolist()]
         return Rollout(
             samples=samples,

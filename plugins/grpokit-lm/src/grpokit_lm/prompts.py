@@ -53,7 +53,7 @@ class PromptEncoder:
     def __post_init__(self) -> None:
         if self.chat and not self._has_template:
             raise UsageError(f"chat: true needs a chat template, and {_NO_TEMPLATE}")
-        if self.system is not None and not self._chats:
+        if self.system is not None and not self.chats:
             why = _CHAT_IS_FALSE if self.chat is False else _NO_TEMPLATE
             raise UsageError(f"A system prompt needs a chat template, and {why}")
         if not isinstance(self.template_options or {}, Mapping):
@@ -124,7 +124,7 @@ class PromptEncoder:
             if self.chat is False or not self._has_template:
                 why = _CHAT_IS_FALSE if self.chat is False else _NO_TEMPLATE
                 raise UsageError(f"The prompt {shown(prompt.text)} consists of messages, and {why}")
-        elif self._chats:
+        elif self.chats:
             parts = [*[{"type": "image"}] * len(prompt.images), {"type": "text", "text": prompt.text}]
             messages = [{"role": "user", "content": parts}]
         else:
@@ -143,6 +143,69 @@ class PromptEncoder:
                 f"The chat template refuses the prompt {shown(prompt.text)}: {one_line(error)}."
             ) from error
         return _writable(written)
+
+    def messages(self, message: Any) -> list[dict[str, Any]]:
+        """A world's message as a list of checked ones; a text is a user's.
+
+        Raises:
+            UsageError: it has another form, a picture, a token of the template, or needs a template that is not there.
+        """
+        if not isinstance(message, str) and not self.chats:
+            why = _CHAT_IS_FALSE if self.chat is False else _NO_TEMPLATE
+            raise UsageError(f"Without a chat template a message is a text, got {shown(message)}; {why}")
+        if isinstance(message, str):
+            message = {"role": "user", "content": message}
+        checked = checked_messages([message] if isinstance(message, Mapping) else message, sees=False)
+        for part in (part for each in checked for part in _texts(each["content"])):
+            self._frame.refuse(part, remedy="Take it out.")
+        return checked
+
+    def between(self, messages: Sequence[Mapping[str, Any]], last: int) -> list[int]:
+        """The tokens from the end of an answer, through these messages, to where the model goes on.
+
+        The template writes a conversation whose answer is a mark, and what stands behind the mark counts. So it does
+        not matter how it would write the model's own turns, such as whether it drops their thoughts.
+
+        Args:
+            messages: as of `messages`.
+            last: the token that ended the answer. The template's own token for the end is left out if it is that.
+
+        Raises:
+            UsageError: the template refuses the messages, or does not write the answer before them.
+        """
+        tokenizer: Any = self.loaded.tokenizer
+        if not self.chats:
+            text = str(messages[0]["content"])
+        else:
+            before = [{"role": "user", "content": "probe"}, {"role": "assistant", "content": _MARK}]
+            try:
+                written = self._template.write([*before, *messages])
+            except Exception as error:  # a template is a program, and may fail in any way
+                raise UsageError(
+                    f"The chat template refuses the messages {shown(messages)}: {one_line(error)}."
+                ) from error
+            _, mark, text = written.partition(_MARK)
+            if not mark:
+                raise UsageError(f"The chat template does not write an answer before the messages {shown(messages)}.")
+        tokens: list[int] = tokenizer(_writable(text), add_special_tokens=False, verbose=False)["input_ids"]
+        return tokens[1:] if tokens[:1] == [last] else tokens
+
+    def check_tools(self) -> None:
+        """Refuse tools that the template does not show to the model.
+
+        Raises:
+            UsageError: there is no template, or it writes the same without the tools.
+        """
+        if not self.chats:
+            why = _CHAT_IS_FALSE if self.chat is False else _NO_TEMPLATE
+            raise UsageError(f"The world has tools, which a chat template shows to the model; {why}")
+        probe = [{"role": "user", "content": "probe"}]
+        bare = {key: value for key, value in (self.template_options or {}).items() if key != "tools"}
+        if self._template.write(probe) == replace(self._template, options=bare).write(probe):
+            raise UsageError(
+                "The world has tools, and the model's chat template does not write them, so the model would not know "
+                "of them. Give one that does as chat_template, or use a model that was trained with tools."
+            )
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse prompts that cannot be read or are too long.
@@ -243,7 +306,7 @@ class PromptEncoder:
     @property
     def begun(self) -> str:
         """The tag with which the template begins an answer, such as `<think>` and a line break; empty without one."""
-        tag = re.search(r"<([A-Za-z_]+)>\s*\Z", self.sample) if self._chats else None
+        tag = re.search(r"<([A-Za-z_]+)>\s*\Z", self.sample) if self.chats else None
         vocabulary = self.loaded.tokenizer.get_vocab()
         return "" if tag is None or vocabulary.get(tag[0].strip()) in self.frame else tag[0]
 
@@ -256,7 +319,8 @@ class PromptEncoder:
         return bool(templating(self.loaded).chat_template)
 
     @property
-    def _chats(self) -> bool:
+    def chats(self) -> bool:
+        """Whether a prompt's text goes through the chat template."""
         return self._has_template if self.chat is None else self.chat
 
     def _special(self, text: str, prompt: Prompt) -> bool:
@@ -265,7 +329,7 @@ class PromptEncoder:
         That of a tokenizer adds none. That of a processor does what the processor does with any text, unless the
         template has written the token that begins a text: LLaVA-1.5's has not.
         """
-        templated = self._chats or _has_messages(prompt)
+        templated = self.chats or _has_messages(prompt)
         begin = self.loaded.tokenizer.bos_token
         if templated and (self.loaded.processor is None or (begin and text.startswith(str(begin)))):
             return False
@@ -299,6 +363,7 @@ class PromptEncoder:
             )
 
 
+_MARK = "An answer of the model"
 _CHAT_IS_FALSE = "chat is false. Leave chat out."
 _NO_TEMPLATE = (
     "the tokenizer has no chat template. Give one as chat_template (a file or its text), or write the prompts as plain "

@@ -15,6 +15,7 @@ from grpokit.reference import adapter_off
 from grpokit_hf.tokens.sampler import Sampler
 from grpokit_lm.engines import Engine, refuse_ignored_adapter, refuse_untempered
 from grpokit_lm.pictures import Reading
+from grpokit_lm.worlds.conversations import Conversations
 
 if TYPE_CHECKING:
     from grpokit_lm.policy import CausalLMPolicy
@@ -32,6 +33,7 @@ class Asked:
         group_size: G.
         seeds: of B = P * G rows.
         sampler: draws tokens.
+        conversations: with worlds; None without.
     """
 
     prompts: Sequence[Prompt]
@@ -39,6 +41,7 @@ class Asked:
     group_size: int
     seeds: Seeds
     sampler: Sampler
+    conversations: Conversations | None = None
 
 
 class Pending:

@@ -43,6 +43,12 @@ class Stops:
                 new[row] |= self._first_end(written, known) is not None
         return new
 
+    def completed_by_last(self, tokens: Sequence[int]) -> bool:
+        """Whether the last of a turn's tokens ends it; it did not end before."""
+        if tokens[-1] in self.tokens:
+            return True
+        return bool(self.texts) and self._first_end(tokens, len(tokens) - 1) is not None
+
     def lengths(self, tokens: Tensor) -> tuple[list[int], list[bool]]:
         """For each completion in tokens [B, T]: its length, end included, and whether it has ended."""
         tokens = tokens.cpu()

@@ -34,6 +34,8 @@ class Completions:
         kept: [b, T, ...], the sets that tokens were drawn from (`token_sampling.Draw.kept`); None for all tokens.
         positions: for each prompt, [3, n] int64 on the CPU: the positions on three axes of its tokens and of those that
             follow, of which T - 1 are read; None: a token's position is its index.
+        decided: [b, T] bool on the CPU, the tokens that are decisions; None for all up to the lengths. The others are
+            read and not scored.
     """
 
     prompts: Tensor
@@ -43,6 +45,7 @@ class Completions:
     groups: Sequence[int]
     kept: Tensor | None = None
     positions: Sequence[Tensor] | None = None
+    decided: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +109,8 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
     """
     by_prompt: dict[int, list[int]] = {}
     for row, (prompt, length) in enumerate(zip(completions.groups, completions.lengths, strict=True)):
-        if length > start:
+        made = completions.decided is None or bool(completions.decided[row, start:length].any())
+        if length > start and made:
             by_prompt.setdefault(prompt, []).append(row)
     if not by_prompt:
         return None
@@ -128,9 +132,12 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
             length, begin = completions.lengths[row], behind + row * columns
             positions += [] if span is None else [span[:, shared : shared + length]]
             source += [torch.tensor([first + shared]), torch.arange(begin, begin + length - 1)]
-            decided.append(torch.arange(position + start, position + length))
-            places.append(torch.stack([torch.full((length - start,), row), torch.arange(length - start)]))
-            ends.append(ends[-1] + length - start)
+            column = torch.arange(start, length)
+            if completions.decided is not None:
+                column = column[completions.decided[row, start:length]]
+            decided.append(position + column)
+            places.append(torch.stack([torch.full_like(column, row), column - start]))
+            ends.append(ends[-1] + len(column))
             position += length
     device = completions.tokens.device
     where = torch.cat(places, 1).to(device, non_blocking=True)

@@ -1,0 +1,230 @@
+"""The conversations of a rollout: the model writes a turn, its world answers, and the same row goes on.
+
+A path writes token by token, for all rows together. Here its two callbacks are wrapped. When a row's turn ends, its
+world is asked, and the tokens of the answer are what the row "draws" in its next columns. So the cache goes on over
+all turns, no row waits for another one, and no token of the model is ever read back from a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpokit import Prompt, UsageError
+from grpokit.errors import RunError, a_type, one_line, raised_at, shown, typed_line
+from grpokit_hf.tokens.drawing import Draw
+from grpokit_hf.tokens.sampler import Sampler
+from grpokit_lm.prompts import PromptEncoder
+from grpokit_lm.stopping import Stops
+from grpokit_lm.worlds.world import Message, World, WorldSettings
+
+
+@dataclass(kw_only=True)
+class _Episode:
+    """One row's conversation so far.
+
+    Attributes:
+        world: its own.
+        messages: all of them behind the prompt.
+        turn: the model's tokens of the turn that it writes.
+        tokens: how many the model has written in all.
+        turns: of the model that have ended.
+        finish: why it ended; empty while it goes on.
+        length: columns, once it has ended.
+    """
+
+    world: World
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    turn: list[int] = field(default_factory=list)
+    tokens: int = 0
+    turns: int = 0
+    finish: str = ""
+    length: int = 0
+
+
+class Conversations:
+    """Draws the tokens of a rollout, with each row's world.
+
+    Args:
+        settings: of the worlds.
+        encoder: writes a world's messages as the model reads them.
+        stops: when a turn ends.
+        text_of: tokens of a turn -> what its world reads.
+    """
+
+    def __init__(self, settings: WorldSettings, *, encoder: PromptEncoder, stops: Stops, text_of: Any) -> None:
+        self.settings, self._encoder, self._stops, self._text_of = settings, encoder, stops, text_of
+        self._episodes: list[_Episode] = []
+
+    def start(self, prompts: Sequence[Prompt], group_size: int, seeds: Sequence[int]) -> list[Prompt]:
+        """Begin `group_size` episodes for each prompt; returns what the model reads, as prompts.
+
+        Raises:
+            RunError: a world fails, or the episodes of a group start with different messages.
+            UsageError: a first message has the wrong form.
+        """
+        begun = []
+        for prompt, seed in zip(prompts, seeds, strict=True):
+            worlds = [self.settings.make() for _ in range(group_size)]
+            first, *others = [self.settings.start(world, prompt, seed) for world in worlds]
+            if any(other != first for other in others):
+                raise RunError(
+                    f"The world '{self.settings.name}' starts the episodes of a group with different messages, such as "
+                    f"{shown(first, most=60)}. All chance in start must come from its seed."
+                )
+            begun.append(prompt if first is None else self._prompt(prompt, first))
+            messages = [] if first is None else self._read(first)
+            self._episodes += [_Episode(world=world, messages=list(messages)) for world in worlds]
+        return begun
+
+    def _prompt(self, prompt: Prompt, first: Message) -> Prompt:
+        """The prompt that has a world's first message in place of its own text."""
+        messages = self._read(first)
+        if not self._encoder.chats:
+            return replace(prompt, text=messages[0]["content"])
+        return replace(prompt, meta={**prompt.meta, "messages": messages})
+
+    def _read(self, message: Message) -> list[dict[str, Any]]:
+        try:
+            return self._encoder.messages(message)
+        except UsageError as error:
+            raise UsageError(
+                f"The world '{self.settings.name}' sends a message that cannot be read. {error}"
+            ) from error
+
+    def draws(self, sampler: Sampler, columns: int) -> None:
+        """Draw with a sampler, at most so many columns."""
+        self._sampler, device = sampler, sampler.chances.device
+        self._sent = torch.zeros(len(self._episodes), columns, dtype=torch.int64, device=device)
+        self._told = torch.zeros(len(self._episodes), columns, dtype=torch.bool)  # which of them a world has sent
+        self._is_sent = self._told.to(device)
+        self._seen = 0
+
+    def draw(self, logits: Tensor, t: int, rows: Tensor) -> Draw:
+        """As `Sampler`: the next tokens, which are a world's where it has sent some."""
+        drawn, sent = self._sampler(logits, t, rows), self._is_sent[rows, t]
+        return Draw(
+            tokens=torch.where(sent, self._sent[rows, t], drawn.tokens),
+            logprobs=torch.where(sent, 0.0, drawn.logprobs),
+        )
+
+    def ended(self, tokens: Tensor, _first: int) -> Tensor:
+        """[B] bool on the CPU: which episodes have ended; tokens: [B, t], of which only the last column is new."""
+        t = tokens.shape[1] - 1
+        if t == self._seen:
+            self._seen += 1
+            last, told = tokens[:, t].tolist(), self._told[:, t].tolist()
+            for row, episode in enumerate(self._episodes):
+                if not episode.finish and not told[row]:
+                    self._take(row, episode, last[row], t + 1)
+        return torch.tensor([bool(episode.finish) for episode in self._episodes])
+
+    def _take(self, row: int, episode: _Episode, token: int, count: int) -> None:
+        """A token of the model, the last of `count` columns: it may end the turn, and so the episode."""
+        episode.turn.append(token)
+        episode.tokens, episode.length = episode.tokens + 1, count
+        if self._stops.completed_by_last(episode.turn):
+            sent = self._answer(episode)
+            columns = self._sent.shape[1]
+            if sent is not None and count + len(sent) >= columns:  # at least one token of the model must follow
+                episode.finish = "length"
+            elif sent is not None:
+                place = slice(count, count + len(sent))
+                self._sent[row, place] = torch.tensor(sent).to(self._sent.device)
+                self._told[row, place] = True
+                self._is_sent[row, place] = True
+                episode.turn = []
+        elif count == self._sent.shape[1]:
+            self._say(episode)
+            episode.finish = "length"
+
+    def _say(self, episode: _Episode) -> str:
+        text: str = self._text_of(episode.turn)
+        episode.messages.append({"role": "assistant", "content": text})
+        episode.turns += 1
+        return text
+
+    def _answer(self, episode: _Episode) -> list[int] | None:
+        """The tokens of the world's answer to a turn that has ended; None if the episode ends with it."""
+        text = self._say(episode)
+        last = episode.turn[-1]
+        try:
+            answer = episode.world.reply(text)
+            tokens = None if answer is None else self._tokens(episode, answer, last)
+        except Exception as error:
+            if self.settings.errors == "stop":
+                raise RunError(
+                    f"The world '{self.settings.name}' failed in turn {episode.turns}, after the model wrote "
+                    f"{shown(text, most=60)}: {typed_line(error)} {raised_at(error)}. world_errors: message tells the "
+                    "model, and end ends the episode."
+                ) from error
+            if self.settings.errors == "end":
+                episode.finish = "error"
+                return None
+            role = "tool" if getattr(episode.world, "tools", ()) else "user"
+            words: Message = (
+                {"role": role, "content": f"Error: {one_line(error)}"}
+                if self._encoder.chats
+                else (f"Error: {one_line(error)}")
+            )
+            tokens = self._tokens(episode, words, last)
+        if tokens is None:
+            episode.finish = "stop"
+        elif episode.turns == self.settings.max_turns:
+            episode.finish, tokens = "turns", None
+        return tokens
+
+    def _tokens(self, episode: _Episode, answer: Message, last: int) -> list[int]:
+        """What follows the model's last token up to where it goes on, as tokens; the answer joins the conversation."""
+        messages = self._read(answer)
+        tokens = self._encoder.between(messages, last)
+        episode.messages += messages
+        return tokens
+
+    def lengths(self, tokens: Tensor) -> tuple[list[int], list[bool]]:
+        """As of `Stops`, once all is written: columns up to the model's last token, and whether the world ended it."""
+        self.ended(tokens, 0)
+        return [e.length for e in self._episodes], [e.finish == "stop" for e in self._episodes]
+
+    def decided(self, columns: int) -> Tensor:
+        """[B, columns] bool on the CPU: all but a world's tokens."""
+        return ~self._told[:, :columns]
+
+    def infos(self) -> list[dict[str, Any]]:
+        """`Sample.info` of each episode.
+
+        Raises:
+            RunError: a world's facts cannot be read.
+        """
+        return [
+            {
+                **self._facts(episode.world),
+                "finish": episode.finish,
+                "tokens": episode.tokens,
+                "turns": episode.turns,
+                "messages": episode.messages,
+            }
+            for episode in self._episodes
+        ]
+
+    def _facts(self, world: World) -> dict[str, Any]:
+        try:
+            facts = world.facts() if hasattr(world, "facts") else {}
+        except Exception as error:
+            raise RunError(
+                f"The world '{self.settings.name}' failed in facts: {typed_line(error)} {raised_at(error)}."
+            ) from error
+        if not isinstance(facts, dict):
+            raise RunError(f"facts of the world '{self.settings.name}' must return a mapping, got {a_type(facts)}.")
+        return facts
+
+    def outputs(self) -> list[str]:
+        """What rewards see: the model's last message."""
+        return [
+            next((m["content"] for m in reversed(episode.messages) if m["role"] == "assistant"), "")
+            for episode in self._episodes
+        ]

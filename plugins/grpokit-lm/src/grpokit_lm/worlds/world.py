@@ -1,0 +1,113 @@
+"""What a world is, and how a policy's settings name one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+from grpokit import Prompt, UsageError, create
+from grpokit.errors import RunError, raised_at, shown, typed_line
+
+Message = str | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""A text, which is a user's message; a message of a chat template; or a list of such messages."""
+
+Errors = Literal["stop", "message", "end"]
+"""What an error in `World.reply` does: stop the run, become the world's next message, or end the episode."""
+
+
+class World(Protocol):
+    """What a language model talks to. Each episode has an instance of its own.
+
+    Two further members are optional. `tools` is a list of JSON schemas, which the chat template shows to the model.
+    `facts()` is called after the end, and returns a mapping that goes into `Sample.info`, such as
+    `{"return": 1.0, "success": True}`.
+    """
+
+    def start(self, prompt: Prompt, seed: int) -> Message | None:
+        """What the model reads in place of the prompt; None for the prompt as it is.
+
+        Args:
+            prompt: from the data.
+            seed: of the episode's group. All chance must come from it, so that the group's episodes start alike.
+        """
+        ...
+
+    def reply(self, text: str) -> Message | None:
+        """The answer to what the model wrote in this turn; None ends the episode."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldSettings:
+    """How a policy makes its worlds.
+
+    Attributes:
+        world: a name, a mapping with `use` and the world's parameters, or in Python a class or function without
+            arguments.
+        max_turns: the most turns of the model in an episode.
+        errors: what an error in `reply` does.
+
+    Raises:
+        UsageError: a setting is wrong.
+    """
+
+    world: str | Mapping[str, Any] | Callable[[], World]
+    max_turns: int
+    errors: Errors
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 1:
+            raise UsageError(f"max_turns must be at least 1, got {self.max_turns}.")
+        if self.errors not in get_args(Errors):
+            raise UsageError(f"world_errors must be stop, message or end, got {shown(self.errors)}.")
+        if isinstance(self.world, Mapping) and not isinstance(self.world.get("use"), str):
+            raise UsageError(
+                f"world must name a world, as in {{use: guess-the-number}}, got {shown(dict(self.world))}."
+            )
+
+    @property
+    def name(self) -> str:
+        """How messages call the world."""
+        if isinstance(self.world, Mapping):
+            return str(self.world["use"])
+        return self.world if isinstance(self.world, str) else getattr(self.world, "__name__", str(self.world))
+
+    def make(self) -> World:
+        """A new world.
+
+        Raises:
+            PluginError: no world has this name, or it cannot be built.
+            UsageError: it lacks `start` or `reply`.
+        """
+        world: World
+        if callable(self.world):
+            world = self.world()
+        else:
+            params = dict(self.world) if isinstance(self.world, Mapping) else {}
+            params.pop("use", None)
+            world = create("world", self.name, params)
+        lacking = [name for name in ("start", "reply") if not callable(getattr(world, name, None))]
+        if lacking:
+            raise UsageError(
+                f"The world '{self.name}' has no method {' and no '.join(lacking)}. A world needs "
+                "start(prompt, seed) and reply(text)."
+            )
+        return world
+
+    def tools(self) -> list[Mapping[str, Any]]:
+        """The JSON schemas of the world's tools."""
+        return list(getattr(self.make(), "tools", ()))
+
+    def start(self, world: World, prompt: Prompt, seed: int) -> Message | None:
+        """What the model reads first.
+
+        Raises:
+            RunError: the world failed.
+        """
+        try:
+            return world.start(prompt, seed)
+        except Exception as error:
+            raise RunError(
+                f"The world '{self.name}' failed to start: {typed_line(error)} {raised_at(error)}."
+            ) from error
