@@ -34,6 +34,7 @@ _HOME = {
         "PolicySpec",
         "PresetSpec",
         "RewardSpec",
+        "WorldSpec",
     ],
     "types": ["Ask", "PendingRollout", "Prompt", "Rollout", "Sample", "Seeds", "Decisions", "Trace"],
     "policy": ["Policy"],
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from grpokit.registry.specs import PolicySpec as PolicySpec
     from grpokit.registry.specs import PresetSpec as PresetSpec
     from grpokit.registry.specs import RewardSpec as RewardSpec
+    from grpokit.registry.specs import WorldSpec as WorldSpec
     from grpokit.rewards.submission import Pending as Pending
     from grpokit.rewards.submission import Portion as Portion
     from grpokit.rewards.submission import Submits as Submits

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from grpokit.testing import Check, LadderReport, Outcome
 
-_KINDS = ("policy", "reward", "preset", "evaluation", "advantage", "objective", "placement", "command")
+_KINDS = ("policy", "reward", "preset", "evaluation", "advantage", "objective", "placement", "world", "command")
 
 
 @app.command()
@@ -37,7 +37,7 @@ def plugins(
 ) -> None:
     """List the installed policies, rewards and presets.
 
-    It lists evaluations, advantages and objectives, too, and placements of rewards. Each is shown with the package that
+    It lists evaluations, advantages and objectives, too, placements of rewards and worlds. Each is shown with the package that
     brings it, and is marked if broken or ambiguous; presets say what they need and how long they take. With a name it
     shows the parameters with their defaults, or the text of a preset or an evaluation.
     """

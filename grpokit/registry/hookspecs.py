@@ -22,6 +22,7 @@ from grpokit.registry.specs import (
     PolicySpec,
     PresetSpec,
     RewardSpec,
+    WorldSpec,
 )
 
 PROJECT = "grpokit"
@@ -110,6 +111,33 @@ def grpokit_placements() -> Iterable[PlacementSpec]:  # type: ignore[empty-body]
         ```python
         def place(use, params, timeout, *, address):
             return QueuedReward(address, use, params, timeout)  # with submit and close
+        ```
+    """
+
+
+@hookspec
+def grpokit_worlds() -> Iterable[WorldSpec]:  # type: ignore[empty-body]
+    """Yield worlds for `policy: {use: hf-lm, world: {use: NAME}}`.
+
+    Example:
+        ```python
+        @hookimpl
+        def grpokit_worlds():
+            yield WorldSpec(name="riddles", factory="mypackage.riddles:Riddle", summary="asks until the answer is right")
+        ```
+        with, in `mypackage/riddles.py`,
+        ```python
+        class Riddle:
+            def start(self, prompt, seed):
+                self.answer = prompt.target
+                return None  # the model reads the prompt as it is
+
+            def reply(self, text):
+                self.right = self.answer in text
+                return None if self.right else "No. Try again."
+
+            def facts(self):
+                return {"return": float(self.right)}
         ```
     """
 

@@ -155,6 +155,13 @@ class PlacementSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorldSpec(Spec):
+    """A world that a language model talks to: a class or function that returns a new one for each episode."""
+
+    kind: ClassVar[str] = "world"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommandSpec(Spec):
     """A command, `grpokit NAME`: a function that Typer can run. `grpokit --help` shows the summary alone."""
 

@@ -60,22 +60,22 @@ def logprobs_repeat(case: Case) -> None:
 
 
 def mask(case: Case) -> None:
-    """What the trace holds under the mask changes no decision's log-prob."""
+    """What the trace holds behind a row's last decision changes no log-prob; between decisions it may be an input."""
     policy = case.build()
     rollout = case.shared(policy)
-    decisions = rollout.mask
+    read = torch.arange(rollout.mask.shape[1]) < rollout.lengths[:, None]  # [B, T]
 
     def refilled(x: Tensor) -> Tensor:
-        if x.shape[:2] != decisions.shape:
+        if x.shape[:2] != read.shape:
             return x
-        decided = decisions.to(x.device).reshape(*decisions.shape, *[1] * (x.ndim - 2))
-        return torch.where(decided, x, x[:, :1])  # a row's first value is a valid one
+        stays = read.to(x.device).reshape(*read.shape, *[1] * (x.ndim - 2))
+        return torch.where(stays, x, x[:, :1])  # a row's first value is a valid one
 
     trace = Trace(per_row={name: refilled(x) for name, x in rollout.trace.per_row.items()},
                   per_group=rollout.trace.per_group)  # fmt: skip
     changed = replace(rollout, trace=trace)
-    expect_close(case, all_logprobs(policy, changed), all_logprobs(policy, rollout), decisions,
-                 "log-probs that do not depend on what the trace holds under the mask",
+    expect_close(case, all_logprobs(policy, changed), all_logprobs(policy, rollout), rollout.mask,
+                 "log-probs that do not depend on what the trace holds behind the last decision",
                  "attention to what follows the end, or a mask that leaves out a decision")  # fmt: skip
 
 

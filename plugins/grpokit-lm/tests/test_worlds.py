@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from itertools import groupby
+from itertools import count, groupby, pairwise
 from typing import Any
 
 import pytest
 import torch
 from both_paths import compare
-from tiny_models import EOS, tiny_model, tiny_tokenizer
+from echo_world import Echo
+from tiny_models import CHAT_TEMPLATE, EOS, tiny_model, tiny_tokenizer
 from torch import Tensor
 
-from grpokit import Prompt, Rollout
+from grpokit import GrpokitError, Prompt, Rollout, RunError, UsageError
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit.types import Ask
@@ -23,23 +25,6 @@ from grpokit_lm.policy import CausalLMPolicy
 PROMPTS = [Prompt(text=text) for text in ("hello world, this", "a", "some text")]
 TRUNCATED = {"top_k": 40, "top_p": 0.9, "temperature": 0.8}
 TURN_ENDS = range(0, 250, 8)
-
-
-class Echo:
-    """Says how many letters it has read, and ends the conversation behind a turn of more than nine."""
-
-    def __init__(self) -> None:
-        self.read: list[int] = []
-
-    def start(self, prompt: Prompt, seed: int) -> str:
-        return f"{prompt.text}? {seed % 7}"
-
-    def reply(self, text: str) -> str | None:
-        self.read.append(len(text))
-        return None if len(text) > 9 else f"no, {len(text)}"
-
-    def facts(self) -> Mapping[str, Any]:
-        return {"return": float(sum(self.read)), "read": self.read}
 
 
 def build(family: str = "llama", *, world: Any = Echo, **options: Any) -> CausalLMPolicy:
@@ -84,7 +69,7 @@ def test_a_row_is_the_conversation_as_the_template_writes_it(*, fast: bool) -> N
         said = [policy.text_of(tokens) for own, tokens in turns if own]
         assert said == [each["content"] for each in messages if each["role"] == "assistant"]
         assert sample.output == said[-1]
-        for (_, before), (own, tokens) in zip(turns, turns[1:], strict=False):
+        for (_, before), (own, tokens) in pairwise(turns):
             if not own:
                 end = "" if before[-1] == EOS else "<eos>"
                 assert tokenizer.decode(tokens) == f"{end}<user>no, {len(policy.text_of(before))}<eos><assistant>"
@@ -182,7 +167,9 @@ def test_a_change_of_what_a_world_says_last_changes_no_logprob() -> None:
     assert not torch.allclose(before[last:], after[last:], rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("options", [{"lora": {"r": 4}}, {"fast": False, **TRUNCATED}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"lora": {"r": 4}}, pytest.param({"fast": False, **TRUNCATED}, marks=pytest.mark.long)], ids=str
+)
 def test_contract_with_a_world(options: dict[str, Any]) -> None:
     """Among the checks: ratio 1, rows that do not depend on each other, slices, the reference, the same draws again."""
     policy = build()
@@ -192,8 +179,123 @@ def test_contract_with_a_world(options: dict[str, Any]) -> None:
         return [policy.text_of(turns[-1]) for turns in own]
 
     checks = policy_checks(
-        lambda: build(**options), PROMPTS, decode=last_turns, makes="text", module="grpokit_lm.plugin"
+        lambda: build(**options), PROMPTS[:2], group_size=2, decode=last_turns, makes="text", module="grpokit_lm.plugin"
     )
     found = list(outcomes(checks))
     assert not [outcome for outcome in found if outcome.state == "failed"]
-    assert len([outcome for outcome in found if outcome.state == "passed"]) > 12
+    assert len([outcome for outcome in found if outcome.state == "ok"]) > 12
+
+
+class Strict(Echo):
+    """Wants the opposite of what it got, in a template's message; counts its turns."""
+
+    tools = (
+        {"type": "function", "function": {"name": "flip", "description": "", "parameters": {"type": "object"}}},
+    )  # fmt: skip
+
+    def start(self, prompt: Prompt, seed: int) -> None:
+        return None
+
+    def reply(self, text: str) -> Any:
+        self.read.append(len(text))
+        if len(self.read) == 2:
+            raise ValueError("no\n such place")
+        return [{"role": "tool", "content": "flipped"}]
+
+
+KNOWS_TOOLS = "{% for t in tools or [] %}{{ t['function']['name'] }};{% endfor %}" + CHAT_TEMPLATE
+
+
+def test_a_world_that_raises_tells_the_model_if_it_should() -> None:
+    policy = build(world=Strict, chat_template=KNOWS_TOOLS, world_errors="message", max_turns=4, max_new_tokens=120)
+    rollout = drawn(policy)
+    tokenizer = tiny_tokenizer()
+    assert tokenizer.decode(conversation(rollout, 0)).startswith("flip;<user>hello world, this<eos><assistant>")
+    told = [s.info for s in rollout.samples if s.info["turns"] > 2]
+    assert told
+    for info in told:
+        replies = [each for each in info["messages"] if each["role"] == "tool"]
+        assert [each["content"] for each in replies[:2]] == ["flipped", "Error: no such place"]
+    assert {s.info["turns"] for s in rollout.samples if s.info["finish"] == "turns"} == {4}  # it never ends by itself
+
+
+def test_a_world_that_raises_ends_its_episode_alone() -> None:
+    rollout = drawn(build(world=Strict, chat_template=KNOWS_TOOLS, world_errors="end", mask_truncated=True))
+    ended = [row for row, sample in enumerate(rollout.samples) if sample.info["finish"] == "error"]
+    assert ended
+    assert all(rollout.samples[row].info["turns"] == 2 for row in ended)
+    assert not rollout.mask[ended].any()  # it is no end of the model's own
+
+
+class NoReply:
+    def start(self, prompt: Prompt, seed: int) -> None: ...
+
+
+class Chance(Echo):
+    COUNT = count()
+
+    def start(self, prompt: Prompt, seed: int) -> str:
+        return f"{next(self.COUNT)}"
+
+
+class Odd(Echo):
+    def __init__(self, message: Any) -> None:
+        super().__init__()
+        self.message = message
+
+    def start(self, prompt: Prompt, seed: int) -> Any:
+        return self.message
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"world": "guess-a-number"}, "no world called 'guess-a-number'. Did you mean 'guess-the-number'"),
+        ({"world": {"use": "guess-the-number", "guess": 3}}, "has no parameter 'guess'"),
+        ({"world": {"name": "guess-the-number"}}, "world must name a world"),
+        ({"world": "echo_world:Ech"}, "Ech"),
+        ({"world": NoReply}, "'NoReply' has no method reply"),
+        ({"world": Strict}, "chat template does not write them"),
+        ({"world": Strict, "chat": False}, "world has tools"),
+        ({"max_turns": 0}, "max_turns must be at least 1"),
+        ({"world_errors": "ignore"}, "world_errors must be stop, message or end"),
+        ({"engine": {"url": "http://here"}, "lora": {"r": 2}}, "engine writes one turn"),
+    ],
+    ids=str,
+)
+def test_a_wrong_world_is_refused_before_the_run(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(GrpokitError, match=re.escape(words)):
+        build(**options)
+
+
+PICTURE = [{"role": "user", "content": [{"type": "image"}]}]
+
+
+@pytest.mark.parametrize(
+    "message", [3, [], {"content": "a"}, {"role": "word", "content": "a"}, "a<eos>b", PICTURE], ids=str
+)
+def test_a_message_of_the_wrong_form_is_refused(message: Any) -> None:
+    with pytest.raises(UsageError, match="The world 'test_worlds:Odd' sends a message that cannot be read"):
+        build(world={"use": "test_worlds:Odd", "message": message}).check(PROMPTS)
+
+    class Late(Echo):
+        def reply(self, text: str) -> Any:
+            return message
+
+    with pytest.raises(RunError, match="The world 'Late' failed in turn 1, after the model wrote .* cannot be read"):
+        drawn(build(world=Late))
+
+
+def test_errors_of_a_world_stop_the_run_with_one_message() -> None:
+    with pytest.raises(
+        RunError, match=r"world 'Strict' failed in turn 2, .*ValueError: no such place \(test_worlds.py"
+    ):
+        drawn(build(world=Strict, chat_template=KNOWS_TOOLS))
+    with pytest.raises(RunError, match=r"world 'Chance' starts the episodes of a group with different messages"):
+        drawn(build(world=Chance))
+
+
+def test_a_text_of_a_world_is_plain_text_without_a_template() -> None:
+    rollout = drawn(build(chat=False))
+    turns = stretches(rollout, 0)
+    assert tiny_tokenizer().decode(turns[1][1]) == f"no, {rollout.samples[0].info['read'][0]}"

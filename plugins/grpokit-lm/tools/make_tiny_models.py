@@ -1,12 +1,13 @@
-"""Makes the tiny language models that ship with grpokit-lm: the starts of `lm-arithmetic` and `lm-countdown`.
+"""Makes the tiny language models that ship with grpokit-lm: the starts of `lm-arithmetic`, `lm-countdown`, `lm-guess`.
 
 Each is a Llama of 140,288 parameters that reads bytes, trained from random weights by ordinary next-token learning on
 right answers. Half of the answers (sums) or three in four (countdown) think first, in the format that the rewards ask
-for; the others give the result plainly. The training is stopped while samples are still mediocre, so that GRPO has
+for; the others give the result plainly. `guess` learns from legal games of guessing a number, in which two in three
+guesses ignore what the world said before. The training is stopped while samples are still mediocre, so that GRPO has
 something to improve. It is
 deterministic: the same seed, torch version and number of threads give the same files.
 
-    python tools/make_tiny_models.py              # makes both, in a few minutes
+    python tools/make_tiny_models.py              # makes all, in a few minutes
     python tools/make_tiny_models.py arithmetic   # makes one
     python tools/make_tiny_models.py --check      # exits with 1 where files do not fit this script; trains nothing
 
@@ -33,7 +34,9 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from grpokit import Prompt
 from grpokit_lm.tasks import arithmetic, countdown
+from grpokit_lm.worlds import guess
 
 FOLDER = Path(__file__).parent.parent / "src/grpokit_lm/models"
 SPECIALS = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
@@ -69,6 +72,27 @@ def makings() -> Texts:
         yield countdown.question(order, target), plain if draw.randrange(4) == 0 else thought
 
 
+def games() -> Texts:
+    """Games with a player that guesses at random, in one of three turns among the numbers that are still possible."""
+    draw = random.Random(0)
+    for seed, (low, high) in itertools.product(range(60), guess.ranges("pretrain")):
+        world, lowest, highest, said = guess.GuessTheNumber(), low, high, ""
+        prompt = Prompt(text="", meta={"low": low, "high": high})
+        world.start(prompt, seed)
+        while True:
+            number = draw.randint(lowest, highest) if draw.randrange(3) == 0 else draw.randint(low, high)
+            said += str(number)
+            answer = world.reply(str(number))
+            if answer is None:
+                break
+            said += f"<|end|><|user|>{answer}<|end|><|assistant|>"
+            if answer == "higher":
+                lowest = max(lowest, number + 1)
+            else:
+                highest = min(highest, number - 1)
+        yield guess.question(low, high), said
+
+
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """A model to make: what it learns from, and for how many batches."""
@@ -77,7 +101,11 @@ class Start:
     steps: int
 
 
-STARTS = {"arithmetic": Start(texts=sums, steps=1000), "countdown": Start(texts=makings, steps=1500)}
+STARTS = {
+    "arithmetic": Start(texts=sums, steps=1000),
+    "countdown": Start(texts=makings, steps=1500),
+    "guess": Start(texts=games, steps=1500),
+}
 
 
 def tokenizer() -> PreTrainedTokenizerFast:

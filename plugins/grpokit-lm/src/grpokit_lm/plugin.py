@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from grpokit import Asset, PolicySpec, PresetSpec, RewardSpec, hookimpl
+from grpokit import Asset, PolicySpec, PresetSpec, RewardSpec, WorldSpec, hookimpl
 
 _INSTALL = "pip install 'grpokit[lm]'"
 _TWENTY_TWO = {"prompt": "Make 22 from 3, 5 and 7.", "target": "22", "meta": {"numbers": [3, 5, 7]}}
@@ -57,11 +57,29 @@ def grpokit_rewards() -> Iterable[RewardSpec]:
 
 
 @hookimpl
+def grpokit_worlds() -> Iterable[WorldSpec]:
+    """A tool, and a game that a tiny model can learn."""
+    yield WorldSpec(
+        name="calculator",
+        factory="grpokit_lm.worlds.calculator:Calculator",
+        summary="a tool that computes expressions, called as Hermes and Qwen templates write calls",
+        install=_INSTALL,
+    )
+    yield WorldSpec(
+        name="guess-the-number",
+        factory="grpokit_lm.worlds.guess:GuessTheNumber",
+        summary="a game: it says higher or lower until the number is found",
+        install=_INSTALL,
+    )
+
+
+@hookimpl
 def grpokit_presets() -> Iterable[PresetSpec]:
-    """Ready runs: two of tiny models that ship with the package, and one of a model of the hub."""
+    """Ready runs: three of tiny models that ship with the package, and one of a model of the hub."""
     for name, summary in (
         ("lm-arithmetic", "a tiny language model with a LoRA adapter learns to add, from format and answer rewards"),
         ("lm-countdown", "a tiny language model with a LoRA adapter learns to make a number from three others"),
+        ("lm-guess", "a tiny language model with a LoRA adapter learns a game of several turns, to guess a number"),
     ):
         yield PresetSpec(
             name=name,
