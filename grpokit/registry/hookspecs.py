@@ -123,7 +123,7 @@ def grpokit_worlds() -> Iterable[WorldSpec]:  # type: ignore[empty-body]
         ```python
         @hookimpl
         def grpokit_worlds():
-            yield WorldSpec(name="riddles", factory="mypackage.riddles:Riddle", summary="asks until the answer is right")
+            yield WorldSpec(name="riddles", factory="mypackage.riddles:Riddle", summary="asks again")
         ```
         with, in `mypackage/riddles.py`,
         ```python

@@ -207,7 +207,7 @@ KNOWS_TOOLS = "{% for t in tools or [] %}{{ t['function']['name'] }};{% endfor %
 
 
 def test_a_world_that_raises_tells_the_model_if_it_should() -> None:
-    policy = build(world=Strict, chat_template=KNOWS_TOOLS, world_errors="message", max_turns=4, max_new_tokens=120)
+    policy = build(world=Strict, chat_template=KNOWS_TOOLS, world_errors="message", max_turns=4, max_new_tokens=90)
     rollout = drawn(policy)
     tokenizer = tiny_tokenizer()
     assert tokenizer.decode(conversation(rollout, 0)).startswith("flip;<user>hello world, this<eos><assistant>")
@@ -250,7 +250,7 @@ class Odd(Echo):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"world": "guess-a-number"}, "no world called 'guess-a-number'. Did you mean 'guess-the-number'"),
+        ({"world": "guess-the-numbers"}, "no world called 'guess-the-numbers' (did you mean 'guess-the-number'"),
         ({"world": {"use": "guess-the-number", "guess": 3}}, "has no parameter 'guess'"),
         ({"world": {"name": "guess-the-number"}}, "world must name a world"),
         ({"world": "echo_world:Ech"}, "Ech"),
@@ -282,7 +282,7 @@ def test_a_message_of_the_wrong_form_is_refused(message: Any) -> None:
         def reply(self, text: str) -> Any:
             return message
 
-    with pytest.raises(RunError, match="The world 'Late' failed in turn 1, after the model wrote .* cannot be read"):
+    with pytest.raises(RunError, match=r"The world 'Late' failed in turn 1, after the model wrote .* cannot be read"):
         drawn(build(world=Late))
 
 
