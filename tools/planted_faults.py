@@ -114,6 +114,11 @@ SCALE = f"{HF_TESTS}models/test_adapters.py::test_the_scale_is_alpha_by_the_rank
 LM = "plugins/grpokit-lm/src/grpokit_lm/"
 LM_TESTS = "plugins/grpokit-lm/tests/"
 BOTH_PATHS = f"{LM_TESTS}test_policy.py::test_both_paths_write_and_score_alike"
+CONVERSATION = f"{LM_TESTS}test_worlds.py::test_a_row_is_the_conversation_as_the_template_writes_it"
+WHOLE_CONVERSATION = (
+    f"{LM_TESTS}test_worlds.py::test_logprobs_are_those_of_a_plain_forward_over_the_conversation[llama-True-plain]"
+)
+OF_A_WORLD = f"{LM_TESTS}test_worlds.py::test_no_gradient_comes_from_the_tokens_of_a_world"
 PLAINLY = f"{LM_TESTS}test_sampler.py::test_truncated_draws_keep_their_exact_log_probs"
 EVALUATED = f"{LM_TESTS}test_sampler.py::test_evaluation_draws_from_its_own_part_of_the_distribution"
 DORA = f"{LM_TESTS}test_dora.py::test_a_norm_is_computed_once_per_rollout"
@@ -1270,6 +1275,34 @@ FAULTS = (
         (DORA,),
     ),
     # --- language models
+    Fault(
+        "a world's tokens count as decisions",
+        f"{LM}worlds/conversations.py",
+        "return ~self._told[:, :columns]",
+        "return torch.ones_like(self._told[:, :columns])",
+        (f"{CONVERSATION}[True]", WHOLE_CONVERSATION),
+    ),
+    Fault(
+        "a world's tokens stand one place later",
+        f"{LM}worlds/conversations.py",
+        "place = slice(count, count + len(sent))",
+        "place = slice(count + 1, count + 1 + len(sent))",
+        (f"{CONVERSATION}[True]", f"{CONVERSATION}[False]"),
+    ),
+    Fault(
+        "the plain path computes with logits of a world's tokens",
+        f"{LM}plain_path.py",
+        "torch.where(decided[..., None], logits, 0.0)",
+        "logits",
+        (f"{OF_A_WORLD}[False-plain]",),
+    ),
+    Fault(
+        "the packed path scores a world's tokens",
+        f"{HF}tokens/packing.py",
+        "column = column[completions.decided[row, start:length]]",
+        "pass",
+        (f"{OF_A_WORLD}[True-plain]",),
+    ),
     Fault(
         "the plain path scores without temperature",
         f"{LM}plain_path.py",

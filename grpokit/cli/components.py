@@ -38,8 +38,8 @@ def plugins(
     """List the installed policies, rewards and presets.
 
     It lists evaluations, advantages and objectives, too, placements of rewards, and worlds. Each is shown with the
-    package that brings it, and is marked if broken or ambiguous; presets say what they need and how long they take. With
-    a name it shows the parameters with their defaults, or the text of a preset or an evaluation.
+    package that brings it, and is marked if broken or ambiguous; presets say what they need and how long they take.
+    With a name it shows the parameters with their defaults, or the text of a preset or an evaluation.
     """
     if name:
         _show_components(name, as_json)

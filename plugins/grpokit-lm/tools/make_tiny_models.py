@@ -2,8 +2,8 @@
 
 Each is a Llama of 140,288 parameters that reads bytes, trained from random weights by ordinary next-token learning on
 right answers. Half of the answers (sums) or three in four (countdown) think first, in the format that the rewards ask
-for; the others give the result plainly. `guess` learns from legal games of guessing a number, in which two in three
-guesses ignore what the world said before. The training is stopped while samples are still mediocre, so that GRPO has
+for; the others give the result plainly. `guess` learns from legal games of guessing a number, in which every other
+guess ignores what the world said before. The training is stopped while samples are still mediocre, so that GRPO has
 something to improve. It is
 deterministic: the same seed, torch version and number of threads give the same files.
 
@@ -73,24 +73,23 @@ def makings() -> Texts:
 
 
 def games() -> Texts:
-    """Games with a player that guesses at random, in one of three turns among the numbers that are still possible."""
+    """Games with a player that guesses at random, every other time among the numbers that are still possible."""
     draw = random.Random(0)
-    for seed, (low, high) in itertools.product(range(60), guess.ranges("pretrain")):
-        world, lowest, highest, said = guess.GuessTheNumber(), low, high, ""
-        prompt = Prompt(text="", meta={"low": low, "high": high})
-        world.start(prompt, seed)
+    for _, text in itertools.product(range(60), guess.games("pretrain")):
+        world, said = guess.GuessTheNumber(), ""
+        question, lowest, highest = world.start(Prompt(text=text), draw.getrandbits(32)), world.low, world.high
         while True:
-            number = draw.randint(lowest, highest) if draw.randrange(3) == 0 else draw.randint(low, high)
-            said += str(number)
+            least, most = (lowest, highest) if draw.randrange(2) else (world.low, world.high)
+            number = draw.randint(least, most)
             answer = world.reply(str(number))
             if answer is None:
                 break
-            said += f"<|end|><|user|>{answer}<|end|><|assistant|>"
+            said += f"{number}<|end|><|user|>{answer}<|end|><|assistant|>"
             if answer == "higher":
                 lowest = max(lowest, number + 1)
             else:
                 highest = min(highest, number - 1)
-        yield guess.question(low, high), said
+        yield question, f"{said}{number}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +103,7 @@ class Start:
 STARTS = {
     "arithmetic": Start(texts=sums, steps=1000),
     "countdown": Start(texts=makings, steps=1500),
-    "guess": Start(texts=games, steps=1500),
+    "guess": Start(texts=games, steps=800),
 }
 
 
