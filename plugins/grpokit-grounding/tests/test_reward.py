@@ -241,7 +241,7 @@ def test_announcing_and_scoring_import_nothing_heavy():
 import sys
 import grpokit_grounding.plugin
 specs = {spec.name: spec.range for spec in grpokit_grounding.plugin.grpokit_rewards()}
-assert specs == {"box-iou": (0, 1), "box-format": (0, 1)}
+assert specs == {"box-iou": (0, 1), "box-format": (0, 1), "crop-match": (None, None)}
 import grpokit_grounding.reward
 assert not {"numpy", "PIL", "torch"} & set(sys.modules), sorted(sys.modules)
 """

@@ -1,14 +1,13 @@
-"""Announces the rewards `box-iou` and `box-format` to grpokit.
+"""Announces the rewards `box-iou`, `box-format` and `crop-match`, and the preset `grounding-scenes`, to grpokit.
 
-A light module: it imports only grpokit, and the rewards themselves need nothing else either. They are imported when a
-run asks for one of them.
+A light module: it imports only grpokit. The rewards are imported when a run asks for one of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpokit import RewardSpec, hookimpl
+from grpokit import PresetSpec, RewardSpec, hookimpl
 
 _CUP = {"prompt": "Where is the cup?", "target": [10, 10, 50, 40]}
 _PLATE = {"prompt": "Where is the plate?", "target": [0, 0, 20, 20]}
@@ -17,7 +16,7 @@ _INSTALL = "pip install 'grpokit[grounding]'"
 
 @hookimpl
 def grpokit_rewards() -> Iterator[RewardSpec]:
-    """Yield `box-iou` and `box-format`."""
+    """Yield `box-iou`, `box-format` and `crop-match`."""
     yield RewardSpec(
         name="box-iou",
         factory="grpokit_grounding.reward:BoxIoU",
@@ -51,4 +50,24 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
                 {"output": "<think> </think><answer>[0, 0, 20, 19]</answer>"} | _PLATE,
             ),
         ],
+    )
+    yield RewardSpec(
+        name="crop-match",
+        factory="grpokit_grounding.crop_match:CropMatch",
+        summary="what another reward gives to the part of the picture that the answer's box encloses (0 without a box)",
+        accepts={"text"},
+        unscorable="grpokit.rewards.needs:source",
+        install=_INSTALL,
+    )
+
+
+@hookimpl
+def grpokit_presets() -> Iterator[PresetSpec]:
+    """Yield `grounding-scenes`."""
+    yield PresetSpec(
+        name="grounding-scenes",
+        factory="grpokit_grounding:presets/grounding-scenes.yaml",
+        summary="a tiny vision-language model learns to find shapes in synthetic pictures, and to say where they end",
+        install="pip install 'grpokit[grounding,lm]'",
+        takes="about five minutes on one CPU core",
     )

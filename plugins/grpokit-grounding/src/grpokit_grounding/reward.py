@@ -38,7 +38,7 @@ class BoxIoU:
         if threshold is not None and not 0 < threshold <= 1:
             raise UsageError(f"box-iou: threshold must lie above 0 and at most at 1 (null: graded), got {threshold}.")
         self.threshold = threshold
-        self.edges = _checked(edges, "box-iou")
+        self.edges = checked_edges(edges, "box-iou")
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """Score samples.
@@ -56,7 +56,7 @@ class BoxIoU:
         return [self._one(row, sample) for row, sample in enumerate(samples)]
 
     def _one(self, row: int, sample: Sample) -> float:
-        text = _text(row, sample, "box-iou")
+        text = text_of(row, sample, "box-iou")
         if sample.prompt.target is None:
             return math.nan
         try:
@@ -107,7 +107,7 @@ class BoxFormat:
     """
 
     def __init__(self, *, edges: Edges = "exclusive") -> None:
-        self.edges = _checked(edges, "box-format")
+        self.edges = checked_edges(edges, "box-format")
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """Score samples.
@@ -121,7 +121,7 @@ class BoxFormat:
         Raises:
             RewardError: an output is not a text.
         """
-        return [float(self._holds(_text(row, sample, "box-format"))) for row, sample in enumerate(samples)]
+        return [float(self._holds(text_of(row, sample, "box-format"))) for row, sample in enumerate(samples)]
 
     def _holds(self, text: str) -> bool:
         if any(text.count(tag) != 1 for tag in _TAGS):
@@ -147,7 +147,12 @@ def answer_box(text: str, edges: Edges) -> Box | None:
         return None
 
 
-def _text(row: int, sample: Sample, reward: str) -> str:
+def text_of(row: int, sample: Sample, reward: str) -> str:
+    """The text that a reward scores.
+
+    Raises:
+        RewardError: the output is something else.
+    """
     if not isinstance(sample.output, str):
         raise RewardError(
             f"Expected a text as the output of row {row} (reward '{reward}'), got {type(sample.output).__name__}. This "
@@ -156,7 +161,12 @@ def _text(row: int, sample: Sample, reward: str) -> str:
     return sample.output
 
 
-def _checked(edges: Edges, reward: str) -> Edges:
+def checked_edges(edges: Edges, reward: str) -> Edges:
+    """The edges themselves.
+
+    Raises:
+        UsageError: they are neither of the two.
+    """
     if edges not in get_args(Edges):
         raise UsageError(f"{reward}: edges must be 'exclusive' or 'inclusive', got {edges!r}.")
     return edges
