@@ -1,7 +1,7 @@
 """The reward `crop-match`: how well what a text points at, cut out of the picture, fits the prompt.
 
-The box is the answer's, never the target's: a reward on the target's crop is the same whatever the policy writes. Another
-reward for pictures scores the crops, such as CLIP's similarity, so no target is needed at all.
+The box is the answer's, never the target's: a reward on the target's crop is the same whatever the policy writes.
+Another reward for pictures scores the crops, such as CLIP's similarity, so no target is needed at all.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class CropMatch:
     box is clipped to the picture, and a pixel that it covers in part belongs to the crop.
 
     Args:
-        match: a reward for pictures: a plugin's name for it, such as "clip-score", or "package.module:function". It gets
-            samples whose output is the crop and whose prompt is the prompt.
+        match: a reward for pictures: a plugin's name for it, such as "clip-score", or "package.module:function". It
+            gets samples whose output is the crop and whose prompt is the prompt.
         match_params: its parameters.
         edges: what x2 and y2 are; see `box-iou`.
         scale: what the picture's width and its height count as in answers, such as 1000; None: coordinates are pixels.

@@ -68,6 +68,6 @@ def grpokit_presets() -> Iterator[PresetSpec]:
         name="grounding-scenes",
         factory="grpokit_grounding:presets/grounding-scenes.yaml",
         summary="a tiny vision-language model learns to find shapes in synthetic pictures, and to say where they end",
-        install="pip install 'grpokit[grounding,lm]'",
+        install="pip install 'grpokit[scenes]'",
         takes="about five minutes on one CPU core",
     )

@@ -221,17 +221,16 @@ def prompts(split: str = "train", limit: int | None = None) -> list[Prompt]:
         UsageError: there is no such split.
     """
     return [
-        Prompt(text=scene.phrase, image=picture(scene), target=list(scene.target.box))
-        for scene in scenes(split, limit)
+        Prompt(text=scene.phrase, image=picture(scene), target=list(scene.target.box)) for scene in scenes(split, limit)
     ]
 
 
 def fits(samples: Sequence[Sample]) -> list[float]:
-    """How well crops show the shape that their prompts describe, and that shape alone, in [0, 1]; for these scenes only.
+    """How well crops show the shape that their prompts describe, and it alone, in [0, 1]; for these scenes only.
 
-    It is the share of pixels on which two sets agree (intersection over union): the crop's pixels of the colour that the
-    prompt names, and those that the form would fill if its box were the crop. Where the prompt names no colour, the best
-    one counts. Neither the target nor the rest of the picture is looked at, so relations and "the largest" say nothing
+    It is the intersection over union of two sets of pixels: those of the crop that have the colour that the prompt
+    names, and those that the form would fill if its box were the crop. Where the prompt names no colour, the best one
+    counts. Neither the target nor the rest of the picture is looked at, so relations and "the largest" say nothing
     here. A crop narrower than the smallest shape scores 0: inside of a square, it would look like a square.
 
     Args:
