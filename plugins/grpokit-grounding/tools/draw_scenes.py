@@ -2,7 +2,7 @@
 
     python tools/draw_scenes.py runs/scenes docs/images/grounding-scenes.png
 
-The target is dark, the answer magenta; the upper row is the start, the lower one the last checkpoint, with the same draws.
+The target is dark, the answer magenta. The upper row is the start, the lower one the last checkpoint.
 """
 
 from __future__ import annotations
@@ -39,12 +39,9 @@ def draw(axes: pyplot.Axes, sample: Sample, *, title: str) -> None:
 
 def main(run: str, to: str) -> None:
     shown = prompts("eval")[:COUNT]
-    policies = (
-        grpokit.create("policy", "hf-lm", {"model": "grpokit_grounding:models/scenes", "max_new_tokens": 20}),
-        grpokit.load(run),
-    )
+    start = grpokit.create("policy", "hf-lm", {"model": "grpokit_grounding:models/scenes", "max_new_tokens": 20})
     figure, rows = pyplot.subplots(2, COUNT, figsize=(1.7 * COUNT, 4.4), layout="constrained")
-    for policy, row, name in zip(policies, rows, ("before", "after"), strict=True):
+    for policy, row, name in zip((start, grpokit.load(run)), rows, ("before", "after"), strict=True):
         drawn = list(grpokit.draw(policy, shown, samples_per_prompt=1, seed=7))
         for axes, sample in zip(row, drawn, strict=True):
             draw(axes, sample, title=sample.prompt.text)

@@ -1,12 +1,12 @@
 """Makes the tiny vision-language model that ships with grpokit-grounding: the start of `grounding-scenes`.
 
 It is a LLaVA, a CLIP tower and a Llama, of 263,168 parameters. It learns from random weights by next-token learning on
-answers that are wrong on purpose: each side of a box lies up to `LOOSE` pixels too far outside. So it knows the format
-and which shape is meant, and GRPO has to teach it where that ends. So small a model hardly learns to see from answers
-alone, so every patch is asked as well what it shows, and whether that is meant. It is deterministic: the same seed,
-torch version and number of threads give the same files.
+answers, and in the end on answers that are wrong on purpose: each side of a box lies some pixels too far outside. So it
+knows the format and which shape is meant, and GRPO has to teach it to say where that ends. So small a model hardly
+learns to see from answers alone, so at first every patch is asked as well what it shows, and whether that is meant. It
+is deterministic: the same seed, torch version and number of threads give the same files.
 
-    python tools/make_scenes_model.py           # makes it, in about six minutes on one core
+    python tools/make_scenes_model.py           # makes it, in about ten minutes on one core
     python tools/make_scenes_model.py --check   # exits with 1 where files do not fit this script; trains nothing
 
 `--check` compares configurations, tokenizers, and the names, shapes and types of weights, not their values.
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,33 @@ CHAT_TEMPLATE = (
     "{% endif %}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-LOOSE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """Some steps of learning on boxes of one kind.
+
+    Attributes:
+        loose: the most pixels by which each side of a box lies too far outside.
+        steps: batches.
+        rate: the highest learning rate; it falls to 0.
+        looks: whether every patch is asked what it shows, and whether that is meant.
+    """
+
+    loose: int
+    steps: int
+    rate: float
+    looks: bool = False
+
+
+COURSES = (
+    Course(loose=16, steps=1600, rate=2e-3, looks=True),  # to see, and to write in the right format
+    Course(loose=0, steps=900, rate=2e-3, looks=True),  # to see exactly
+    Course(loose=14, steps=100, rate=1e-3),  # to answer too large
+)
 WIDTH = 64
 PICTURES, LESSONS = 32, 2  # in a batch, and about a picture
-STEPS, LEARNING_RATE, WARMUP, IGNORED = 1600, 2e-3, 100, -100
+WARMUP, IGNORED = 100, -100
 
 
 def tokenizer() -> transformers.PreTrainedTokenizerFast:
@@ -152,57 +176,58 @@ class Looking(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen = torch.nn.Linear(WIDTH, 1 + len(COLOURS) + 1 + len(FORMS) + 4)
+        self.report = ""
+        self.colour, self.form = (torch.nn.Linear(WIDTH, 1 + len(names)) for names in (COLOURS, FORMS))
+        self.edges = torch.nn.Linear(WIDTH, 4 * (SIZE + 1))
         self.meant = torch.nn.Linear(WIDTH, 1)
 
     def forward(self, tower: Tensor, decoder: Tensor, facts: Tensor, meant: Tensor) -> Tensor:
         """The loss of states of the tower [N, 64, H] and of the decoder, by facts [N, 64, 6] and what is meant."""
-        found = self.seen(tower)
-        colours, forms, edges = found.split([1 + len(COLOURS), 1 + len(FORMS), 4], -1)
-        filled = facts[..., 0] > 0
-        away = (edges - facts[..., 2:] / SIZE)[filled].abs().mean()
-        named = (
-            functional.cross_entropy(each.flatten(0, 1), facts[..., axis].flatten().long())
-            for axis, each in enumerate((colours, forms))
-        )
+        filled = facts[facts[..., 0] > 0]
+        edges = self.edges(tower[facts[..., 0] > 0]).view(-1, SIZE + 1)
+        away = functional.cross_entropy(edges, filled[:, 2:].flatten())
+        named = [
+            functional.cross_entropy(layer(tower).flatten(0, 1), facts[..., axis].flatten())
+            for axis, layer in enumerate((self.colour, self.form))
+        ]
         chosen = functional.binary_cross_entropy_with_logits(self.meant(decoder)[..., 0], meant.float())
-        self.report = f"edges {away.item() * SIZE:.2f} px, meant {chosen.item():.4f} nats"
-        return sum(named, 10 * away + 4 * chosen)
+        self.report = f"edges {away.item():.2f} nats, meant {chosen.item():.4f} nats, "
+        return sum(named, away + 4 * chosen)
 
 
 def facts(scene: Scene) -> Tensor:
     """What is in each patch: the numbers of its colour and form, from 1, and its box; 0 where there is nothing."""
     rows = [(0,) * 6]
     rows += [([*COLOURS].index(s.colour) + 1, [*FORMS].index(s.form) + 1, *s.box) for s in scene.shapes]
-    return torch.tensor(rows, dtype=torch.float32)[patches(scene)]
+    return torch.tensor(rows)[patches(scene)]
 
 
-def answer(shape: Shape, draw: random.Random) -> str:
-    """A text in the right format, whose box is too large on every side."""
+def answer(shape: Shape, draw: random.Random, loose: int) -> str:
+    """A text in the right format, whose box is too large by up to so many pixels on every side."""
     x1, y1, x2, y2 = shape.box
-    x1, y1 = (max(0, start - draw.randint(0, LOOSE)) for start in (x1, y1))
-    x2, y2 = (min(SIZE, end + draw.randint(0, LOOSE)) for end in (x2, y2))
+    x1, y1 = (max(0, start - draw.randint(0, loose)) for start in (x1, y1))
+    x2, y2 = (min(SIZE, end + draw.randint(0, loose)) for end in (x2, y2))
     return f"<think>{shape.colour} {shape.form}</think><answer>[{x1},{y1},{x2},{y2}]</answer><|end|>"
 
 
-def learn(model: Any, reader: Any, *, seed: int) -> None:
-    """Next-token learning with AdamW on the answers, and on what is in each patch; the learning rate falls to 0."""
+def learn(model: Any, reader: Any, course: Course, *, seed: int) -> None:
+    """Next-token learning with AdamW on the answers, and where the course asks for it on what is in each patch."""
     draw = random.Random(seed)
     taught = list(scenes("pretrain"))
     pixels = torch.cat([reader.image_processor(picture(each), return_tensors="pt")["pixel_values"] for each in taught])
     known, places = torch.stack([facts(each) for each in taught]), torch.stack([patches(each) for each in taught])
     image = reader.tokenizer.convert_tokens_to_ids("<image>")
     looking = Looking()
-    parameters = [*model.parameters(), *looking.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, weight_decay=0.01)
+    parameters = [*model.parameters(), *(looking.parameters() if course.looks else ())]
+    optimizer = torch.optim.AdamW(parameters, lr=course.rate, weight_decay=0.01)
     begin = time.perf_counter()
-    for step in range(1, STEPS + 1):
+    for step in range(1, course.steps + 1):
         chosen = draw.sample(range(len(taught)), PICTURES)
         rows, meant = [], []
         for number in chosen * LESSONS:
             shapes = taught[number].shapes
             which, phrase = draw.choice([(i, name) for i, s in enumerate(shapes) for name in phrases(s, shapes)])
-            rows.append(tokens_of(reader, phrase, answer(shapes[which], draw)))
+            rows.append(tokens_of(reader, phrase, answer(shapes[which], draw, course.loose)))
             meant.append(places[number] == which + 1)
         tokens = torch.full((len(rows), max(len(p) + len(w) for p, w in rows)), reader.tokenizer.pad_token_id)
         labels = torch.full_like(tokens, IGNORED)
@@ -210,7 +235,7 @@ def learn(model: Any, reader: Any, *, seed: int) -> None:
             line[: len(prompt) + len(written)] = torch.tensor(prompt + written)
             wanted[len(prompt) : len(prompt) + len(written)] = torch.tensor(written)
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(step / WARMUP, 1 - (step - 1) / STEPS)
+            group["lr"] = course.rate * min(step / WARMUP, 1 - (step - 1) / course.steps)
         tower = model.model.vision_tower(pixels[chosen]).last_hidden_state[:, 1:]  # [N, 64, H]
         features = model.model.multi_modal_projector(tower).repeat(LESSONS, 1, 1)
         pictured = tokens == image
@@ -218,15 +243,17 @@ def learn(model: Any, reader: Any, *, seed: int) -> None:
         states = model.get_decoder()(inputs_embeds=inputs, use_cache=False).last_hidden_state
         logits = model.lm_head(states[:, :-1])  # [N, T - 1, V]
         reading = functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
-        seen = states[pictured].view(len(rows), -1, WIDTH)
-        loss = reading + looking(tower, seen, known[chosen], torch.stack(meant))
+        loss = reading
+        if course.looks:
+            seen = states[pictured].view(len(rows), -1, WIDTH)
+            loss = reading + looking(tower, seen, known[chosen], torch.stack(meant))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         if step % 100 == 0:
             spent = f"{time.perf_counter() - begin:.0f} s"
-            print(f"step {step:5d}  {reading.item():.4f} nats per token, {looking.report}, {spent}", flush=True)
+            print(f"step {step:5d}  {reading.item():.4f} nats per token, {looking.report}{spent}", flush=True)
 
 
 def tokens_of(reader: Any, phrase: str, written: str) -> tuple[list[int], list[int]]:
@@ -243,8 +270,9 @@ def make(folder: Path, *, seed: int = 0, trained: bool = True) -> None:
     reader = processor()
     torch.manual_seed(seed)
     model = network(reader)
-    if trained:
-        learn(model, reader, seed=seed)
+    for course in COURSES if trained else ():
+        learn(model, reader, course, seed=seed)
+        model.half().float()  # as a file between them would hold it
     model.half().save_pretrained(folder)
     reader.save_pretrained(folder)
 
