@@ -36,9 +36,7 @@ from grpokit_gym.starts import starts
 
 from grpokit import Trainer, create, draw, evaluate
 from grpokit.advantages import group, returns_to_go
-from grpokit.config import presets
 from grpokit.notebook import watch
-from grpokit.runs import train
 
 torch.set_num_threads(1)  # networks as small as these are faster so
 
@@ -101,3 +99,177 @@ for place, title, evaluation in ((places[1], "before", before), (places[2], "aft
     place.imshow(evaluation.samples[0].output)
     place.set(title=f"{title}: {evaluation.summary()['return']:.0f} of 500")
     place.axis("off")
+
+# %% [markdown]
+# ## 2. A game in several turns
+#
+# A language model can have a world, too. Two methods are enough: `start` gives what the model reads first, and `reply` answers a turn of the
+# model, or ends the episode with `None`. What `facts` returns goes into `Sample.info`, and `episode-return` reads its `return`.
+
+# %%
+import random
+
+from grpokit_lm.worlds.guess import prompts as games
+
+
+class Game:
+    """Guess a number within four turns."""
+
+    def start(self, prompt, seed):  # all chance comes from the seed, which a group shares
+        self.number, self.turns, self.found = random.Random(seed).randint(1, 9), 0, False
+        return f"{prompt.text} Guess my number from 1 to 9."
+
+    def reply(self, text):
+        self.turns += 1
+        self.found = text.strip() == str(self.number)
+        if self.found or self.turns == 4:
+            return None
+        if not text.strip().isdecimal():
+            return "a number"
+        return "higher" if int(text) < self.number else "lower"
+
+    def facts(self):
+        return {"return": (5 - self.turns) / 4 if self.found else 0.0, "number": self.number}
+
+
+# %% [markdown]
+# The model is a tiny one that ships with grpokit-lm. It knows how the game goes, and hardly listens.
+
+# %%
+lora = {"r": 16, "alpha": 32}
+player = {"model": "grpokit_lm:models/guess", "dtype": "float32", "max_new_tokens": 48, "lora": lora, "world": Game}
+
+
+def show(sample):
+    for message in sample.info["messages"]:
+        print(f"{message['role']:>9}: {message['content']}")
+    print(f"   number: {sample.info['number']}, return {sample.info['return']:.2f}\n")
+
+
+guessing = create("policy", "hf-lm", player)
+for sample in draw(guessing, games("eval", limit=2), seed=1):
+    show(sample)
+
+# %% [markdown]
+# Of a conversation only the model's own tokens are decisions. The world's are read and never trained on: their places in the mask are
+# empty. Below, each row is an episode, and its dark places are what the model wrote.
+
+# %%
+settings = {"prompts_per_step": 8, "group_size": 8, "micro_batch_size": 16, "learning_rate": 2e-4, "device": "cpu"}
+trainer = Trainer(guessing, rewards, games("train"), steps=2 * STEPS, progress=False, **settings)
+reports = list(watch(trainer))
+figure, places = plt.subplots(1, 2, figsize=(11, 2.6))
+places[0].imshow(reports[0].rollout.mask[:12], cmap="Blues", aspect="auto")
+places[0].set(title="decisions of twelve episodes", xlabel="token")
+places[1].plot([report.metrics["reward"] for report in reports])
+_ = places[1].set(title="return in training", xlabel="step of training")
+
+# %%
+untrained = create("policy", "hf-lm", player)
+for name, policy in (("before", untrained), ("after", guessing)):
+    score = evaluate(policy, rewards, games("eval", limit=100)).summary()
+    print(f"{name:6} return {score['return']:.3f} ± {score['return/ci95']:.3f} on games that were held out")
+for sample in draw(guessing, games("eval", limit=2), seed=1):
+    show(sample)
+
+# %% [markdown]
+# In a config the world is `policy: {use: hf-lm, world: {use: "my_package:Game"}}`, and the preset `lm-guess` is this game. A world with tools
+# names their JSON schemas in `tools`, which the chat template shows to the model; the world `calculator` is one.
+#
+# ## 3. A picture to look at
+#
+# In visual grounding the model looks at a picture and answers with a box. The scenes here are synthetic: shapes of 64 x 64 pixels, and a
+# phrase that names one of them. The policy is a tiny vision-language model, of a class of transformers.
+
+# %%
+import re
+
+from grpokit_grounding.scenes import prompts as scenes
+
+looking = {"model": "grpokit_grounding:models/scenes", "dtype": "float32", "max_new_tokens": 20}
+before = create("policy", "hf-lm", looking)
+held_out = scenes("eval")
+
+
+def show_boxes(policy, count=4):
+    _, places = plt.subplots(1, count, figsize=(3 * count, 3.2))
+    for place, sample in zip(places, draw(policy, held_out[:count], seed=1), strict=True):
+        place.imshow(sample.prompt.image)
+        answer = re.search(r"\[(\d+), ?(\d+), ?(\d+), ?(\d+)\]", sample.output)
+        for box, colour in ((sample.prompt.target, "black"), (answer and map(int, answer.groups()), "crimson")):
+            if box:
+                x1, y1, x2, y2 = box
+                place.add_patch(plt.Rectangle((x1 - 0.5, y1 - 0.5), x2 - x1, y2 - y1, fill=False, color=colour))
+        place.set_title(sample.prompt.text, fontsize=9)
+        place.axis("off")
+
+
+show_boxes(before)
+print(draw(before, held_out[:1], seed=1)[0].output)
+
+# %% [markdown]
+# Black is the target, red the model's box. It knows the format, and its boxes are too large. Three rewards score an answer: `box-iou` is the overlap
+# with the target, `box-format` wants thoughts and one box, and `crop-match` needs no target. It cuts the model's box out of the picture and asks
+# another reward whether the crop shows what the phrase names.
+
+# %%
+fits = {"match": "grpokit_grounding.scenes:fits"}
+seeing = {
+    "iou": create("reward", "box-iou"),
+    "format": create("reward", "box-format"),
+    "crop": create("reward", "crop-match", fits),
+}
+trained = create("policy", "hf-lm", looking)
+settings = {"prompts_per_step": 16, "group_size": 8, "micro_batch_size": 128, "learning_rate": 1e-3, "device": "cpu"}
+trainer = Trainer(trained, seeing, scenes("train"), steps=2 * STEPS, progress=False, **settings)
+curve = [report.metrics["rewards/iou/mean"] for report in watch(trainer)]
+figure, place = plt.subplots(figsize=(6, 2.4))
+place.plot(curve)
+_ = place.set(title="overlap with the target, in training", xlabel="step of training")
+
+# %%
+measured = {"iou": seeing["iou"], "acc": create("reward", "box-iou", {"threshold": 0.5})}
+for name, policy in (("before", before), ("after", trained)):
+    score = evaluate(policy, measured, held_out).summary()
+    print(
+        f"{name:6} mIoU {score['iou']:.3f}, Acc@0.5 {score['acc']:.3f} on {len(held_out)} synthetic scenes that were held out"
+    )
+show_boxes(trained)
+
+# %% [markdown]
+# The preset `grounding-scenes` trains for longer. The same config trains a released model on your pictures: only `model`, `lora` and the
+# data change (`docs/grounding.md`).
+#
+# ## Exercise: a better player
+#
+# Who halves what is left needs few guesses. Write a player that returns its next guess from the lowest and the highest number that
+# are still possible, so that it finds each number from 1 to 15 within four turns. The check fails until yours does.
+
+
+# %%
+def guess(low, high):
+    return low  # your rule
+
+
+# %% tags=["raises-exception"]
+def check(player):
+    for number in range(1, 16):
+        low, high = 1, 15
+        for _ in range(4):
+            tried = player(low, high)
+            if tried == number:
+                break
+            low, high = (tried + 1, high) if tried < number else (low, tried - 1)
+        assert tried == number, f"{number} was not found within four turns"
+
+
+check(guess)
+
+
+# %% jupyter={"source_hidden": true} tags=["solution"]
+# One answer. Try first.
+def one_answer(low, high):
+    return (low + high) // 2
+
+
+check(one_answer)
