@@ -40,6 +40,8 @@ _PARAMETERS = {
     "reference_ema": "sync_ref_model",
     "reference_ema.decay": "ref_model_mixup_alpha",
     "reference_ema.every": "ref_model_sync_steps",
+    "world": "environment_factory tools",
+    "max_turns": "max_tool_calling_iterations",
     "size": "height width h w resolution image_size",
     "steps|decode.steps": "num_inference_steps num_sampling_steps num_steps sample_num_steps sample_steps "
     "sampling_steps",
