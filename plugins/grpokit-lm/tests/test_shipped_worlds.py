@@ -31,7 +31,7 @@ def test_the_number_follows_from_the_seed_and_all_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_halving_finds_the_number_and_each_guess_costs_a_quarter(seed: int) -> None:
+def test_halving_finds_the_number(seed: int) -> None:
     world, low, high, used = GuessTheNumber(), 1, 9, 0
     world.start(Prompt(text=""), seed)
     answer: str | None = ""
@@ -39,7 +39,7 @@ def test_halving_finds_the_number_and_each_guess_costs_a_quarter(seed: int) -> N
         used += 1
         answer = world.reply(f" {(low + high) // 2}\n")
         low, high = ((low + high) // 2 + 1, high) if answer == "higher" else (low, (low + high) // 2 - 1)
-    assert world.facts() == {"return": 1 - (used - 1) / 4, "success": True, "guesses": used}
+    assert world.facts() == {"return": 1.0, "success": True, "guesses": used}
 
 
 def test_what_is_no_number_costs_a_guess_and_the_last_one_ends_the_game() -> None:
@@ -131,3 +131,11 @@ def test_prompts_and_held_out_prompts_share_none() -> None:
     assert held_out is not None
     assert (len(prompts), len(held_out)) == (600, 200)
     assert not {p.text for p in prompts} & {p.text for p in held_out}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_report")
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_game_is_learnt(seed: int, tmp_path: Path) -> None:
+    done = train(tmp_path / "r", f"seed={seed}")
+    assert done.after["reward"] - done.after["reward/ci95"] > done.before["reward"] + done.before["reward/ci95"]

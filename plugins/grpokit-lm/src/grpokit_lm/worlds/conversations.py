@@ -7,7 +7,7 @@ all turns, no row waits for another one, and no token of the model is ever read 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,7 +56,9 @@ class Conversations:
         text_of: tokens of a turn -> what its world reads.
     """
 
-    def __init__(self, settings: WorldSettings, *, encoder: PromptEncoder, stops: Stops, text_of: Any) -> None:
+    def __init__(
+        self, settings: WorldSettings, *, encoder: PromptEncoder, stops: Stops, text_of: Callable[[Sequence[int]], str]
+    ) -> None:
         self.settings, self._encoder, self._stops, self._text_of = settings, encoder, stops, text_of
         self._episodes: list[_Episode] = []
 
@@ -143,7 +145,7 @@ class Conversations:
             episode.finish = "length"
 
     def _say(self, episode: _Episode) -> str:
-        text: str = self._text_of(episode.turn)
+        text = self._text_of(episode.turn)
         episode.messages.append({"role": "assistant", "content": text})
         episode.turns += 1
         return text
@@ -218,9 +220,9 @@ class Conversations:
             raise RunError(
                 f"The world '{self.settings.name}' failed in facts: {typed_line(error)} {raised_at(error)}."
             ) from error
-        if not isinstance(facts, dict):
+        if not isinstance(facts, Mapping):
             raise RunError(f"facts of the world '{self.settings.name}' must return a mapping, got {a_type(facts)}.")
-        return facts
+        return dict(facts)
 
     def outputs(self) -> list[str]:
         """What rewards see: the model's last message."""
