@@ -28,6 +28,7 @@ PRESETS = {  # what a short run needs beside its preset
     "lm-arithmetic": STEPS,
     "lm-countdown": STEPS,
     "gym-pendulum": (*STEPS, "trainer.device=cuda", "policy.options={max_episode_steps: 10}", "policy.pictures=0"),
+    "lm-guess": STEPS,
     "diffusers-tiny": (*STEPS, FLOAT),
     "glm-image-tiny": (*STEPS, FLOAT),
     "glm-image-dit-tiny": (*STEPS, FLOAT),
