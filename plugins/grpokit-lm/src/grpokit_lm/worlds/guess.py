@@ -20,8 +20,8 @@ _GUESS = re.compile(r"\s*([0-9]{1,9})\s*")  # not \d, which has the digits of al
 class GuessTheNumber:
     """The world of one game.
 
-    The return is 1 where the number was found, and 0 where it was not. It does not fall with each guess: then all that a
-    model does in late turns would seem bad beside a game of its group that was short by luck.
+    The return is 1 where the number was found, and 0 where it was not. It does not fall with each guess: then all that
+    a model does in late turns would seem bad beside a game of its group that was short by luck.
 
     Args:
         low: the lowest number that it may be.
