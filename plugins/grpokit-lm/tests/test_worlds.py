@@ -135,7 +135,9 @@ def test_no_gradient_comes_from_the_tokens_of_a_world(options: dict[str, Any], *
 
     def poison(_module: Any, _given: Any, output: Tensor) -> Tensor:
         spare = output.shape[-2] - read.shape[-2]  # rows that the fast path adds for speed
-        return torch.where(torch.nn.functional.pad(read, (0, 0, 0, spare)), output, torch.nan)
+        return output + torch.where(
+            torch.nn.functional.pad(read, (0, 0, 0, spare)), 0.0, torch.nan
+        )  # lets gradients pass
 
     found = []
     for poisoned in (False, True):
