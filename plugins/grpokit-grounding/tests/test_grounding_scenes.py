@@ -15,6 +15,9 @@ from tiny_vision import save_tiny_vision_model
 from grpokit.config import presets
 from grpokit.runs import build
 from grpokit.runs import train as run
+from grpokit.sampling import derive_seeds
+from grpokit_grounding.reward import BoxFormat, BoxIoU
+from grpokit_grounding.scenes import prompts
 from grpokit_lm.packed_path import PackedPath
 from grpokit_lm.policy import CausalLMPolicy
 
@@ -55,23 +58,36 @@ def test_a_number_is_a_token_and_a_text_is_read_as_it_is() -> None:
 
 def test_the_preset_holds_out_167_scenes_and_takes_the_fast_path() -> None:
     config, _ = presets.read_config("grounding-scenes")
-    prompts, held_out = build.prompts(config)
+    trained_on, held_out = build.prompts(config)
     assert held_out is not None
     assert len(held_out) == 167
-    assert not {p.image.tobytes() for p in prompts if p.image} & {p.image.tobytes() for p in held_out if p.image}
+    assert not {p.image.tobytes() for p in trained_on if p.image} & {p.image.tobytes() for p in held_out if p.image}
     policy = CausalLMPolicy(**config.policy.params)
     assert isinstance(policy.path, PackedPath)
     policy.check(held_out)
 
 
+def test_the_start_hits_less_than_a_tenth() -> None:
+    """Whether samples are drawn or the most likely tokens are taken."""
+    for temperature in (1.0, 0.0):
+        policy = CausalLMPolicy(
+            "grpokit_grounding:models/scenes", dtype="float32", max_new_tokens=20, eval_temperature=temperature
+        )
+        seeds = derive_seeds(0, stream="evaluate", step=0, prompts=167, group_size=1)
+        samples = policy.rollout(prompts("eval"), 1, seeds=seeds, evaluate=True).samples
+        assert sum(BoxIoU(threshold=0.5)(samples)) < 0.1 * 167
+        assert sum(BoxFormat()(samples)) > 0.9 * 167
+
+
+@pytest.mark.long
 @pytest.mark.usefixtures("without_report")
 def test_it_begins_low_and_rises_at_once(tmp_path: Path) -> None:
-    """A share of the run: half a minute in which the overlap rises by more than its noise."""
+    """The first steps of the run, in which the overlap rises by far more than its noise."""
     done = train("grounding-scenes", tmp_path / "r", "trainer.steps=20", "eval.every=0")
     assert done.before["acc"] < 0.1
     assert done.before["iou"] < 0.35
     assert done.before["box-format"] > 0.9
-    assert done.after["iou"] > done.before["iou"] + 0.04
+    assert done.after["iou"] > done.before["iou"] + 0.1
 
 
 @pytest.mark.slow
