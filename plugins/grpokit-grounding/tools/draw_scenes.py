@@ -2,22 +2,25 @@
 
     python tools/draw_scenes.py runs/scenes docs/images/grounding-scenes.png
 
-The target is dark, the answer magenta. The upper row is the start, the lower one the last checkpoint.
+The target is dark, the answer magenta. The upper row is the start, the lower one the last checkpoint, both
+at the most likely tokens.
 """
 
 from __future__ import annotations
 
+import io
 import sys
-from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("agg")
 from matplotlib import pyplot
 from matplotlib.patches import Rectangle
+from PIL import Image
 
 import grpokit
 from grpokit import Sample
+from grpokit.sampling import derive_seeds
 from grpokit_grounding.reward import BoxIoU, answer_box
 from grpokit_grounding.scenes import prompts
 
@@ -39,14 +42,18 @@ def draw(axes: pyplot.Axes, sample: Sample, *, title: str) -> None:
 
 def main(run: str, to: str) -> None:
     shown = prompts("eval")[:COUNT]
-    start = grpokit.create("policy", "hf-lm", {"model": "grpokit_grounding:models/scenes", "max_new_tokens": 20})
-    figure, rows = pyplot.subplots(2, COUNT, figsize=(1.7 * COUNT, 4.4), layout="constrained")
-    for policy, row, name in zip((start, grpokit.load(run)), rows, ("before", "after"), strict=True):
-        drawn = list(grpokit.draw(policy, shown, samples_per_prompt=1, seed=7))
-        for axes, sample in zip(row, drawn, strict=True):
-            draw(axes, sample, title=sample.prompt.text)
+    settings = {"model": "grpokit_grounding:models/scenes", "max_new_tokens": 20, "eval_temperature": 0}
+    policies = {"before": grpokit.create("policy", "hf-lm", settings), "after": grpokit.load(run)}
+    seeds = derive_seeds(0, stream="sample", step=0, prompts=COUNT, group_size=1)
+    figure, rows = pyplot.subplots(2, COUNT, figsize=(1.7 * COUNT, 4.2), layout="constrained")
+    for (name, policy), row in zip(policies.items(), rows, strict=True):
+        answers = policy.rollout(shown, 1, seeds=seeds, evaluate=True).samples
+        for axes, sample in zip(row, answers, strict=True):
+            draw(axes, sample, title=sample.prompt.text.replace(" of the", "\nof the") if name == "before" else "")
         row[0].set_ylabel(name)
-    figure.savefig(Path(to), dpi=110)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=80)
+    Image.open(picture).convert("RGB").quantize(64).save(to, optimize=True)
 
 
 if __name__ == "__main__":
