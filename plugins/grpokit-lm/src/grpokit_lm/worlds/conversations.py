@@ -168,12 +168,8 @@ class Conversations:
                 episode.finish = "error"
                 return None
             role = "tool" if getattr(episode.world, "tools", ()) else "user"
-            words: Message = (
-                {"role": role, "content": f"Error: {one_line(error)}"}
-                if self._encoder.chats
-                else (f"Error: {one_line(error)}")
-            )
-            tokens = self._tokens(episode, words, last)
+            words = f"Error: {one_line(error)}"
+            tokens = self._tokens(episode, {"role": role, "content": words} if self._encoder.chats else words, last)
         if tokens is None:
             episode.finish = "stop"
         elif episode.turns == self.settings.max_turns:
