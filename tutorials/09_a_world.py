@@ -20,11 +20,13 @@
 
 # %%
 import importlib.util
+import logging
 import subprocess
 import sys
 import warnings
 
 warnings.simplefilter("ignore")  # of libraries below, about what they will change one day
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # about a kernel that is not needed here
 needed = ("grpokit_gym", "grpokit_lm", "grpokit_grounding")
 if any(importlib.util.find_spec(name) is None for name in needed):  # on Colab, for example
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[gym,lm,grounding,picture]"], check=True)
@@ -68,11 +70,11 @@ for place, advantage in zip(places, (group, returns_to_go), strict=True):
     for row, length in zip(advantages, report.rollout.lengths.tolist(), strict=True):
         place.plot(row[:length])
     place.set(title=advantage.__name__, xlabel="decision")
-places[0].set_ylabel("advantage")
+_ = places[0].set_ylabel("advantage")
 
 # %% [markdown]
-# Each line is an episode. On the right, an episode loses credit near its end, where the others were still standing: the pushes shortly
-# before the fall are those that learn most.
+# Each line is an episode. On the left its last push counts as much as its first. On the right the lines bend: what an episode has
+# earned before a push is not credited to it, and near the end little is left to earn.
 
 # %% nbmake={"mock": {"STEPS": 2}}
 STEPS = 25

@@ -17,7 +17,7 @@ from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
 from grpokit_hf.models.quantized import quantise
 
 PROMPTS = prompts_of("tiny-sd3")
-BITS = ("4bit", "8bit")
+BITS = ("4bit", pytest.param("8bit", marks=pytest.mark.long))
 OF_WEIGHTS = {"ratio-is-one", "batch-size", "slices", "gaussian", "gradient", "reference", "save-load"}
 
 
