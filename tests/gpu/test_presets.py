@@ -117,6 +117,7 @@ WAITS = {
     "toy-flow": 27,
     "lm-arithmetic": 30,
     "lm-countdown": 36,
+    "lm-guess": 61,
     "diffusers-tiny": 38,
     "glm-image-tiny": 40,
     "glm-image-dit-tiny": 37,

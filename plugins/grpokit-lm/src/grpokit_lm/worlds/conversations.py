@@ -103,7 +103,7 @@ class Conversations:
         self._sampler, device = sampler, sampler.chances.device
         self._sent = torch.zeros(len(self._episodes), columns, dtype=torch.int64, device=device)
         self._told = torch.zeros(len(self._episodes), columns, dtype=torch.bool)  # which of them a world has sent
-        self._is_sent = self._told.to(device)
+        self._is_sent = self._told.to(device, non_blocking=True)
         self._seen = 0
 
     def draw(self, logits: Tensor, t: int, rows: Tensor) -> Draw:
@@ -136,7 +136,7 @@ class Conversations:
                 episode.finish = "length"
             elif sent is not None:
                 place = slice(count, count + len(sent))
-                self._sent[row, place] = torch.tensor(sent).to(self._sent.device)
+                self._sent[row, place] = torch.tensor(sent).to(self._sent.device, non_blocking=True)
                 self._told[row, place] = True
                 self._is_sent[row, place] = True
                 episode.turn = []
