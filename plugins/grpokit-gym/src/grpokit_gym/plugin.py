@@ -28,7 +28,7 @@ def grpokit_presets() -> Iterator[PresetSpec]:
     """Yield a preset with discrete actions and one with continuous ones."""
     for name, summary, takes in (
         ("gym-cartpole", "CartPole-v1: keep a pole upright for 500 steps", "half a minute"),
-        ("gym-pendulum", "Pendulum-v1: swing a pendulum up, with Gaussian torques", "about two minutes"),
+        ("gym-pendulum", "Pendulum-v1: swing a pendulum up, with Gaussian torques", "about a minute"),
     ):
         yield PresetSpec(
             name=name,
