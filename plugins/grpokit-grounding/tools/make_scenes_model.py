@@ -4,8 +4,6 @@ It is a LLaVA, a CLIP tower and a Llama, of 263,168 parameters. It learns from r
 answers, and in the end on answers that are wrong on purpose: each side of a box lies some pixels too far outside. So it
 knows the format and which shape is meant, and GRPO has to teach it to say where that ends. So small a model hardly
 learns to see from answers alone, so at first every patch is asked as well what it shows, and whether that is meant.
-Of the weights that ship, the first course learned edges by their distance in pixels and not as classes, so a new run
-gives others: measure the preset again after it.
 
     python tools/make_scenes_model.py           # makes it, in about ten minutes on one core
     python tools/make_scenes_model.py --check   # exits with 1 where files do not fit this script; trains nothing
