@@ -52,17 +52,27 @@ def components() -> dict[str, dict[str, dict[str, str]]]:
     """Kind -> name -> its distribution ("package"), the smallest extra that brings all that it needs, and more.
 
     A preset has the kind of output that its policy makes as well ("makes"), and a command its "summary". Of each kind,
-    those whose distribution depends on the fewest others come first: they make the examples.
+    those whose distribution, of a preset that of its policy, depends on the fewest others come first: they make the
+    examples.
     """
     specs = [(package, spec) for package, plugins in announced().items() for plugin in plugins for spec in plugin.specs]
     owners = {(spec.kind, spec.name): package for package, spec in specs}
     assert len(owners) == len(specs), "two of our plugins bring a component of the same kind and name"
     table: dict[str, dict[str, dict[str, str]]] = {}
     sizes = {each["name"]: len(each["dependencies"]) for each in distributions()}
-    for (kind, name), package in sorted(owners.items(), key=lambda each: (each[0][0], sizes[each[1]], each[0][1])):
+    uses = {spec.name: used_by(spec.factory) for _, spec in specs if spec.kind == "preset"}
+    made_by = {
+        name: next(owners[component] for component in used if component[0] == "policy") for name, used in uses.items()
+    }
+
+    def order(kind: str, name: str) -> tuple[str, int, str]:
+        return kind, sizes[made_by[name] if kind == "preset" else owners[kind, name]], name
+
+    for kind, name in sorted(owners, key=lambda each: order(*each)):
+        package = owners[kind, name]
         needed, more = {package}, {}
         if kind == "preset":
-            used = used_by(next(spec.factory for _, spec in specs if (spec.kind, spec.name) == (kind, name)))
+            used = uses[name]
             needed |= {owners[component] for component in used}
             outputs = {spec.name: spec.makes for _, spec in specs if spec.kind == "policy"}
             more = {"makes": next(outputs[component] for used_kind, component in used if used_kind == "policy")}
