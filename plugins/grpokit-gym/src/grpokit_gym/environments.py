@@ -190,7 +190,9 @@ class Playing:
             answers = self._answers(rows)
         except Exception as error:  # whatever an environment's own code raises
             count = len(self.rewards[rows[0]]) + 1
-            raise UsageError(f"env: '{self._environments.name}' raised in step {count}: {typed_line(error)}.") from error
+            raise UsageError(
+                f"env: '{self._environments.name}' raised in step {count}: {typed_line(error)}."
+            ) from error
         for row, (seen, reward, ended, cut, success) in zip(rows, answers, strict=True):
             self.observations[row] = self._environments.flat(seen)
             self.rewards[row].append(float(reward))
