@@ -18,14 +18,13 @@ import statistics
 import subprocess
 import sys
 import time
-import venv
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from peers import CACHE, prepare
+
 HERE = Path(__file__)
 PAGE, PINS = HERE.parents[1] / "docs" / "benchmarks.md", HERE.with_name("gym_peers.txt")
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpokit" / "gym_peers"
 BUDGETS = {"gym-cartpole": (50_000, 100_000), "gym-pendulum": (100_000, 300_000)}
 ENVIRONMENTS = {"gym-cartpole": "CartPole-v1", "gym-pendulum": "Pendulum-v1"}
 EPISODES = 100
@@ -90,13 +89,13 @@ def main() -> None:
     """Print or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prepare", action="store_true", help="make the environment of Stable-Baselines3, and stop")
-    parser.add_argument("--peers", type=Path, default=CACHE, help="where it is (default: %(default)s)")
+    parser.add_argument("--peers", type=Path, default=CACHE / "gym_peers", help="where it is (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)  # contender, preset, budget, seed: in its own process
     given = parser.parse_args()
     if given.prepare:
-        prepare(given.peers)
+        prepare(given.peers, PINS, same=("torch", "gymnasium"))
     elif given.one:
         contender, preset, budget, seed = given.one
         print(json.dumps({"grpokit": grpokit_run, "PPO": ppo_run}[contender](preset, int(budget), int(seed))))
@@ -104,19 +103,9 @@ def main() -> None:
         text = table(given.peers.absolute() / "bin" / "python", given.seeds)
         print(text)
         if given.write:
-            from lm_job.tables import write
+            from lm_job.tables import write  # not in the peer's environment
 
             write(PAGE, "episodes", text)
-
-
-def prepare(folder: Path) -> None:
-    """Make the peer's environment, with the torch and the gymnasium of this one."""
-    venv.create(folder, with_pip=True)
-    same = [f"{name}=={metadata.version(name).split('+')[0]}" for name in ("torch", "gymnasium")]
-    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "-r", str(PINS), *same]
-    if subprocess.run(install, env=alone).returncode:
-        sys.exit(f"episodes.py: pip could not fill {folder}; what it said stands above")
 
 
 def table(peer: Path, seeds: int) -> str:

@@ -15,21 +15,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
-import subprocess
 import sys
-import venv
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from lm_job import tables
 from lm_job.job import Job
 from lm_job.rounds import CONTENDERS, PEERS, FailedError, UnequalError, check, play
+from peers import CACHE, prepare
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 PINS = Path(__file__).parent / "lm_peers.txt"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpokit" / "lm_peers"
 
 GPU_SIZES = {
     "hidden": 1536,
@@ -49,7 +45,7 @@ def main() -> None:
     parser = _parser()
     given = parser.parse_args()
     if given.prepare:
-        prepare(given.peers)
+        prepare(given.peers, PINS, same=("torch", "transformers", "peft"))
         return
     sizes = {field.name: getattr(given, field.name, None) for field in dataclasses.fields(Job)}
     defaults: dict[str, Any] = GPU_SIZES if given.device == "cuda" else {}
@@ -95,26 +91,13 @@ def main() -> None:
         sys.exit(f"lm.py: {error}")
 
 
-def prepare(folder: Path) -> None:
-    """Make the peers' environment, with the torch, the transformers and the peft of this one."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
-        sys.exit(f"lm.py: {folder} holds something else than an environment; name an empty folder with --peers")
-    venv.create(folder, with_pip=True)
-    same = [f"{name}=={metadata.version(name).split('+')[0]}" for name in ("torch", "transformers", "peft")]
-    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
-    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    if subprocess.run([*install, "-r", str(PINS), *same], env=alone).returncode:
-        sys.exit(f"lm.py: pip could not fill {folder}; what it said stands above")
-    print(f"TRL's environment is in {folder}.")
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         usage="%(prog)s [options]", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add("--prepare", action="store_true", help="make the environment of TRL, and stop")
-    add("--peers", type=Path, default=CACHE, help="where that environment is (default: %(default)s)")
+    add("--peers", type=Path, default=CACHE / "lm_peers", help="where that environment is (default: %(default)s)")
     add("--contenders", default="grpokit,trl,trl-checkpointing,plain", help="comma-separated (default: %(default)s)")
     add("--table", choices=[*tables.TABLES, "all"], help="measure a table's jobs, and write it into docs/benchmarks.md")
     add("--rounds", type=_count, default=5, help="counted steps of each contender (default: %(default)s)")

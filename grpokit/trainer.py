@@ -15,9 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from grpokit import advantages as advantage_functions
 from grpokit import knobs
-from grpokit.advantages import AdvantageFn, compute
+from grpokit.advantages import AdvantageFn, compute, group
 from grpokit.data import as_prompts, check_prompts
 from grpokit.errors import UsageError
 from grpokit.guards.first_scores import FirstScores
@@ -91,7 +90,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     rewards: InitVar[Rewards]
     prompts: InitVar[Iterable[str | Prompt]]
     _: KW_ONLY
-    advantage: AdvantageFn = advantage_functions.group
+    advantage: AdvantageFn = group
     objective: Objective = field(default_factory=GRPO)
     trackers: Sequence[str] = ()
     folder: Path | str | None = None

@@ -43,14 +43,19 @@ SMALL = (
 )
 
 
-def train_preset(preset: str, folder: Path, *overrides: str, **options: Any) -> run.Result:
-    """Train a preset in small steps; the number of threads stays as it is."""
+def train_config(config: str, folder: Path, *overrides: str, **options: Any) -> run.Result:
+    """Train a preset or a file; the number of threads stays as it is."""
     threads = torch.get_num_threads()
     try:
-        config, _ = presets.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
-        return run.train(config, **options)
+        parsed, name = presets.read_config(config, [f"run.dir={folder}", *overrides])
+        return run.train(parsed, name=name, **options)
     finally:
         torch.set_num_threads(threads)
+
+
+def train_preset(preset: str, folder: Path, *overrides: str, **options: Any) -> run.Result:
+    """Train a preset in small steps."""
+    return train_config(preset, folder, *SMALL, *overrides, **options)
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[bytes]:

@@ -6,11 +6,8 @@ from grpokit.errors import UsageError
 from grpokit.registry.name_lookup import installed, spec_of
 from grpokit.registry.specs import RewardSpec
 
-_NOUNS = {
-    "image": "pictures",
-    "text": "texts",
-    "episode": "episodes",
-}  # any other kind is named after its plugin, as in "toy:points"
+# Any other kind is named after its plugin, as in "toy:points".
+_NOUNS = {"image": "pictures", "text": "texts", "episode": "episodes"}
 
 
 def check_accepts(reward: str, kind: str, *, what: str) -> None:

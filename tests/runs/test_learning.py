@@ -5,29 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from grpokit import Sample
 from grpokit.config import presets
 from grpokit.runs import build, build_rewards
-from grpokit.runs import train as run
+from whole_runs import train_config
 
 GLYPH_TARGETS = 0.97  # the least that the reader must score on the true target pictures
-
-
-def train(preset: str, folder: Path, *overrides: str) -> run.Result:
-    threads = torch.get_num_threads()
-    try:
-        config, name = presets.read_config(preset, [f"run.dir={folder}", *overrides])
-        return run.train(config, name=name)
-    finally:
-        torch.set_num_threads(threads)
 
 
 @pytest.mark.long
 def test_toy_glyph_rises_in_a_few_steps(tmp_path: Path) -> None:
     small = ("trainer.steps=10", "trainer.group_size=8", "eval.every=0", "rewards.1.every=100")
-    done = train("toy-glyph", tmp_path / "r", "rewards.1.weight=0", *small)
+    done = train_config("toy-glyph", tmp_path / "r", "rewards.1.weight=0", *small)
     assert done.before["ssim"] < 0.75
     assert done.after["ssim"] > done.before["ssim"] + 0.08
     assert done.after["ocr"] > done.before["ocr"] + 0.08  # not trained on here
@@ -35,7 +25,7 @@ def test_toy_glyph_rises_in_a_few_steps(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_toy_lm_rises_in_a_few_steps(tmp_path: Path) -> None:
-    done = train("toy-lm", tmp_path / "r", "trainer.steps=30", "trainer.micro_batch_size=64")
+    done = train_config("toy-lm", tmp_path / "r", "trainer.steps=30", "trainer.micro_batch_size=64")
     assert done.after["format"] > done.before["format"] + 0.05
     assert done.after["reward"] > done.before["reward"]
 
@@ -48,7 +38,7 @@ def test_toy_glyph_becomes_legible(seed: int, tmp_path: Path) -> None:
     true = build_rewards.rewards(config)[1].reward
     best = true([Sample(prompt=p, output=p.target, group=0) for p in held_out])
     assert sum(best) / len(best) >= GLYPH_TARGETS
-    done = train("toy-glyph", tmp_path / "r", f"seed={seed}")
+    done = train_config("toy-glyph", tmp_path / "r", f"seed={seed}")
     assert done.before["ocr"] <= 0.5
     assert done.after["ocr"] >= 0.95 * sum(best) / len(best)
     assert done.after["ssim"] >= 0.95
@@ -57,6 +47,6 @@ def test_toy_glyph_becomes_legible(seed: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_toy_lm_solves_four_fifths(seed: int, tmp_path: Path) -> None:
-    done = train("toy-lm", tmp_path / "r", f"seed={seed}", "trainer.group_size=8", "trainer.micro_batch_size=2")
+    done = train_config("toy-lm", tmp_path / "r", f"seed={seed}", "trainer.group_size=8", "trainer.micro_batch_size=2")
     assert done.after["right"] >= 2 * done.before["right"]
     assert done.after["right"] >= 0.8

@@ -8,29 +8,19 @@ from pathlib import Path
 
 import make_scenes_model
 import pytest
-import torch
 import yaml
 from tiny_vision import save_tiny_vision_model
 
 from grpokit.config import presets
 from grpokit.runs import build
-from grpokit.runs import train as run
 from grpokit.sampling import derive_seeds
 from grpokit_grounding.reward import BoxFormat, BoxIoU
 from grpokit_grounding.scenes import prompts
 from grpokit_lm.packed_path import PackedPath
 from grpokit_lm.policy import CausalLMPolicy
+from whole_runs import train_config
 
 PAGE = Path(__file__).parents[3] / "docs/grounding.md"
-
-
-def train(config: str, folder: Path, *overrides: str) -> run.Result:
-    threads = torch.get_num_threads()
-    try:
-        parsed, name = presets.read_config(config, [f"run.dir={folder}", *overrides])
-        return run.train(parsed, name=name)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def test_what_ships_is_what_the_script_makes() -> None:
@@ -83,7 +73,7 @@ def test_the_start_hits_less_than_a_tenth() -> None:
 @pytest.mark.usefixtures("without_report")
 def test_it_begins_low_and_rises_at_once(tmp_path: Path) -> None:
     """The first steps of the run, in which the overlap rises by far more than its noise."""
-    done = train("grounding-scenes", tmp_path / "r", "trainer.steps=20", "eval.every=0")
+    done = train_config("grounding-scenes", tmp_path / "r", "trainer.steps=20", "eval.every=0")
     assert done.before["acc"] < 0.1
     assert done.before["iou"] < 0.35
     assert done.before["box-format"] > 0.9
@@ -93,7 +83,7 @@ def test_it_begins_low_and_rises_at_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_boxes_become_right(seed: int, tmp_path: Path) -> None:
-    done = train("grounding-scenes", tmp_path / "r", f"seed={seed}")
+    done = train_config("grounding-scenes", tmp_path / "r", f"seed={seed}")
     assert done.before["acc"] < 0.1
     assert done.after["acc"] >= 0.59
     assert done.after["iou"] >= 0.52
@@ -109,7 +99,7 @@ def test_the_pages_config_of_a_large_model_runs_with_a_stand_in(tmp_path: Path) 
     assert config["rewards"][3]["match"] == "clip-score"
     (tmp_path / "config.yaml").write_text(text)
     save_tiny_vision_model(tmp_path / "model", "qwen2.5-vl")
-    done = train(
+    done = train_config(
         str(tmp_path / "config.yaml"),
         tmp_path / "r",
         f"policy.model={tmp_path / 'model'}",

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grpokit.config import presets
-from grpokit.runs import train as run
-from whole_runs import assert_same, train_preset
+from whole_runs import assert_same, train_config, train_preset
 
 GOALS = {"gym-cartpole": 475.0, "gym-pendulum": -250.0}
 
@@ -35,16 +33,13 @@ def test_a_resume_is_bit_equal_at_every_step(preset: str, tmp_path: Path) -> Non
 
 
 def test_cartpole_is_learned_within_ten_steps(tmp_path: Path) -> None:
-    config, _ = presets.read_config(
-        "gym-cartpole", ["trainer.steps=10", "eval.every=10", f"run.dir={tmp_path / 'run'}"]
-    )
-    result = run.train(config)
-    assert result.after["episode-return"] > 10 * result.before["episode-return"]
+    done = train_config("gym-cartpole", tmp_path / "run", "trainer.steps=10", "eval.every=10")
+    assert done.after["episode-return"] > 10 * done.before["episode-return"]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("preset", GOALS)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_presets_reach_their_goals(preset: str, seed: int, tmp_path: Path) -> None:
-    config, _ = presets.read_config(preset, [f"seed={seed}", f"policy.seed={seed}", f"run.dir={tmp_path / 'run'}"])
-    assert run.train(config).after["episode-return"] > GOALS[preset]
+    done = train_config(preset, tmp_path / "run", f"seed={seed}", f"policy.seed={seed}")
+    assert done.after["episode-return"] > GOALS[preset]

@@ -10,25 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from command_line import Call, rows
 from grpokit.config import presets
 from grpokit.runs import build, build_rewards
-from grpokit.runs import train as run
 from grpokit.testing import component
+from whole_runs import train_config
 
 DOCS = Path(__file__).parents[3] / "docs/language-models.md"
-
-
-def train(preset: str, folder: Path, *overrides: str) -> run.Result:
-    threads = torch.get_num_threads()
-    try:
-        config, name = presets.read_config(preset, [f"run.dir={folder}", *overrides])
-        return run.train(config, name=name)
-    finally:
-        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("preset", ["lm-arithmetic", "lm-countdown"])
@@ -50,7 +40,7 @@ def test_prompts_and_held_out_prompts_share_none(preset: str) -> None:
 )
 def test_the_reward_rises_in_a_few_steps(preset: str, right: str, rise: float, tmp_path: Path) -> None:
     short = ("trainer.steps=12", "trainer.micro_batch_size=64", "eval.every=0")
-    done = train(preset, tmp_path / "r", *short)
+    done = train_config(preset, tmp_path / "r", *short)
     assert 0.2 < done.before["reward"] < 0.5
     assert done.after["reward"] > done.before["reward"] + rise
     assert done.after[right] > done.before[right]
@@ -63,7 +53,7 @@ def test_micro_batches_of_two_give_the_same_update(tmp_path: Path) -> None:
     found = []
     for size in (2, 8):
         folder = tmp_path / str(size)
-        train("lm-arithmetic", folder, "trainer.steps=1", f"trainer.micro_batch_size={size}", "data.limit=8")
+        train_config("lm-arithmetic", folder, "trainer.steps=1", f"trainer.micro_batch_size={size}", "data.limit=8")
         weights = load_file(folder / "checkpoints/step_000001/policy.safetensors")
         found.append((rows(folder / "metrics.jsonl")[0]["grad_norm"], weights))
     (norm, one), (other_norm, other) = found
@@ -74,10 +64,10 @@ def test_micro_batches_of_two_give_the_same_update(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_rewards_rise_clearly(seed: int, tmp_path: Path) -> None:
-    done = train("lm-arithmetic", tmp_path / "a", f"seed={seed}")
+    done = train_config("lm-arithmetic", tmp_path / "a", f"seed={seed}")
     assert done.after["reward"] > done.before["reward"] + 0.25
     assert done.after["right"] > 1.4 * done.before["right"]
-    done = train("lm-countdown", tmp_path / "c", f"seed={seed}")
+    done = train_config("lm-countdown", tmp_path / "c", f"seed={seed}")
     assert done.after["reward"] > done.before["reward"] + 0.1
 
 

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tiny_models import EOS, tiny_model, tiny_tokenizer
 
 from grpokit import Prompt, UsageError
 from grpokit.config import presets
 from grpokit.runs import build
-from grpokit.runs import train as run
 from grpokit_lm.policy import CausalLMPolicy
 from grpokit_lm.worlds.calculator import Calculator
 from grpokit_lm.worlds.guess import GuessTheNumber
+from whole_runs import train_config
 
 
 def played(guesses: list[str], seed: int = 0) -> tuple[int, list[str | None], dict[str, Any]]:
@@ -117,15 +116,6 @@ def test_what_stands_between_two_turns(content: str, begun: str, last: int, expe
     assert '"name": "calculator"' in policy.encoder.text(Prompt(text="3 * 9?"))
 
 
-def train(folder: Path, *overrides: str) -> run.Result:
-    threads = torch.get_num_threads()
-    try:
-        config, name = presets.read_config("lm-guess", [f"run.dir={folder}", *overrides])
-        return run.train(config, name=name)
-    finally:
-        torch.set_num_threads(threads)
-
-
 def test_prompts_and_held_out_prompts_share_none() -> None:
     prompts, held_out = build.prompts(presets.read_config("lm-guess")[0])
     assert held_out is not None
@@ -137,5 +127,5 @@ def test_prompts_and_held_out_prompts_share_none() -> None:
 @pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_game_is_learnt(seed: int, tmp_path: Path) -> None:
-    done = train(tmp_path / "r", f"seed={seed}")
+    done = train_config("lm-guess", tmp_path / "r", f"seed={seed}")
     assert done.after["reward"] - done.after["reward/ci95"] > done.before["reward"] + done.before["reward/ci95"]

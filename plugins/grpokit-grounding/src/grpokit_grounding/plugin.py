@@ -69,5 +69,5 @@ def grpokit_presets() -> Iterator[PresetSpec]:
         factory="grpokit_grounding:presets/grounding-scenes.yaml",
         summary="a tiny vision-language model learns to find shapes in synthetic pictures, and to say where they end",
         install="pip install 'grpokit[scenes]'",
-        takes="about two minutes on one CPU core",
+        takes="about a minute on one CPU core",
     )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from grpokit import UsageError
 from grpokit.errors import a_type, one_line
+from grpokit.flow import gaussian_logprobs
 from grpokit.sampling import sample_categorical
 
 _FAR = 10.0  # standard deviations at which a normalised observation is cut
@@ -59,8 +60,8 @@ class Gaussian:
 
     def logprobs(self, actions: Tensor) -> Tensor:
         """[...] of actions [..., A], in nats per dimension."""
-        z = (actions - self.mean) / self.std
-        return (-0.5 * z**2 - self.std.log() - 0.5 * math.log(2 * math.pi)).mean(-1)
+        alone = (x.reshape(-1, 1, x.shape[-1]) for x in (actions, self.mean))
+        return gaussian_logprobs(*alone, self.std).view(actions.shape[:-1])
 
     def entropy(self) -> Tensor:
         """[...] in nats per dimension."""

@@ -53,16 +53,17 @@ class Environments:
         self._here: list[Any] = []
         self._apart: dict[int, AsyncVectorEnv] = {}
         first = self._single(0)
-        self.space, actions = first.observation_space, first.action_space
+        self._space, actions = first.observation_space, first.action_space
         try:
-            self.observation = flatdim(self.space)
+            self.observation = flatdim(self._space)
         except (NotImplementedError, ValueError) as error:
-            raise UsageError(f"'{name}' has observations {self.space}, which have no fixed size. Wrap it.") from error
+            raise UsageError(f"'{name}' has observations {self._space}, which have no fixed size. Wrap it.") from error
         self.discrete = isinstance(actions, gym.spaces.Discrete)
         if self.discrete:
             self.actions, self._first = int(actions.n), int(actions.start)
         elif isinstance(actions, gym.spaces.Box) and actions.is_bounded() and actions.dtype.kind == "f":
-            self.actions, self.low, self.high = flatdim(actions), actions.low, actions.high
+            self.actions, self._low, self._high = flatdim(actions), actions.low, actions.high
+            self._middle, self._half = (actions.low + actions.high) / 2, (actions.high - actions.low) / 2
         else:
             raise UsageError(
                 f"'{name}' has actions {actions}; expected Discrete, or a Box of floats with finite bounds. Wrap it, "
@@ -77,9 +78,8 @@ class Environments:
         """An action from a decision [A], and whether it was brought within the bounds; decisions have the range ±1."""
         if self.discrete:
             return self._first + int(decision[0]), False
-        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
-        scaled = middle + half * decision.reshape(middle.shape)
-        return np.clip(scaled, self.low, self.high), bool((np.abs(decision) > 1).any())
+        scaled = self._middle + self._half * decision.reshape(self._middle.shape)
+        return np.clip(scaled, self._low, self._high), bool((np.abs(decision) > 1).any())
 
     def random(self, generator: np.random.Generator) -> Array:
         """A decision [A] without a policy."""
@@ -89,7 +89,7 @@ class Environments:
 
     def flat(self, observation: Any) -> Array:
         """An observation as numbers [O]."""
-        return np.asarray(flatten(self.space, observation), dtype=np.float32)
+        return np.asarray(flatten(self._space, observation), dtype=np.float32)
 
     def begin(self, seeds: Sequence[int], *, pictures: int = 0) -> Playing:
         """An episode for each seed; equal seeds start alike and meet the same chance.
@@ -161,7 +161,7 @@ class Playing:
         rewards: B lists, one number for each step.
         truncated: B bools, whether a limit of steps ended it, and not the environment.
         success: B, as the environment says at the end; None where it says nothing.
-        clipped: B numbers of actions that were brought within the bounds.
+        clipped: the number of actions that were brought within the bounds.
         films: of each episode.
     """
 
@@ -173,7 +173,7 @@ class Playing:
         count = len(first)
         self.open = np.ones(count, dtype=bool)
         self.rewards: list[list[float]] = [[] for _ in range(count)]
-        self.truncated, self.clipped = [False] * count, [0] * count
+        self.truncated, self.clipped = [False] * count, 0
         self.success: list[bool | None] = [None] * count
         self._actions: list[Any] = [None] * count
         self.films = [Film(pictures) for _ in range(count)] if pictures else []
@@ -183,7 +183,7 @@ class Playing:
         rows = np.flatnonzero(self.open).tolist()
         for row in rows:
             self._actions[row], clipped = self._environments.action(decisions[row])
-            self.clipped[row] += clipped
+            self.clipped += clipped
             if self.films:
                 self.films[row].add(self._envs[row].render)  # type: ignore[index]
         try:

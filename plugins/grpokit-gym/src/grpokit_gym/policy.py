@@ -160,16 +160,17 @@ def _samples(playing: Playing, prompts: Sequence[Prompt], groups: Sequence[int])
     samples = []
     for row, (prompt, group) in enumerate(zip(prompts, groups, strict=True)):
         rewards, cut = playing.rewards[row], playing.truncated[row]
-        info: dict[str, Any] = {"return": sum(rewards), "length": len(rewards), "truncated": cut}
+        total, steps = sum(rewards), len(rewards)
+        info: dict[str, Any] = {"return": total, "length": steps, "truncated": cut}
         if playing.success[row] is not None:
             info["success"] = playing.success[row]
-        line = f"return {sum(rewards):g} in {len(rewards)} steps, {'cut' if cut else 'ended'}"
+        line = f"return {total:g} in {steps} steps, {'cut' if cut else 'ended'}"
         output = playing.films[row].picture() if playing.films else line
         samples.append(Sample(prompt=prompt, output=output, group=group, info=info))
-    steps, clipped = sum(map(len, playing.rewards)), sum(playing.clipped)
-    if clipped > steps / 2:
+    share = playing.clipped / sum(map(len, playing.rewards))
+    if share > 0.5:
         warnings.warn(
-            f"{clipped / steps:.0%} of the actions lay outside of the environment's bounds and were brought within "
+            f"{share:.0%} of the actions lay outside of the environment's bounds and were brought within "
             "them, where they are all alike. Lower policy.std or the learning rate.",
             stacklevel=3,
         )

@@ -311,8 +311,10 @@ class CausalLMPolicy(Policy):
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse prompts that cannot be read or are too long; of those that a world replaces, it looks at the first."""
-        begun = prompts if self._worlds is None else self._conversations().start(prompts[:1], 1, [0])
-        self.encoder.check(prompts if [*begun] == [*prompts[:1]] else begun)
+        if self._worlds is not None and prompts:
+            begun = self._conversations().start(prompts[:1], 1, [0])
+            prompts = prompts if begun[0] is prompts[0] else begun
+        self.encoder.check(prompts)
         if self._engine is not None and any(prompt.image is not None for prompt in prompts):
             raise UsageError("engine writes completions of texts only, and a prompt has a picture. Leave engine out.")
 

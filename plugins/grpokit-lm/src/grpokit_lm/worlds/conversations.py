@@ -78,14 +78,13 @@ class Conversations:
                     f"The world '{self.settings.name}' starts the episodes of a group with different messages, such as "
                     f"{shown(first, most=60)}. All chance in start must come from its seed."
                 )
-            begun.append(prompt if first is None else self._prompt(prompt, first))
             messages = [] if first is None else self._read(first)
+            begun.append(self._prompt(prompt, messages) if messages else prompt)
             self._episodes += [_Episode(world=world, messages=list(messages)) for world in worlds]
         return begun
 
-    def _prompt(self, prompt: Prompt, first: Message) -> Prompt:
-        """The prompt that has a world's first message in place of its own text."""
-        messages = self._read(first)
+    def _prompt(self, prompt: Prompt, messages: Sequence[Mapping[str, Any]]) -> Prompt:
+        """The prompt that has a world's first messages in place of its own text."""
         if not self._encoder.chats:
             return replace(prompt, text=messages[0]["content"])
         return replace(prompt, meta={**prompt.meta, "messages": messages})
