@@ -101,6 +101,8 @@ FIRST_DRAW = "tests/training/test_dynamic_sampling.py::test_the_first_draw_is_th
 FURTHER = "tests/training/test_dynamic_sampling.py::test_further_prompts_are_new_as_long_as_there_are_any"
 OVERLONG = "tests/rewards/test_scoring.py::test_soft_overlong_by_the_equation"
 REPETITION = "tests/rewards/test_scoring.py::test_repetition_penalty"
+GROUNDING = "plugins/grpokit-grounding/src/grpokit_grounding/"
+CROPS = "plugins/grpokit-grounding/tests/test_crop_match.py::test_crops_by_hand"
 ZERO_STD = "tests/test_advantages.py::test_groups_that_teach_nothing_are_those_whose_weighted_sums_are_equal"
 SMALL = "tests/test_advantages.py::test_a_small_difference_between_large_rewards_still_teaches"
 CORRECTION = "tests/training/test_correction.py::test_"
@@ -823,6 +825,7 @@ FAULTS = (
         "len(ngrams)",
         (REPETITION,),
     ),
+    Fault("a crop without its last row", f"{GROUNDING}crop_match.py", "math.ceil(box.y2)", "int(box.y2)", (CROPS,)),
     # --- the token fast path
     Fault(
         "attention that sees the next token", f"{HF}cpu/causal_blocks.py", "place > last", "place > last + 1", (BLOCKS,)

@@ -60,6 +60,7 @@ def test_the_crop_is_the_answers_and_not_the_targets():
         ([-5, -5, 2, 1], (0, 1), (0, 12)),
         ([8, 6, 30, 30], (68, 79), (68, 79)),
         ([2.6, 3.2, 4.1, 4.0], (32, 34), (32, 45)),  # a pixel that is covered in part belongs to it
+        ([2, 1, 3, 4.5], (12, 42), (12, 53)),
         ([3, 3, 3, 3], None, (33, 33)),
         ([10, 0, 12, 8], None, None),  # right of the picture
         ([0, 8, 10, 9], None, None),  # below

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 import grpokit
 from grpokit import DataError, PluginError, Prompt, RewardError, Sample, UsageError
@@ -18,8 +19,9 @@ TARGET = [10, 10, 20, 30]  # 10 x 20 = 200, or 11 x 21 = 231 pixels
 EDGES = pytest.mark.parametrize("edges", ["exclusive", "inclusive"])
 
 
-def sample(output: object, target: object = None) -> Sample:
-    return Sample(prompt=Prompt(text="where is the cup?", target=target), output=output, group=0)
+def sample(output: object, target: object = None, size: tuple[int, int] | None = None) -> Sample:
+    image = None if size is None else Image.new("RGB", size)
+    return Sample(prompt=Prompt(text="where is the cup?", target=target, image=image), output=output, group=0)
 
 
 def answer(box: object) -> str:
@@ -61,8 +63,8 @@ def test_iou_counts_the_pixels(edges):
     for _ in range(200):
         a, b = draw(), draw()
         counted = len(pixels(a) & pixels(b)) / len(pixels(a) | pixels(b))
-        assert iou(read_box(a, edges), read_box(b, edges), edges) == pytest.approx(counted, abs=1e-12)
-        assert iou(read_box(b, edges), read_box(a, edges), edges) == iou(read_box(a, edges), read_box(b, edges), edges)
+        first, second = read_box(a, edges), read_box(b, edges)
+        assert iou(first, second) == iou(second, first) == pytest.approx(counted, abs=1e-12)
         some += 0 < counted < 1
     assert some > 50, some
 
@@ -94,6 +96,10 @@ ANSWERS = [
     ("<think>a</think><answer>[[10, 10, 20, 30]]</answer>", 1, 1),
     ('<think>a</think><answer>{"bbox_2d": [10, 10, 20, 30], "label": "cup"}</answer>', 1, 1),
     ('<think>a</think><answer>[{"bbox": [10, 10, 20, 30]}]</answer>', 1, 1),
+    ('<think>a</think><answer>```json\n[\n\t{"bbox_2d": [10, 10, 20, 30], "label": "cup"}\n]\n```</answer>', 1, 1),
+    ("<think>a</think><answer>\\boxed{[10, 10, 20, 30]}</answer>", 1, 1),
+    ('<think>a</think><answer>"[10, 10, 20, 30]"</answer>', 1, 1),
+    ("<think>a</think><answer>The cup: [10, 10, 20, 30] (left of {it}).</answer>", 1, 1),
     ("<answer>[10, 10, 20, 30]</answer>", 1, 0),  # no thoughts
     ("<think> </think><answer>[10, 10, 20, 30]</answer>", 1, 0),  # blank thoughts
     ("<answer>[10, 10, 20, 30]</answer><think>a</think>", 1, 0),  # the wrong order
@@ -104,7 +110,8 @@ ANSWERS = [
     ("<think>a</think><answer>[10, 10, 20, 30]</answer><answer>[0, 0, 1, 1]</answer>", 0, 0),  # two guesses
     ("<think>a</think><answer>[[10, 10, 20, 30], [0, 0, 1, 1]]</answer>", 0, 0),
     ('<think>a</think><answer>{"bbox": [10, 10, 20, 30], "box": [0, 0, 1, 1]}</answer>', 0, 0),
-    ("<think>a</think><answer>[10, 10, 20, 30] or so</answer>", 0, 0),
+    ("<think>a</think><answer>[10, 10, 20, 30] or [0, 0, 1, 1]</answer>", 0, 0),
+    ("<think>a</think><answer>```\n[10, 10, 20, 30]\n```\n```\n[0, 0, 1, 1]\n```</answer>", 0, 0),
     ("<think>a</think><answer>10, 10, 20, 30</answer>", 0, 0),
     ("<think>a</think><answer>[10, 10, 20]</answer>", 0, 0),
     ("<think>a</think><answer>[10, 10, 20, 30, 40]</answer>", 0, 0),
@@ -148,6 +155,51 @@ def test_targets_are_lists_or_json(target):
     assert BoxIoU()([sample(answer([10, 10, 20, 20]), target)]) == [0.5]
 
 
+@pytest.mark.parametrize(
+    ("box", "edges", "overlap"),
+    [
+        ([100, 100, 500, 500], "exclusive", 1.0),
+        ([100, 100, 300, 500], "exclusive", 0.5),
+        # [40.96, 23.04, 204.8, 115.2] in pixels, of which 140.8 x 67.2 lie in the target
+        ([64, 48, 320, 240], "exclusive", 140.8 * 67.2 / (256 * 192 + 163.84 * 92.16 - 140.8 * 67.2)),
+        ([100, 100, 499, 499], "inclusive", 256 * 192 / (257 * 193)),  # up to 320 and 240, the target a pixel more
+    ],
+)
+def test_answers_of_another_scale(box, edges, overlap):
+    """Of a picture that is wider than high: the two sides have factors of their own, .64 and .48."""
+    reward = BoxIoU(scale=1000, edges=edges)
+    assert reward([sample(answer(box), [64, 48, 320, 240], (640, 480))]) == pytest.approx([overlap], abs=1e-12)
+    assert math.isnan(reward([sample(answer(box), [64, 48, 320, 240])])[0])
+    assert unscorable(sample("", TARGET).prompt, scale=1000) == "there is no source picture"
+    with pytest.raises(UsageError, match="box-iou: scale must be above 0"):
+        BoxIoU(scale=0)
+
+
+@pytest.mark.parametrize(
+    ("box", "reason"),
+    [
+        ([150, 200, 700, 900], "it lies outside of the picture of 80 x 40 pixels"),
+        ([1, 1, 30, 43], "outside"),  # as of a picture of another size
+        ([-3, 1, 30, 30], None),
+        ([-5, 1, 30, 30], "outside"),
+        ([1, 1, 84, 41], None),
+        ([1, -3, 84, 41], "outside"),
+        ([0.1, 0.2, 0.7, 0.9], "in the picture of 80 x 40 pixels it is less than a pixel wide or high"),
+        ([3, 4, 4, 5], None),
+        ([3, 4, 4, 4.5], "less than a pixel"),
+    ],
+)
+def test_a_target_lies_in_the_picture(box, reason):
+    """People draw a twentieth of a side beyond it, not more; other coordinates are found before the first step."""
+    one = sample("no box", box, (80, 40))
+    if reason is None:
+        assert unscorable(one.prompt) == ""
+        return
+    for call in (lambda: unscorable(one.prompt), lambda: BoxIoU()([one])):
+        with pytest.raises(DataError, match=reason):
+            call()
+
+
 def test_a_row_without_a_target_cannot_be_scored():
     scores = BoxIoU()([sample(answer(TARGET)), sample(answer(TARGET), TARGET), sample("no box")])
     assert [math.isnan(x) for x in scores] == [True, False, True]
@@ -167,7 +219,7 @@ def test_a_row_without_a_target_cannot_be_scored():
         ([1, True, 3, 4], "its y1 is a bool, not a number"),
         ([1, 2, math.nan, 4], "its x2 is not a number between -1,000,000,000 and 1,000,000,000"),
         ([1, 2, 3, 10**400], r"\.\.\.: its y2 is not a number between -1,000,000,000 and 1,000,000,000"),
-        ([30, 10, 20, 40], "its second corner is not right of and below its first"),
+        ([30, 10, 20, 40], "its second corner is not right of and below its first; a width and a height are none"),
         ([10, 10, 20, 10], r"it is empty \(with exclusive edges\)"),
     ],
 )
@@ -187,9 +239,9 @@ def test_which_prompts_can_be_scored():
 
 def test_the_message_says_what_the_convention_allows():
     rows = [sample("no box", [3, 4, 2, 4])]
-    with pytest.raises(UsageError, match="x1 < x2 and y1 < y2, as a list"):
+    with pytest.raises(UsageError, match="x1 < x2 and y1 < y2 in pixels"):
         BoxIoU()(rows)
-    with pytest.raises(UsageError, match="x1 <= x2 and y1 <= y2, as a list"):
+    with pytest.raises(UsageError, match="x1 <= x2 and y1 <= y2 in pixels"):
         BoxIoU(edges="inclusive")(rows)
 
 
@@ -224,9 +276,8 @@ def test_scores_never_leave_the_range():
             Box(x1=x, y1=y, x2=x + size * rng.random(), y2=y + size * rng.random())
             for x, y in ((rng.uniform(-size, size), rng.uniform(-size, size)) for _ in range(2))
         )
-        for edges in ("exclusive", "inclusive"):
-            assert iou(a, a, edges) == 1.0
-            assert 0 <= iou(a, b, edges) <= 1
+        assert iou(a, a) == 1.0
+        assert 0 <= iou(a, b) <= 1
 
 
 def test_the_registry_finds_both():

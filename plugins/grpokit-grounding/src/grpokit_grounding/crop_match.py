@@ -13,10 +13,10 @@ from typing import Any
 
 from PIL import Image
 
-from grpokit import RewardError, Sample, UsageError, create
+from grpokit import RewardError, Sample, create
 from grpokit.errors import counted
 from grpokit_grounding.boxes import Box, Edges
-from grpokit_grounding.reward import answer_box, checked_edges, text_of
+from grpokit_grounding.reward import answer_box, checked_edges, checked_scale, text_of
 
 NAME = "crop-match"
 
@@ -47,9 +47,7 @@ class CropMatch:
         edges: Edges = "exclusive",
         scale: float | None = None,
     ) -> None:
-        if scale is not None and not scale > 0:
-            raise UsageError(f"{NAME}: scale must be above 0 (null: coordinates are pixels), got {scale}.")
-        self.edges, self.scale = checked_edges(edges, NAME), scale
+        self.edges, self.scale = checked_edges(edges, NAME), checked_scale(scale, NAME)
         self.match = create("reward", match, match_params)
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
@@ -80,9 +78,7 @@ class CropMatch:
 
     def _crop(self, image: Image.Image, box: Box) -> Image.Image | None:
         """The pixels that a box covers; None if there are none."""
-        across, down = (1.0, 1.0) if self.scale is None else (image.width / self.scale, image.height / self.scale)
-        more = 1 if self.edges == "inclusive" else 0
-        left, top = max(0, math.floor(box.x1 * across)), max(0, math.floor(box.y1 * down))
-        right = min(image.width, math.ceil((box.x2 + more) * across))
-        bottom = min(image.height, math.ceil((box.y2 + more) * down))
+        box = box.in_pixels(image.size, self.scale)
+        left, top = max(0, math.floor(box.x1)), max(0, math.floor(box.y1))
+        right, bottom = min(image.width, math.ceil(box.x2)), min(image.height, math.ceil(box.y2))
         return image.crop((left, top, right, bottom)) if left < right and top < bottom else None

@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from typing import get_args
 
 from grpokit import DataError, Prompt, RewardError, Sample, UsageError
-from grpokit.rewards.needs import lacking
+from grpokit.rewards.needs import lacking, source
 from grpokit_grounding.boxes import Box, Edges, iou, read_box
+
+OUTSIDE = 0.05
+"""The share of a picture's side by which a target may lie outside of it, since people draw boxes with a swing."""
 
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _WHOLE = re.compile(r"\s*<think>(.*)</think>\s*<answer>.*</answer>\s*", re.DOTALL)
@@ -29,16 +32,20 @@ class BoxIoU:
         threshold: in (0, 1]; 1 is scored where the IoU reaches it and 0 elsewhere. None: the IoU itself.
         edges: what x2 and y2 are, in answers and targets alike: "exclusive", the first coordinate outside the box;
             "inclusive", the last pixel inside.
+        scale: what the picture's width and its height count as in answers, such as 1000; None: coordinates are pixels.
+            Targets are pixels of the prompt's picture in any case.
 
     Raises:
         UsageError: a parameter is out of its range.
     """
 
-    def __init__(self, *, threshold: float | None = None, edges: Edges = "exclusive") -> None:
+    def __init__(
+        self, *, threshold: float | None = None, edges: Edges = "exclusive", scale: float | None = None
+    ) -> None:
         if threshold is not None and not 0 < threshold <= 1:
             raise UsageError(f"box-iou: threshold must lie above 0 and at most at 1 (null: graded), got {threshold}.")
         self.threshold = threshold
-        self.edges = checked_edges(edges, "box-iou")
+        self.edges, self.scale = checked_edges(edges, "box-iou"), checked_scale(scale, "box-iou")
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """Score samples.
@@ -47,57 +54,79 @@ class BoxIoU:
             samples: B samples whose outputs are texts; targets are boxes, each a list of four numbers or its JSON text.
 
         Returns:
-            B scores; NaN where the prompt has no target.
+            B scores; NaN where the prompt has no target, or with `scale` no picture.
 
         Raises:
             RewardError: an output is not a text.
-            DataError: a target is not a box.
+            DataError: a target is not a box, or lies outside of the picture.
         """
         return [self._one(row, sample) for row, sample in enumerate(samples)]
 
     def _one(self, row: int, sample: Sample) -> float:
-        text = text_of(row, sample, "box-iou")
-        if sample.prompt.target is None:
+        text, prompt = text_of(row, sample, "box-iou"), sample.prompt
+        if _lacks(prompt, self.scale):
             return math.nan
         try:
-            target = _target_box(sample.prompt, self.edges)
+            target = _target_box(prompt, self.edges)
         except DataError as error:
-            raise DataError(f"The target of row {row} (prompt {sample.prompt.text!r}): {error}") from error
+            raise DataError(f"The target of row {row} (prompt {prompt.text!r}): {error}") from error
         answer = answer_box(text, self.edges)
-        overlap = 0.0 if answer is None else iou(answer, target, self.edges)
+        if answer is not None and prompt.image is not None:
+            answer = answer.in_pixels(prompt.image.size, self.scale)
+        overlap = 0.0 if answer is None else iou(answer, target)
         return overlap if self.threshold is None else float(overlap >= self.threshold)
 
 
-def unscorable(prompt: Prompt, *, edges: Edges = "exclusive") -> str:
+def unscorable(prompt: Prompt, *, edges: Edges = "exclusive", scale: float | None = None) -> str:
     """Why `box-iou` cannot score a prompt; empty if it can.
 
     Raises:
-        DataError: its target is not a box.
+        DataError: its target is not a box, or lies outside of the picture.
     """
+    lacks = _lacks(prompt, scale)
+    if not lacks:
+        _target_box(prompt, edges)
+    return lacks
+
+
+def _lacks(prompt: Prompt, scale: float | None) -> str:
     if prompt.target is None:
         return lacking("target", [prompt])
-    _target_box(prompt, edges)
-    return ""
+    return source(prompt) if scale is not None else ""
 
 
 def _target_box(prompt: Prompt, edges: Edges) -> Box:
     try:
-        return read_box(prompt.target, edges)
+        box = read_box(prompt.target, edges)
+        if prompt.image is not None:
+            _check_place(box, prompt.image.size)
+        return box
     except ValueError as error:
-        said = repr(prompt.target)
+        target = repr(prompt.target)
         less = "<" if edges == "exclusive" else "<="
         raise DataError(
-            f"box-iou: expected a box [x1, y1, x2, y2] with x1 {less} x2 and y1 {less} y2, as a list or its JSON text, "
-            f"as the target, got {said if len(said) <= 80 else said[:80] + '...'}: {error}. Correct the "
-            "target, or leave it out where there is no box."
+            f"box-iou: expected a box [x1, y1, x2, y2] with x1 {less} x2 and y1 {less} y2 in pixels of the prompt's "
+            f"picture, as a list or its JSON text, as the target, got {target if len(target) <= 80 else target[:80] + '...'}: "
+            f"{error}. Correct the target, or leave it out where there is no box."
         ) from error
+
+
+def _check_place(box: Box, size: tuple[int, int]) -> None:
+    """Refuse a target that was measured in something else than pixels of this picture."""
+    width, height = size
+    picture = f"the picture of {width} x {height} pixels"
+    if box.x2 - box.x1 < 1 or box.y2 - box.y1 < 1:
+        raise ValueError(f"in {picture} it is less than a pixel wide or high")
+    across, down = OUTSIDE * width, OUTSIDE * height
+    if box.x1 < -across or box.y1 < -down or box.x2 > width + across or box.y2 > height + down:
+        raise ValueError(f"it lies outside of {picture}")
 
 
 class BoxFormat:
     """1 where the whole text is `<think>thoughts</think><answer>box</answer>`, else 0. It needs no target.
 
     White space may stand around the two parts. The thoughts must not be blank, no tag may come twice, and the answer
-    must be a box and nothing else (`boxes.read_box`): so a text that scores 1 here is one that `box-iou` can grade.
+    must have a box (`boxes.read_box`): so a text that scores 1 here is one that `box-iou` can grade.
 
     Args:
         edges: as for `box-iou`; it decides whether a box may be one pixel wide with x2 equal to x1.
@@ -159,6 +188,17 @@ def text_of(row: int, sample: Sample, reward: str) -> str:
             "reward scores texts: use it with a policy that writes them."
         )
     return sample.output
+
+
+def checked_scale(scale: float | None, reward: str) -> float | None:
+    """The scale itself.
+
+    Raises:
+        UsageError: it is not above 0.
+    """
+    if scale is not None and not scale > 0:
+        raise UsageError(f"{reward}: scale must be above 0 (null: coordinates are pixels), got {scale}.")
+    return scale
 
 
 def checked_edges(edges: Edges, reward: str) -> Edges:
