@@ -3,7 +3,7 @@
 A number means different things in Pillow's modes; only `to_rgb` decides what, so all rewards see the same picture.
 Pillow's decoders raise many kinds of errors on damaged files; here all of them become a `DataError`. Before a run only
 the header is checked, in a fraction of a millisecond; the rest is read when the prompt is drawn. Pictures are turned by
-their EXIF orientation, as in viewers and datasets.
+their EXIF orientation and brought to sRGB by their ICC profile, as viewers do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, runtime_checkable
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from grpokit.errors import DataError, RewardError, one_line
 
@@ -30,6 +30,11 @@ keep several copies of a picture in floats, about 120 bytes a pixel in all.
 
 _OTHERS = (".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".tga", ".tif", ".tiff")
 _MOST_NAMES = 5  # in a message
+_PROFILED = {  # mode -> the one whose colours its ICC profile describes
+    **dict.fromkeys(("L", "LA"), "L"),
+    **dict.fromkeys(("P", "RGB", "RGBA"), "RGB"),
+    "CMYK": "CMYK",
+}
 
 
 @runtime_checkable
@@ -44,7 +49,7 @@ class Drawable(Protocol):
 
 
 def to_rgb(picture: Any, *, what: str = "the output") -> Image.Image:
-    """Return a picture upright, as RGB with 8 bits per colour: transparent parts on white, 16-bit gray scaled down.
+    """Return a picture upright, as sRGB with 8 bits per colour: transparent parts on white, 16-bit gray scaled down.
 
     Args:
         picture: a `PIL.Image.Image` of any mode but `I` and `F`, which do not define which number is white.
@@ -66,7 +71,7 @@ def to_rgb(picture: Any, *, what: str = "the output") -> Image.Image:
             f"The picture that is {what} has the mode '{picture.mode}', which does not define which number is white; "
             "expected RGB, RGBA, a palette or gray with 8 or 16 bits. Convert it first, with your own scale."
         )
-    image = upright(picture)
+    image = as_viewed(picture)
     if image.mode.startswith("I;16"):
         levels = np.asarray(image)
         gray = (levels // 257).astype(np.uint8)
@@ -80,8 +85,15 @@ def to_rgb(picture: Any, *, what: str = "the output") -> Image.Image:
     return image.convert("RGB")
 
 
-def upright(picture: Image.Image) -> Image.Image:
-    """The picture turned by its EXIF orientation, or itself; damaged EXIF data is ignored."""
+def as_viewed(picture: Image.Image) -> Image.Image:
+    """The picture as viewers show it, or itself: turned by its EXIF orientation, in sRGB by its ICC profile.
+
+    Damaged EXIF data and a damaged profile are ignored, and so is the profile of 16-bit gray.
+    """
+    return _in_srgb(_upright(picture))
+
+
+def _upright(picture: Image.Image) -> Image.Image:
     if _orientation(picture) == 1:
         return picture
     try:
@@ -90,6 +102,22 @@ def upright(picture: Image.Image) -> Image.Image:
             return ImageOps.exif_transpose(picture)
     except Exception:  # Pillow raises SyntaxError, struct.error and others
         return picture
+
+
+def _in_srgb(picture: Image.Image) -> Image.Image:
+    profile = picture.info.get("icc_profile")
+    mode = _PROFILED.get(picture.mode)
+    if not profile or mode is None:
+        return picture
+    try:
+        to_srgb = ImageCms.buildTransform(io.BytesIO(profile), ImageCms.createProfile("sRGB"), mode, "RGB")
+    except (TypeError, ImageCms.PyCMSError):  # it is damaged, or for colours of another kind
+        return picture
+    converted = to_srgb.apply(picture.convert(mode))
+    if picture.has_transparency_data:
+        converted.putalpha(picture.convert("RGBA").getchannel("A"))
+    del converted.info["icc_profile"]
+    return converted
 
 
 def is_picture_name(name: str) -> bool:
@@ -116,14 +144,14 @@ def to_convert(others: Sequence[Path]) -> str:
 
 
 def open_picture(file: Path | bytes | IO[bytes], *, where: str = "", max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Read a whole picture and turn it upright; `where` names its prompt in errors.
+    """Read a whole picture, as `as_viewed` gives it; `where` names its prompt in errors.
 
     Raises:
         DataError: the file cannot be read as a picture, or has more than `max_pixels` pixels.
     """
     with _opened(file, where, max_pixels) as picture:
         picture.load()
-        return upright(picture).copy()
+        return as_viewed(picture).copy()
 
 
 def check_picture(file: Path | bytes | IO[bytes], *, where: str, max_pixels: int = MAX_PIXELS) -> None:

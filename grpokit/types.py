@@ -32,7 +32,7 @@ class Prompt:
         meta: all other fields of the row of data.
         images: all source pictures. A single one may be given as `image` alone.
 
-    Pictures are turned by their EXIF orientation.
+    Pictures are turned by their EXIF orientation and brought to sRGB by their ICC profile.
     """
 
     text: str
@@ -45,11 +45,11 @@ class Prompt:
     def __post_init__(self) -> None:
         images = tuple(self.images) if self.image is None else (self.image, *self.images[1:])
         if any(hasattr(picture, "getexif") for picture in (*images, self.target)):
-            from grpokit.images import upright  # a prompt without pictures does without Pillow
+            from grpokit.images import as_viewed  # a prompt without pictures does without Pillow
 
-            images = tuple(upright(picture) if hasattr(picture, "getexif") else picture for picture in images)
+            images = tuple(as_viewed(picture) if hasattr(picture, "getexif") else picture for picture in images)
             if hasattr(self.target, "getexif"):
-                object.__setattr__(self, "target", upright(self.target))
+                object.__setattr__(self, "target", as_viewed(self.target))
         object.__setattr__(self, "images", images)
         object.__setattr__(self, "image", images[0] if images else None)
 

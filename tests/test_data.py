@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms
 
 from grpokit import DataError, Prompt, UsageError
 from grpokit.config import schema
@@ -259,6 +260,50 @@ def test_a_turned_picture_keeps_its_16_bits(tmp_path: Path) -> None:
     deep = Image.fromarray(np.array([[1, 300], [40_000, 65_535]], np.uint16))
     deep.save(tmp_path / "1.png", exif=exif)
     assert np.asarray(open_picture(tmp_path / "1.png")).tolist() == [[65_535, 40_000], [300, 1]]
+
+
+P3 = {b"rXYZ": (0.51512, 0.2412, -0.00105), b"gXYZ": (0.29198, 0.69225, 0.04189), b"bXYZ": (0.1571, 0.06657, 0.78407)}
+
+
+@pytest.fixture(scope="module")
+def wide() -> bytes:
+    """The profile of Display P3: sRGB's, with other primaries."""
+    profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    for tag, primary in P3.items():
+        (start,) = struct.unpack_from(">I", profile, profile.index(tag) + 4)
+        struct.pack_into(">3i", profile, start + 8, *(round(x * 2**16) for x in primary))
+    return bytes(profile)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "mode"), [("png", "RGB"), ("png", "RGBA"), ("png", "P"), ("jpg", "RGB"), ("webp", "RGBA")]
+)
+def test_pictures_have_the_colours_of_their_profile(tmp_path: Path, wide: bytes, suffix: str, mode: str) -> None:
+    path = tmp_path / f"1.{suffix}"
+    source = Image.new("RGB", (8, 8), (200, 100, 50)).convert(mode, palette=Image.Palette.ADAPTIVE)
+    source.save(path, icc_profile=wide, quality=100)
+    with Image.open(path) as opened:
+        prompt = Prompt("p", images=[opened], target=opened)
+        for seen in (open_picture(path), *prompt.images, prompt.target, to_rgb(opened)):
+            assert "icc_profile" not in seen.info
+            assert np.abs(np.array(seen.convert("RGB").getpixel((3, 3))) - (215, 93, 31)).max() <= 1
+
+
+def test_transparency_outlives_a_profile(tmp_path: Path, wide: bytes) -> None:
+    source = Image.new("RGB", (2, 1), (200, 100, 50))
+    source.putpixel((1, 0), (0, 0, 0))
+    source.save(tmp_path / "1.png", icc_profile=wide, transparency=(200, 100, 50))
+    assert np.asarray(to_rgb(open_picture(tmp_path / "1.png"))).tolist() == [[[255, 255, 255], [0, 0, 0]]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "end"), [("RGB", 3), ("RGB", 200), ("L", None), ("LA", None), ("CMYK", None), ("I;16", None)]
+)
+def test_a_profile_that_does_not_fit_changes_nothing(wide: bytes, mode: str, end: int | None) -> None:
+    plain = Image.new(mode, (2, 2), 100 if mode in ("L", "I;16") else (100, 50, 20, 10)[: len(mode)])
+    other = plain.copy()
+    other.info["icc_profile"] = wide[:end]
+    assert np.array_equal(np.asarray(to_rgb(other)), np.asarray(to_rgb(plain)))
 
 
 @pytest.mark.parametrize(

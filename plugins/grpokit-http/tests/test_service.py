@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from served_rewards import fingerprint
 
 from command_line import Call, config
@@ -112,6 +112,13 @@ def test_pictures_stay_as_transparent_as_they_are() -> None:
         shown, again = there.convert("RGBA"), here.convert("RGBA")
         assert shown.getchannel("A").getextrema()[0] < 255
         assert shown.tobytes() == again.tobytes()
+
+
+def test_a_picture_arrives_as_viewers_show_it() -> None:
+    lying = picture(0)
+    lying.getexif()[ExifTags.Base.Orientation] = 6
+    (sample,) = from_json(to_json([Sample(prompt=Prompt(text=""), output=lying, group=0)]))
+    assert np.array_equal(np.asarray(sample.output), np.rot90(np.asarray(lying), -1))
 
 
 def test_numbers_stay_what_they_are() -> None:

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from grpokit.errors import UsageError, a_type, one_line, typed_line
-from grpokit.images import MAX_PIXELS
+from grpokit.images import MAX_PIXELS, as_viewed
 from grpokit.types import Prompt, Sample
 
 PROTOCOL = 1
@@ -88,7 +88,8 @@ def _packed(value: Any) -> Any:
             return {"$bytes": _text(value)}
         case Image.Image() if value.mode in _MODES:
             file = io.BytesIO()
-            value.save(file, "PNG", compress_level=1, icc_profile=None)  # of the rest only its transparency is kept
+            shown = as_viewed(value)  # since its orientation and its profile are not sent; transparency is
+            shown.save(file, "PNG", compress_level=1, icc_profile=None)
             return {"$png": _text(file.getvalue())}
         case Image.Image():
             raise TypeError(f"a picture with the mode {value.mode!r}; expected {', '.join(_MODES)}")
