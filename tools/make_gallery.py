@@ -2,7 +2,8 @@
 
 `python tools/make_gallery.py` writes the page from the plugins and from docs/gallery.json; with `--check` it exits with
 1 where the page is out of date. `--measure [NAME ...]` first measures rewards again, all or these, and writes
-docs/gallery.json and the example pictures. A reward whose weights are not on the machine is not measured.
+docs/gallery.json and the example pictures. Nothing is fetched: a reward whose weights are not on the machine keeps its
+figures. Those of `lpips` need `TORCH_HOME=FOLDER`, with the FOLDER of tools/lpips_trunks.py.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import os
 import platform
 import re
 import sys
@@ -37,20 +39,20 @@ What is in this repository, by kind. `grpokit plugins` lists what is installed o
 **Grade**: how easily adversarial examples fool the reward, from A (very hard) to E (at once), by the
 [ladders](conformance.md#the-ladders-of-a-reward) with the reward's defaults. **Speed**: samples per second, {machine},
 on one thread. The samples are the reward's own examples, or small signs and short texts. Compare speeds with each other
-rather than with your run. A reward that needs weights or a service, or that must be given a parameter, was not
-measured here; `grpokit check NAME` grades it on your machine.
+rather than with your run. A reward without figures needs weights that this machine did not have, or a service, or a
+parameter; `grpokit check NAME` grades it on your machine.
 """
 
 
 def measured(spec: RewardSpec) -> dict[str, Any]:
     """Speed, grade and example scores of a reward, or nothing if it cannot run here without downloads."""
-    if _needed(spec) or not {"image", "text"} & set(spec.accepts):
+    if not {"image", "text"} & set(spec.accepts):
         return {}
     samples = (samples_for(spec.accepts, spec) * SAMPLES)[:SAMPLES]
     try:
         reward = create("reward", spec.name)
         reward(samples)  # the first call loads models
-    except GrpokitError as error:  # it must be given a parameter, or asks a service
+    except GrpokitError as error:  # it must be given a parameter, asks a service, or lacks its weights
         print(f"{spec.name}: {error}")
         return {}
     pairs = spec_examples(spec)
@@ -179,13 +181,15 @@ def page() -> str:
 
 def measure(names: list[str]) -> None:
     """Measure all rewards, or those with these names, and write the figures."""
-    old = json.loads(FIGURES.read_text(encoding="utf-8"))["rewards"] if FIGURES.is_file() else {}
+    rewards = json.loads(FIGURES.read_text(encoding="utf-8"))["rewards"] if FIGURES.is_file() else {}
     for _, spec in registry.installed("reward"):
-        if not names or spec.name in names:
-            old[spec.name] = measured(spec)
-            print(spec.name, old[spec.name].get("grade", "not measured"), flush=True)
+        if names and spec.name not in names:
+            continue
+        if figures := measured(spec):
+            rewards[spec.name] = figures
+        print(spec.name, figures.get("grade", "not measured"), flush=True)
     machine = f"a {platform.machine()} CPU"
-    known = {name: figures for name, figures in sorted(old.items()) if figures}
+    known = dict(sorted(rewards.items()))
     text = json.dumps({"machine": machine, "date": date.today().isoformat(), "rewards": known}, indent=2)
     FIGURES.write_text(text + "\n", encoding="utf-8")
 
@@ -193,6 +197,7 @@ def measure(names: list[str]) -> None:
 def main(arguments: list[str]) -> int:
     """Write the page, or with --check compare it; returns the exit code."""
     if arguments[:1] == ["--measure"]:
+        os.environ["HF_HUB_OFFLINE"] = "1"
         import torch
 
         torch.set_num_threads(1)
