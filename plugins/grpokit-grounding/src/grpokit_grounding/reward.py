@@ -102,11 +102,12 @@ def _target_box(prompt: Prompt, edges: Edges) -> Box:
             _check_place(box, prompt.image.size)
         return box
     except ValueError as error:
-        target = repr(prompt.target)
+        text = repr(prompt.target)
+        target = text if len(text) <= 80 else f"{text[:80]}..."
         less = "<" if edges == "exclusive" else "<="
         raise DataError(
             f"box-iou: expected a box [x1, y1, x2, y2] with x1 {less} x2 and y1 {less} y2 in pixels of the prompt's "
-            f"picture, as a list or its JSON text, as the target, got {target if len(target) <= 80 else target[:80] + '...'}: "
+            f"picture, as a list or its JSON text, as the target, got {target}: "
             f"{error}. Correct the target, or leave it out where there is no box."
         ) from error
 
