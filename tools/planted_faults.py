@@ -101,6 +101,12 @@ FIRST_DRAW = "tests/training/test_dynamic_sampling.py::test_the_first_draw_is_th
 FURTHER = "tests/training/test_dynamic_sampling.py::test_further_prompts_are_new_as_long_as_there_are_any"
 OVERLONG = "tests/rewards/test_scoring.py::test_soft_overlong_by_the_equation"
 REPETITION = "tests/rewards/test_scoring.py::test_repetition_penalty"
+JUDGE = "plugins/grpokit-judge/src/grpokit_judge/"
+JUDGE_TESTS = "plugins/grpokit-judge/tests/"
+UNANSWERED = f"{JUDGE_TESTS}test_checklist.py::test_what_cannot_be_scored"
+ASKED_AGAIN = f"{JUDGE_TESTS}test_reward.py::test_a_judge_that_draws_its_answers_is_asked_again"
+PAUSE = f"{JUDGE_TESTS}test_reward.py::test_a_pause_is_not_made_up_for"
+NOTATIONS = "tests/rewards/test_numerals.py::test_what_a_number_is"
 GROUNDING = "plugins/grpokit-grounding/src/grpokit_grounding/"
 CROPS = "plugins/grpokit-grounding/tests/test_crop_match.py::test_crops_by_hand"
 ZERO_STD = "tests/test_advantages.py::test_groups_that_teach_nothing_are_those_whose_weighted_sums_are_equal"
@@ -824,6 +830,34 @@ FAULTS = (
         "len(ngrams) - len(set(ngrams))",
         "len(ngrams)",
         (REPETITION,),
+    ),
+    Fault(
+        "Arabic decimal and thousands signs swapped",
+        "builtin/numerals.py",
+        '{0x66B: ".", 0x66C: ","}',
+        '{0x66B: ",", 0x66C: "."}',
+        (NOTATIONS,),
+    ),
+    Fault(
+        "a checklist that scores without one of its answers",
+        f"{JUDGE}checklist.py",
+        "if not known or len(known) < len(values):",
+        "if not known:",
+        (UNANSWERED,),
+    ),
+    Fault(
+        "a judge with a temperature in extra is not asked again",
+        f"{JUDGE}service.py",
+        'self.fields.get("temperature") == 0',
+        "self.temperature == 0",
+        (ASKED_AGAIN,),
+    ),
+    Fault(
+        "requests that make up for a pause",
+        f"{JUDGE}calls.py",
+        "place = max(self._next, time.monotonic())",
+        "place = max(self._next, 0.0)",
+        (PAUSE,),
     ),
     Fault("a crop without its last row", f"{GROUNDING}crop_match.py", "math.ceil(box.y2)", "int(box.y2)", (CROPS,)),
     # --- the token fast path

@@ -82,6 +82,9 @@ SAME = "the same"
         # other scripts, and what cannot be seen
         ("１８", 18, SAME),
         ("١٨", 18, SAME),
+        ("3٫5", "7/2", SAME),
+        ("٣٫٥", "7/2", SAME),
+        ("1٬234", 1234, SAME),
         ("\u200e-5\u200b", -5, SAME),
         ("\u3000 5 \u00a0", 5, SAME),
         # no numbers, or not one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email.utils
 import json
 import socket
 import threading
@@ -106,6 +107,27 @@ def test_the_words_of_a_refusal_are_fit_for_a_message(words: object, shown: str)
         assert shown in said
         assert "secret" not in f"{said} {caught.value.location} {caught.value.__cause__}"
         assert len(said) <= 303
+
+
+@pytest.mark.parametrize(
+    ("headers", "least", "most"),
+    [
+        (["Retry-After: 1.5"], 1.5, 1.5),
+        (["retry-after-ms: 250", "Retry-After: 1"], 0.25, 0.25),
+        ([f"Retry-After: {email.utils.formatdate(time.time() + 3600, usegmt=True)}"], 3000, 3600),
+        (["Retry-After: Wed, 21 Oct 2015 07:28:00 GMT"], 0, 0),
+        (["Retry-After: soon"], 0, 0),
+        (["Retry-After: -1"], 0, 0),
+        (["Retry-After: inf"], 0, 0),
+        ([], 0, 0),
+    ],
+)
+def test_how_long_a_server_asks_to_wait(headers: list[str], least: float, most: float) -> None:
+    refusal = {"error": {"code": "rate_limit", "message": "slow down"}}
+    with answering(lambda _: iter([whole(refusal, "429 Slow", *headers)])) as url, pytest.raises(AnswerError) as caught:
+        ask(url, timeout=20)
+    assert caught.value.code == "rate_limit"
+    assert least <= caught.value.wait <= most
 
 
 @pytest.mark.parametrize(

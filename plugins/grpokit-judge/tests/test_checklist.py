@@ -74,7 +74,7 @@ def test_a_server_without_probabilities_gives_right_or_wrong(judge, checklist):
     pairs = [["How many?", "two"], ["Is it red?", "Yes"], ["Is it big?", "No"]]
     answering(judge, {"How many?": "2", "Is it red?": "Yes.", "Is it big?": "Yes"})
     with pytest.raises(
-        RewardError, match=r"logprobs is set, and the server's answer has no log-probs .* at 0, or take"
+        RewardError, match=r"^vlm-checklist: logprobs is set, and the server's answer has no log-probs .* at 0, or take"
     ):
         checklist()([sample(pairs)])
     judge.script = [(200, {}, likely(Yes=1.0).replace(json.dumps([{"token": "Yes", "logprob": 0.0}]), "[]"))]
@@ -91,9 +91,9 @@ def test_a_server_without_probabilities_gives_right_or_wrong(judge, checklist):
 def test_what_cannot_be_scored(judge, checklist):
     answering(judge, {"Is it red?": "Yes", "Is it odd?": "", "Is it deep?": "<think>"})
     red, odd, deep = ["Is it red?", "Yes"], ["Is it odd?", "No"], ["Is it deep?", "Yes"]
-    rows = [sample([red]), sample([]), sample([odd]), sample([deep])]
+    rows = [sample([red]), sample([]), sample([red, odd]), sample([deep])]
     with pytest.warns(
-        UserWarning, match="2 of 3 answers had no answer, .* If the judge thinks first, raise max_tokens"
+        UserWarning, match="2 of 4 answers had no answer, .* If the judge thinks first, raise max_tokens"
     ):
         found = checklist(logprobs=0)([*rows, Sample(prompt=Prompt(text="x"), output=1, group=0)])
     assert [math.isnan(score) for score in found] == [False, True, True, True, True]

@@ -57,7 +57,15 @@ def test_a_judge_that_prefers_a_place_says_nothing(judge, rank):
     assert rank(both_orders=False)(samples(1, 2, 3)) == [1.0, 0.5, 0.0]
 
 
-@pytest.mark.parametrize("order", [(1, 2), (1, 2, 2), (0, 1, 2), (1.0, 2, 3), (True, 2, 3), "321"])
+@pytest.mark.parametrize(
+    "words", ['{"ranking": ["2", "3", "1"]}', '{"ranking": "2 > 3 > 1"}', '{"result": {"ranking": [2, 3, 1]}}']
+)
+def test_forms_of_a_ranking(judge, rank, words):
+    judge.script = [lambda request: words]
+    assert rank(both_orders=False)(samples(1, 2, 3)) == [0.0, 1.0, 0.5]
+
+
+@pytest.mark.parametrize("order", [(1, 2), (1, 2, 2), (0, 1, 2), (1.0, 2, 3), (True, 2, 3), "321", ("a", 1, 2)])
 def test_an_answer_that_does_not_rank_all_pictures(judge, rank, order):
     judge.script = [always(2, 1, 3), lambda request: json.dumps({"ranking": order})]
     with pytest.warns(UserWarning, match="vlm-ranking: 1 of 2 answers had no ranking of all pictures, such as"):

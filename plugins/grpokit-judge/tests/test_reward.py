@@ -7,11 +7,13 @@ import pickle
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
 from grpokit import Prompt, RewardError, Sample, UsageError, create
+from grpokit_judge import calls
 from grpokit_judge.reward import VLMJudge
 
 KEY = "sk-very-secret-0123456789"
@@ -101,7 +103,35 @@ def test_what_cannot_be_asked_is_nan_and_costs_no_request(judge):
         ("Score: −5", {"pattern": r"Score: (\S+)", "low": -10}, 0.25),
         ("Score: .5", {"pattern": r"Score: (\S+)", "high": 1}, 0.5),
         ("Score: 9 of 10. Score: -3.", {"pattern": r"Score: (-?\d+)"}, None),
+        ('{"why": "sharp\nbut dark", "rating": 8}', {}, 0.8),
+        ('{"rating": 8/10, "why": "ratio: 4/5, fine"}', {}, 0.8),
+        ('{"result": {"why": "fine", "rating": 8}}', {}, 0.8),
+        ('{"form": {"rating": 3}, "colour": {"rating": 8}}', {}, None),
+        ('{"rating": {"rating": 8}}', {}, None),
+        ('{"rating": "80%"}', {"high": 100}, 0.8),
         ('{"rating": "4/5"}', {}, None),
+        ('{"rating": 4/5}', {}, None),
+        ('{"rating": "4 of 5"}', {}, None),
+        ('{"rating": "8%"}', {}, None),
+        ('{"rating": "8°"}', {}, None),
+        ('{"rating": "$8"}', {}, None),
+        ('{"rating": "8 stars"}', {}, None),
+        ('{"rating": "7 1/2"}', {}, None),
+        (r'{"rating": "\\frac{4}{5}"}', {}, None),
+        ("Score: 8/10.", {"pattern": r"Score: (\d+)"}, 0.8),
+        ("Score: **8** out of 10", {"pattern": r"Score: \**(\d+)"}, 0.8),
+        ("Score: 8, for 3 of 5 things are there.", {"pattern": r"Score: (\d+)"}, 0.8),
+        ("Score: 8\n2. The colours - 3", {"pattern": r"Score: (\d+)"}, 0.8),
+        ("Score: 4.5", {"pattern": r"Score: (\d)"}, 0.45),  # the whole number
+        ("[[8]] 4/5", {"pattern": r"\[\[(\d+)\]\]"}, 0.8),
+        *(
+            (f"Score: {rating}", {"pattern": r"Score: \**(\d)"}, None)
+            for rating in ("4/5", "**4**/5", "4 out of 5", "4 of 5", "4%", "4 percent", "4 stars", "4°", "4px", "42")
+        ),
+        *(
+            (f"Score: {rating}", {"pattern": r"Score: (\d)"}, None)
+            for rating in ("4,5", "4-5", "4 – 6", "4 1/2", "4½", "4:5")
+        ),
         ('{"rating": "1_0"}', {}, None),
         ("I'd give it a 10 out of 10, not 3.", {}, None),
         ('{"rating": -1}', {}, None),
@@ -153,10 +183,13 @@ def test_no_rating_at_all_stops_the_run_and_quotes_an_answer(judge):
 
 
 def test_a_judge_that_draws_its_answers_is_asked_again(judge):
-    judge.script = [saying("hm")] * 2
-    eye = reward(judge, temperature=0.7)
-    assert eye([sample(255)]) == [1.0]
-    assert len(judge.requests) == eye.usage.answers == 3
+    """Also where `extra` says so."""
+    for params in ({"temperature": 0.7}, {"extra": {"temperature": 0.7}}):
+        judge.script = [saying("hm")] * 2
+        judge.requests.clear()
+        eye = reward(judge, **params)
+        assert eye([sample(255)]) == [1.0]
+        assert len(judge.requests) == eye.usage.answers == 3
 
 
 @pytest.mark.parametrize("state", [408, 429, 500, 503])
@@ -207,6 +240,51 @@ def test_waits_as_long_as_the_server_asks(judge):
     assert reward(judge)([sample(255)]) == [1.0]
     first, second, third = (request.time for request in judge.requests)
     assert second - first >= 0.4 > third - second
+
+
+def refusing(state, code, words="this request was filtered by our policy"):
+    return (state, {}, json.dumps({"error": {"code": code, "message": words}}))
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        refusing(400, "content_filter"),
+        refusing(422, "invalid_image"),
+        refusing(400, "moderation_blocked", "no"),
+        refusing(403, "", "Your input was flagged by moderation"),
+        refusing(400, "DataInspectionFailed", "Input data may contain inappropriate content"),
+        refusing(400, "content_policy_violation", "no"),
+        (200, {}, '{"error": {"code": 403, "message": "flagged"}}'),
+        (200, {}, '{"choices": [{"message": {"content": "Score: 1"}, "finish_reason": "content_filter"}]}'),
+    ],
+    ids=["filter", "image", "blocked", "flagged", "inspection", "violation", "error in an answer", "an answer"],
+)
+def test_a_picture_that_the_host_refuses_costs_its_row(judge, refusal):
+    """Its error has numbers in it, which are no rating."""
+    judge.script = [refusal, saying("Score: 8"), saying("Score: 4")]
+    eye = reward(judge, pattern="([0-9]+)", high=500, concurrency=1)
+    with pytest.warns(UserWarning, match="vlm-judge: 1 of 3 answers had no rating"):
+        scores = eye([sample()] * 3)
+    assert math.isnan(scores[0])
+    assert scores[1:] == [8 / 500, 4 / 500]
+    assert len(judge.requests) == 3
+    judge.script = [refusal] * 2
+    with pytest.raises(RewardError, match=r"2 of 2 answers had no rating .* (service refuses what|Ask for)"):
+        eye([sample()] * 2)
+
+
+def test_a_pause_is_not_made_up_for(monkeypatch):
+    """Five requests at 600 a minute take .4 s, also after ten seconds in which there were none."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    stop = SimpleNamespace(wait=lambda seconds: setattr(clock, "now", clock.now + seconds))
+    pace = calls.Pace(600)
+    pace.wait(stop)
+    clock.now = 10.0
+    for _ in range(5):
+        pace.wait(stop)
+    assert clock.now == pytest.approx(10.4)
 
 
 def test_when_all_tries_fail_the_run_stops_and_no_other_request_waits(judge):
@@ -337,7 +415,7 @@ def test_max_cost_needs_a_server_that_counts_tokens(judge):
 def test_max_cost_stops_before_more_is_spent(judge):
     eye = reward(judge, input_price=1e4, output_price=0.0, max_cost=2.0, concurrency=1)  # 1.0 each
     assert len(eye([sample()] * 2)) == 2
-    with pytest.raises(RewardError, match=r"^vlm-judge has spent 2\.0000 of max_cost = 2 \(2 answers, 200 tokens in"):
+    with pytest.raises(RewardError, match=r"^vlm-judge: 2\.0000 of max_cost = 2 is spent \(2 answers, 200 tokens in"):
         eye([sample()])
     assert len(judge.requests) == 2
 
@@ -371,7 +449,7 @@ def test_max_cost_stops_before_more_is_spent(judge):
         ({"low": 5, "high": 5}, r"expected low below high, got 5 and 5"),
         ({"pattern": "("}, r"the pattern '\(' is no regular expression"),
         ({"pattern": "[0-9]"}, r"expected a pattern with one group, the number, .* with 0\."),
-        ({"api_key_env": "NO_SUCH_KEY"}, r"the environment variable 'NO_SUCH_KEY' .* is not set\. Put the key there"),
+        ({"api_key_env": "NO_SUCH_KEY"}, r"the environment variable 'NO_SUCH_KEY' is not set\. Put the key there"),
         ({"max_cost": 1.0}, r"max_cost needs input_price and output_price"),
         ({"concurrency": 0}, r"concurrency must be at least 1, got 0"),
         ({"retries": -1}, r"retries must be at least 0, got -1"),
@@ -415,6 +493,10 @@ def test_a_judge_sees_the_sources_of_an_edit(judge):
     assert "Instruction: add snow\n" in edits.text
     assert [len(request.pictures) for request in (edits, texts)] == [2, 1]
     assert math.isnan(reward(judge, template="{source}")([plain])[0])
+    many = Sample(prompt=Prompt(text="add snow", images=[first] * 11), output=result, group=0)
+    reward(judge, template="{source}")([many])
+    assert judge.requests[-1].text.endswith("ninth, tenth, 11th and 12th pictures")
+    judge.requests.pop()
     assert len(judge.requests) == 3
 
 

@@ -5,8 +5,10 @@ The placement `http`, the reward `vlm-judge` and the engines of grpokit-lm ask w
 
 from __future__ import annotations
 
+import email.utils
 import functools
 import json
+import math
 import os
 import ssl
 import time
@@ -29,15 +31,18 @@ class AnswerError(OSError):
     Attributes:
         status: its number.
         location: where a redirect points to.
-        retry_after: the header of that name.
+        code: what the server calls the error, such as "content_filter"; may be empty.
+        wait: seconds that it asks to wait before a new try; 0 where it asks for nothing.
     """
 
-    def __init__(self, reply: httpx.Response, words: str, key: str) -> None:
-        start = f"HTTP {reply.status_code} {reply.reason_phrase}"
+    def __init__(self, reply: httpx.Response, answer: Any, key: str) -> None:
+        start, words = f"HTTP {reply.status_code} {reply.reason_phrase}", error_in(answer)
         super().__init__(public(f"{start}: {words}" if words else start, key).rstrip(". "))
         self.status = reply.status_code
         self.location = public(reply.headers.get("Location", "another address"), key)
-        self.retry_after = reply.headers.get("Retry-After")
+        error = answer.get("error") if isinstance(answer, dict) else None
+        self.code = str(error.get("code") or "") if isinstance(error, dict) else ""
+        self.wait = _seconds(reply.headers)
 
 
 def ask(url: str, body: bytes | None = None, *, key: str = "", timeout: float, most: int = MOST_ANSWER) -> Any:
@@ -79,7 +84,7 @@ def ask(url: str, body: bytes | None = None, *, key: str = "", timeout: float, m
     except httpx.TransportError as error:
         raise OSError(public(one_line(error), key)) from None
     if not good:
-        raise AnswerError(reply, error_in(_read(content[:_MOST_WORDS])), key)
+        raise AnswerError(reply, _read(content[:_MOST_WORDS]), key)
     if len(content) > most:
         raise OSError(f"an answer of more than {most / 2**20:g} MB")
     return _read(content)
@@ -96,6 +101,19 @@ def _read(content: bytearray) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
+
+
+def _seconds(headers: httpx.Headers) -> float:
+    """What the headers retry-after-ms and Retry-After ask for; the latter has seconds or a date."""
+    milliseconds, after = headers.get("retry-after-ms"), headers.get("Retry-After", "")
+    try:
+        seconds = float(milliseconds) / 1000 if milliseconds else float(after)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(after).timestamp() - time.time()
+        except ValueError:
+            return 0.0
+    return seconds if 0 <= seconds < math.inf else 0.0
 
 
 def public(text: Any, key: str = "", *, most: int = 300) -> str:

@@ -10,10 +10,18 @@ from fractions import Fraction
 from typing import Any
 
 from grpokit import RewardError, UsageError
-from grpokit.builtin.numerals import number
+from grpokit.builtin.numerals import number, plain
 
 _THINKS, _HAS_THOUGHT = (re.compile(rf"<{slash}think(?:ing)?>", re.IGNORECASE) for slash in ("", "/"))
-_OUT_OF = re.compile(r"/|out of", re.IGNORECASE)
+_SCALE = "(?:/|(?:out )?of) *([0-9.]+)"
+_RATING = re.compile(rf"([-+]?[0-9.,]+) *(?:{_SCALE}|(%))?", re.IGNORECASE)
+_FRACTION = re.compile(rf'(?<!\\)("\s*:\s*)([-+0-9.]+ *(?:{_SCALE}|%))(?=\s*[,}}])')
+_BEHIND = re.compile(
+    r"\w*(?:[.,:][0-9]\w*)*"  # the number goes on, or has a unit
+    r"(?: ?[-–] ?[0-9]\w*| [0-9]+/[0-9]+| ?[¼-¾])?"  # the end of a range, or a fraction
+    rf" *(?:{_SCALE}|[%°‰]|percent\b|stars?\b)?",
+    re.IGNORECASE,
+)
 
 
 def words(answer: Mapping[str, Any]) -> tuple[str, bool]:
@@ -25,7 +33,8 @@ def words(answer: Mapping[str, Any]) -> tuple[str, bool]:
         return "", False
     if isinstance(words, list):  # in parts
         words = "".join(str(part.get("text", "")) for part in words if isinstance(part, dict))
-    return words if isinstance(words, str) else "", choice.get("finish_reason") == "length"
+    cut = choice.get("finish_reason") in ("length", "content_filter")
+    return words if isinstance(words, str) else "", cut
 
 
 def after_thoughts(text: str) -> tuple[str, int]:
@@ -55,7 +64,7 @@ def likeliest(answer: Mapping[str, Any], place: int) -> dict[str, float]:
         pass
     if not found:
         raise RewardError(
-            "vlm-judge: logprobs is set, and the server's answer has no log-probs of its tokens "
+            "logprobs is set, and the server's answer has no log-probs of its tokens "
             "(choices[0].logprobs.content[].top_logprobs). Leave logprobs at 0, or take a server that gives them."
         )
     return found
@@ -85,9 +94,9 @@ class Ratings:
         """The rating in the words of an answer as it stands there; None if none in the range is there."""
         conclusion, _ = after_thoughts(text)
         if self.pattern is None:
-            named = [each[self.key] for each in objects(conclusion) if self.key in each]
+            named = values(conclusion, self.key)
         else:
-            named = [match[1] for match in self.pattern.finditer(conclusion)]
+            named = [_with_scale(match) for match in self.pattern.finditer(conclusion)]
         rating = _number(named[-1], self.high) if named else None
         return rating if rating is not None and self.low <= rating <= self.high else None
 
@@ -124,10 +133,15 @@ def ranking(text: str, count: int) -> list[int] | None:
     >>> ranking('The second is sharper. {"ranking": [2, 1]}', 2), ranking('{"ranking": [2, 2]}', 2)
     ([2, 1], None)
     """
-    orders = [each["ranking"] for each in objects(after_thoughts(text)[0]) if "ranking" in each]
+    orders = values(after_thoughts(text)[0], "ranking")
     order = orders[-1] if orders else None
-    whole = isinstance(order, list) and all(type(each) is int for each in order)
-    return order if whole and sorted(order) == list(range(1, count + 1)) else None
+    if isinstance(order, str):
+        order = re.findall("[0-9]+", order)
+    if not isinstance(order, list):
+        return None
+    numbers = [int(each) if isinstance(each, str) and each.isdecimal() else each for each in order]
+    whole = all(type(each) is int for each in numbers)  # 1.0 and true are none
+    return numbers if whole and sorted(numbers) == list(range(1, count + 1)) else None
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
@@ -143,18 +157,42 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return compiled
 
 
+def _with_scale(match: re.Match[str]) -> str | None:
+    """The group of a pattern, and what belongs to its number in the text behind it."""
+    if match[1] is None:
+        return None
+    behind = match.string[match.end(1) :][:40].replace("*", "")
+    return match[1] + _BEHIND.match(behind)[0]  # type: ignore[index]  # which an empty text matches, too
+
+
 def _number(value: Any, high: float) -> Fraction | None:
     """A number, also as text or with the highest rating, such as "7/10"; None for anything else, such as true."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    if isinstance(value, (int, float)):
+        return None if isinstance(value, bool) else number(str(value))
+    match = _RATING.fullmatch(plain(str(value)).strip(" *_`").rstrip(" *_`."))
+    if match is None:
         return None
-    rating, *highest = map(number, _OUT_OF.split(str(value)))
-    return rating if highest in ([], [high]) else None
+    scale = match[2] or (match[3] and "100")
+    return number(match[1]) if scale is None or number(scale) == high else None
+
+
+def values(answer: str, key: str) -> list[Any]:
+    """What the JSON objects in a text have under a key, in their order; also one level deeper, where one part has it.
+
+    >>> values('{"score": {"rating": 8/10}} {"a": {"rating": 2}, "b": {"rating": 3}}', "rating")
+    ['8/10', None]
+    """
+    named = []
+    for each in objects(_FRACTION.sub(r'\1"\2"', answer[-100_000:])):  # the rating is at the end
+        parts = [each] if key in each else [part for part in each.values() if isinstance(part, dict) and key in part]
+        if parts:
+            named.append(parts[0][key] if len(parts) == 1 else None)
+    return named
 
 
 def objects(answer: str) -> Iterator[dict[str, Any]]:
     """The JSON objects in a text, in their order; those inside another count as part of it."""
-    answer = answer[-100_000:]  # each bracket may cost a try, and the rating is at the end
-    decoder, start = json.JSONDecoder(), answer.find("{")
+    decoder, start = json.JSONDecoder(strict=False), answer.find("{")  # texts may have line breaks
     while start >= 0:
         try:
             found, end = decoder.raw_decode(answer, start)

@@ -26,11 +26,18 @@ _MOST_ANSWER = 4 * 2**20  # bytes
 _AGAIN = (408, 409, 429)
 """HTTP states after which a new try may help, besides those from 500 on."""
 
+_FILTERED = re.compile(r"content.?(filter|policy)|moderation|filtered|flagged|inspection|safety", re.IGNORECASE)
+"""What a refusal says where the host does not want to see this picture."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class StoppedError(Exception):
     """Another request of the same call has failed for good."""
+
+
+class FilteredError(Exception):
+    """The host refuses this picture or its prompt, and would answer about others."""
 
 
 class Pace:
@@ -74,6 +81,7 @@ class Caller:
 
         Raises:
             RewardError: the server refuses the request, or does not answer it after all tries.
+            FilteredError: it refuses what the request shows.
             StoppedError: `stop` was set meanwhile.
         """
         for tries in range(self.retries + 1):
@@ -83,15 +91,17 @@ class Caller:
             try:
                 return self._answer(body), tries
             except AnswerError as error:
+                if error.status in (400, 403, 422) and _FILTERED.search(f"{error.code} {error}"):
+                    raise FilteredError(str(error)) from None
                 if error.status not in _AGAIN and error.status < 500:
-                    raise RewardError(f"vlm-judge: {self._refusal(error)}") from None
-                reason, wait = str(error), _asked(error.retry_after)
+                    raise RewardError(self._refusal(error)) from None
+                reason, wait = str(error), error.wait
             except (OSError, ValueError) as error:  # the second: not an answer
                 reason, wait = one_line(error), 0.0
             if tries < self.retries:
                 stop.wait(min(LONGEST_WAIT, max(wait, self.backoff * 2**tries)))
         raise RewardError(
-            f"vlm-judge: {self.url} gave no answer in {self.retries + 1} tries; the last time: {reason}. Check that "
+            f"{self.url} gave no answer in {self.retries + 1} tries; the last time: {reason}. Check that "
             "the server runs and is not overloaded. Lower concurrency or requests_per_minute, or raise retries or "
             "timeout. on_error: skip leaves such groups out."
         )
@@ -102,8 +112,9 @@ class Caller:
         )
         if not isinstance(answer, dict):
             raise ValueError(f"expected a JSON object, got {self.public(answer)}")
-        if answer.get("error"):  # some services report an overload of those behind them in this way
-            raise ValueError(f"an answer with an error: {self.public(error_in(answer))}")
+        if answer.get("error"):  # some services report those behind them in this way
+            words = f"an answer with an error: {self.public(error_in(answer))}"
+            raise FilteredError(words) if _FILTERED.search(str(answer["error"])) else ValueError(words)
         return answer
 
     def public(self, text: str) -> str:
@@ -133,21 +144,12 @@ def key_in(variable: str | None) -> str:
         return ""
     if not _NAME.fullmatch(variable):  # it may be the key, and the message would be logged
         raise UsageError(
-            "vlm-judge: api_key_env is not the name of an environment variable: letters, digits and _. It is stored "
+            "api_key_env is not the name of an environment variable: letters, digits and _. It is stored "
             "with the run, so if it is the key, put that into a variable and give its name."
         )
     if not (key := secret(variable)):
         raise UsageError(
-            f"vlm-judge: the environment variable {shown(variable)} (the parameter api_key_env) is not set. Put the "
+            f"api_key_env: the environment variable {shown(variable)} is not set. Put the "
             "key there, and its name here; a server without keys needs neither."
         )
     return key
-
-
-def _asked(value: str | None) -> float:
-    """The seconds of a header Retry-After; 0 where it has a date or nothing."""
-    try:
-        seconds = float(value or 0)
-    except ValueError:
-        return 0.0
-    return seconds if 0 <= seconds < math.inf else 0.0

@@ -143,7 +143,11 @@ def picture_part(picture: Image.Image, max_side: int) -> dict[str, Any]:
 
 def _named(pictures: Sequence[Image.Image], before: list[Image.Image]) -> str:
     """What a text calls pictures, such as "the second and third pictures"; they are added to those `before` them."""
-    places = _ORDINALS[len(before) : len(before) + len(pictures)]
-    before += [to_rgb(picture, what="a picture of a prompt of 'vlm-judge'") for picture in pictures]
+    places = [_ordinal(place) for place in range(len(before), len(before) + len(pictures))]
+    before += [to_rgb(picture, what="a picture of a judge's prompt") for picture in pictures]
     *others, last = places or ("",)
     return f"the {', '.join(others)} and {last} pictures" if others else f"the {last} picture" if last else ""
+
+
+def _ordinal(place: int) -> str:
+    return _ORDINALS[place] if place < len(_ORDINALS) else f"{place + 1}th"

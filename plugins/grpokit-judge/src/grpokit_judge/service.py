@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from grpokit import RewardError, UsageError
-from grpokit.errors import counted, shown
+from grpokit import GrpokitError, RewardError, UsageError
+from grpokit.errors import counted, reworded, shown
 from grpokit_http.client import checked_address
 from grpokit_judge.answers import words
-from grpokit_judge.calls import Caller, Pace, StoppedError, key_in
+from grpokit_judge.calls import Caller, FilteredError, Pace, StoppedError, key_in
 from grpokit_judge.questions import Content
 from grpokit_judge.threads import in_threads
 from grpokit_judge.usage import Usage
@@ -92,7 +92,7 @@ class Service:
         self.fields = {name: value for name, value in {**fields, **(self.extra or {})}.items() if value is not None}
         self.usage = Usage(input_price=self.input_price, output_price=self.output_price, max_cost=self.max_cost)
         self.caller = Caller(
-            url=_address(self.url),
+            url=_address(self.url, self.name),
             api_key_env=self.api_key_env,
             timeout=self.timeout,
             retries=self.retries,
@@ -123,6 +123,9 @@ class Service:
         def answered(i: int) -> tuple[T | None, str]:
             try:
                 return self._answered(questions[i], i, read, stop)
+            except FilteredError:  # which says nothing of the others
+                self.usage.note(unread=1)
+                raise
             except BaseException:
                 stop.set()  # the others need not wait for their new tries
                 raise
@@ -135,15 +138,20 @@ class Service:
             raise
         self.usage.show()
         for error in errors:
-            if not isinstance(error, StoppedError):
+            if isinstance(error, GrpokitError):
+                raise reworded(error, f"{self.name}: {error}") from error
+            if not isinstance(error, (StoppedError, FilteredError)):
                 raise error
         results: list[T | None] = [None] * len(questions)
         unread = []
         for i, future in zip(asked, futures, strict=True):
-            results[i], text = future.result()
-            if results[i] is None:
-                unread.append(text)
-        self._report(unread, len(asked), wanted=wanted, remedy=remedy)
+            if future.exception() is None:
+                results[i], text = future.result()
+                if results[i] is None:
+                    unread.append(text)
+        if errors and not unread:
+            remedy = "The service refuses what they show. Change the prompts, or take another judge."
+        self._report(unread + list(map(str, errors)), len(asked), wanted=wanted, remedy=remedy)
         return results
 
     def _answered(
@@ -194,7 +202,7 @@ class Service:
         raise UsageError(f"{self.name}: {name} must be {bound}, got {value}.")
 
 
-def _address(url: str) -> str:
+def _address(url: str, name: str) -> str:
     instead = "Put it into an environment variable and give its name as api_key_env."
-    address = checked_address(url, key="vlm-judge: the url", example="http://localhost:8000/v1", instead=instead)
+    address = checked_address(url, key=f"{name}: the url", example="http://localhost:8000/v1", instead=instead)
     return f"{address.removesuffix('/chat/completions')}/chat/completions"

@@ -64,7 +64,7 @@ class Usage:
             self.output_tokens += _count(tokens.get("completion_tokens"))
         if self.max_cost is not None and self.uncounted:
             raise RewardError(
-                "vlm-judge: max_cost cannot be kept, since the server's answers do not say how many tokens they took "
+                "max_cost cannot be kept, since the server's answers do not say how many tokens they took "
                 "(usage.prompt_tokens). Remove max_cost, and look at the cost where the service shows it."
             )
 
@@ -81,9 +81,7 @@ class Usage:
             RewardError: `max_cost` is reached.
         """
         if self.max_cost is not None and self.cost is not None and self.cost >= self.max_cost:
-            raise RewardError(
-                f"vlm-judge has spent {self.cost:.4f} of max_cost = {self.max_cost:g} ({self}). Raise it to go on."
-            )
+            raise RewardError(f"{self.cost:.4f} of max_cost = {self.max_cost:g} is spent ({self}). Raise it to go on.")
 
     def show(self, *, now: bool = False) -> None:
         """Write the line, if `every` seconds have passed since the last one."""
