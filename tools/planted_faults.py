@@ -139,6 +139,16 @@ KONTEXT = (
     "plugins/grpokit-diffusers/tests/test_families.py::test_a_source_is_looked_at_for_each_size[tiny-flux-kontext]"
 )
 
+GYM = "plugins/grpokit-gym/src/grpokit_gym/"
+GYM_TESTS = "plugins/grpokit-gym/tests/"
+BRANCHES = f"{GYM_TESTS}test_policy.py::test_branches_part_from_a_copied_state"
+BUILT_WITH = f"{GYM_TESTS}test_policy.py::test_the_reference_is_what_the_policy_was_built_with"
+GREEDY = f"{GYM_TESTS}test_policy.py::test_evaluations_take_the_most_likely_action"
+PLAYED = f"{GYM_TESTS}test_policy.py::test_stored_actions_play_the_same_episodes_in_gymnasium[CartPole-v1]"
+AT_THE_LIMIT = f"{GYM_TESTS}test_policy.py::test_an_end_at_the_limit_is_no_cut"
+GAUSSIAN_ENTROPY = f"{GYM_TESTS}test_actor.py::test_the_entropy_of_gaussian_actions_is_per_dimension"
+CUT_AT_TEN = f"{GYM_TESTS}test_actor.py::test_observations_are_normalised_and_cut_at_ten_deviations"
+
 GLM = "plugins/grpokit-glm-image/src/grpokit_glm_image/"
 GLM_TESTS = "plugins/grpokit-glm-image/tests/"
 REMEMBERED = f"{GLM_TESTS}test_edits.py::test_gradients_flow_through_what_is_remembered_of_sources"
@@ -1408,6 +1418,56 @@ FAULTS = (
         "rest = text[last.end() :]",
         "rest = text[last.end() :].lstrip()",
         (MARKED,),
+    ),
+    # --- environments
+    Fault(
+        "gym's reference is the network that a resume loads",
+        f"{GYM}policy.py",
+        "        self._reference()\n        self.actor.load",
+        "        self.actor.load",
+        (BUILT_WITH,),
+    ),
+    Fault(
+        "gym's longest episode is that of the batch",
+        f"{GYM}policy.py",
+        "max_decisions=envs.limit",
+        "max_decisions=len(actions)",
+        (PLAYED,),
+    ),
+    Fault(
+        "gym's evaluations branch",
+        f"{GYM}policy.py",
+        "if self._branch and not evaluate:",
+        "if self._branch:",
+        (BRANCHES,),
+    ),
+    Fault(
+        "gym's evaluations are always greedy",
+        f"{GYM}policy.py",
+        "greedy=evaluate and self._greedy",
+        "greedy=evaluate",
+        (GREEDY,),
+    ),
+    Fault(
+        "gym: an end at the limit of steps is a cut",
+        f"{GYM}environments.py",
+        "bool(cut and not ended)",
+        "bool(cut)",
+        (AT_THE_LIMIT,),
+    ),
+    Fault(
+        "gym: entropies of actions are summed over dimensions",
+        f"{GYM}actor.py",
+        "0.5 * math.log(2 * math.pi * math.e)).mean()",
+        "0.5 * math.log(2 * math.pi * math.e)).sum()",
+        (GAUSSIAN_ENTROPY,),
+    ),
+    Fault(
+        "gym: far observations are not cut",
+        f"{GYM}actor.py",
+        ".clamp(-_FAR, _FAR)",
+        "",
+        (CUT_AT_TEN,),
     ),
     # --- pictures
     Fault(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from itertools import count
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 
 class Corridor(gym.Env[Any, Any]):
@@ -29,18 +32,46 @@ class Corridor(gym.Env[Any, Any]):
         return {"place": self.place, "wind": self.np_random.uniform(-1, 1, 2).astype(np.float32)}
 
 
-class Broken(Corridor):
-    """Fails in its third step."""
+class Faulty(gym.Env[Any, Any]):
+    """Does in its third step what `fault` says, or resets and draws as it says."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 1}
+    observation_space = gym.spaces.Box(-9, 9, (3,))
+    action_space = gym.spaces.Discrete(2)
+    generator, counter = np.random.default_rng(7), count()
+
+    def __init__(self, fault: str = "", render_mode: str | None = None) -> None:
+        self.fault, self.render_mode, self.resets = fault, render_mode, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.steps = 0
-        return super().reset(seed=seed)
+        super().reset(seed=seed)
+        self.steps, self.resets = 0, self.resets + 1
+        if self.fault == "second reset" and self.resets == 2:
+            raise RuntimeError("the door is shut")
+        starts = {"global start": np.random.uniform, "own start": self.generator.uniform, "count": self.later}
+        return np.full(3, starts.get(self.fault, self.np_random.uniform)(), np.float32), {}
+
+    def later(self) -> float:
+        return next(self.counter) / 100
 
     def step(self, action: int) -> Any:
         self.steps += 1
-        if self.steps == 3:
-            raise RuntimeError("the motor is on fire")
-        return self._seen(), 0.0, False, False, {}
+        seen, reward, fault = np.array([action, self.steps, 0.5], np.float32), 1.0, self.fault
+        if self.steps == 3 and fault == "cancelled":
+            raise asyncio.CancelledError
+        if self.steps == 3 and fault in ("nan", "inf"):
+            seen[1] = float(fault)
+        if self.steps == 3 and fault == "one of three":
+            seen = seen[:1]
+        if self.steps == 3 and fault in ("None", "nan reward"):
+            reward = None if fault == "None" else np.nan
+        if fault == "torch":
+            torch.set_default_dtype(torch.float64)
+            torch.set_grad_enabled(True)
+        return seen, reward, self.steps == 6 and fault == "end at the limit", False, {}
+
+    def render(self) -> Any:
+        return [np.zeros((4, 4, 3), np.uint8)] if self.fault == "frames" else None
 
 
 class Single(Corridor):
@@ -62,6 +93,6 @@ class Growing(Corridor):
     observation_space = gym.spaces.Sequence(gym.spaces.Discrete(2))  # type: ignore[assignment]
 
 
-for world in (Corridor, Broken, Single, Unbounded, Several, Growing):
+for world in (Corridor, Faulty, Single, Unbounded, Several, Growing):
     gym.register(f"{world.__name__}-v0", world, max_episode_steps=6)
 gym.register("Endless-v0", Corridor)

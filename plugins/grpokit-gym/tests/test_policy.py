@@ -39,6 +39,7 @@ def trainer(policy: GymPolicy, **options: Any) -> Trainer:
 def test_stored_actions_play_the_same_episodes_in_gymnasium(name: str) -> None:
     rollout, begun = play(GymPolicy(name, **SHORT)), seeds().group.tolist()
     env = gym.make(name, max_episode_steps=40)
+    assert rollout.max_decisions == 40
     for row, sample in enumerate(rollout.samples):
         seen, _ = env.reset(seed=begun[row // 4] % 2**31)
         for t in range(int(rollout.lengths[row])):
@@ -108,6 +109,16 @@ def test_the_normalisation_is_saved_with_the_policy() -> None:
     assert 0.2 < float(standard[:, :10].std()) < 5
 
 
+def test_the_reference_is_what_the_policy_was_built_with() -> None:
+    policy, other = (GymPolicy("CartPole-v1", **SHORT, seed=seed) for seed in (1, 2))
+    rollout = play(policy)
+    built = policy.logprobs(rollout, slice(None)).logprobs
+    policy.load_state_dict(other.state_dict())
+    assert not torch.allclose(policy.logprobs(rollout, slice(None)).logprobs, built, atol=1e-4)
+    with policy.reference():
+        assert torch.equal(policy.logprobs(rollout, slice(None)).logprobs, built)
+
+
 def test_evaluations_take_the_most_likely_action() -> None:
     for name in ("CartPole-v1", "Pendulum-v1"):
         policy = GymPolicy(name, **SHORT)
@@ -115,6 +126,8 @@ def test_evaluations_take_the_most_likely_action() -> None:
         best = policy.actor(rollout.trace.per_row["observations"])
         expected = best.logits.argmax(-1, keepdim=True) if name == "CartPole-v1" else best.mean
         assert torch.allclose(rollout.trace.per_row["actions"].double(), expected.double(), atol=1e-6)
+        drawn = play(GymPolicy(name, **SHORT, greedy=False), evaluate=True)
+        assert torch.equal(drawn.trace.per_row["actions"], play(policy).trace.per_row["actions"])
 
 
 def test_gaussian_log_probs_are_those_of_torch_per_dimension() -> None:
@@ -136,6 +149,8 @@ def test_branches_part_from_a_copied_state() -> None:
     assert torch.equal(begin, begin[:, :1].expand_as(begin))
     whole = play(GymPolicy("CartPole-v1", **SHORT)).trace.per_row["observations"][:, 0].view(3, 4, -1)
     assert not torch.equal(begin, whole)
+    evaluated = play(policy, evaluate=True).trace.per_row["observations"][:, 0].view(3, 4, -1)
+    assert torch.equal(evaluated, whole)
     assert torch.equal(play(policy).old.logprobs, rollout.old.logprobs)
     assert len({s.info["return"] for s in rollout.samples}) > 1
     with pytest.raises(UsageError, match=r"Single-v0' cannot be copied: .*only one robot"):
@@ -212,9 +227,57 @@ def test_what_cannot_be_played(options: dict[str, Any], words: str) -> None:
         GymPolicy(**options)
 
 
-def test_an_environment_that_fails_is_named() -> None:
-    with pytest.raises(UsageError, match=r"Broken-v0' raised in step 3: .*motor is on fire"):
-        play(GymPolicy("small_worlds:Broken-v0", normalise=0))
+def faulty(fault: str, **options: Any) -> GymPolicy:
+    return GymPolicy("small_worlds:Faulty-v0", options={"fault": fault}, **{"normalise": 0, "hidden": [8], **options})
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("second reset", "raised in reset: RuntimeError: the door is shut"),
+        ("cancelled", "raised in step 3: CancelledError"),
+        ("nan", "observation in step 3 whose number 1 is nan"),
+        ("inf", "observation in step 3 whose number 1 is inf"),
+        ("one of three", "observation of 1 number in step 3"),
+        ("None", r"reward nothing \(null\) in step 3"),
+        ("nan reward", "reward nan in step 3"),
+    ],
+)
+def test_an_environment_that_fails_is_named(fault: str, words: str) -> None:
+    with pytest.raises(UsageError, match=f"Faulty-v0' .*{words}"):
+        faulty(fault, normalise=2)
+
+
+@pytest.mark.parametrize("start", ["global start", "own start", "count"])
+def test_an_environment_that_ignores_its_seed_is_refused(start: str) -> None:
+    policy = faulty(start)
+    with pytest.raises(
+        UsageError, match=r"starts the episodes of a group at different .* super\(\).reset\(seed=seed\)"
+    ):
+        play(policy)
+    alone = derive_seeds(1, stream="train", step=0, prompts=3, group_size=1)
+    assert policy.rollout(starts(limit=3), 1, seeds=alone).rows == 3  # there is nothing to compare
+
+
+@pytest.mark.parametrize(
+    "options", [{"env": "small_worlds:Corridor-v0"}, {"env": "small_worlds:Faulty-v0", "options": {"fault": "frames"}}]
+)
+def test_an_environment_without_pictures_names_the_setting(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"set policy.pictures: 0"):
+        play(GymPolicy(**options, normalise=0, pictures=2), evaluate=True)
+
+
+def test_what_an_environment_changes_of_torch_is_restored() -> None:
+    rollout = play(faulty("torch"))
+    assert torch.get_default_dtype() == torch.float32
+    assert not rollout.old.logprobs.requires_grad
+    assert torch.is_grad_enabled()
+
+
+def test_an_end_at_the_limit_is_no_cut() -> None:
+    cut, ended = ([s.info["truncated"] for s in play(faulty(fault)).samples] for fault in ("", "end at the limit"))
+    assert cut == [True] * 12
+    assert ended == [False] * 12
 
 
 def test_actions_out_of_bounds_are_brought_within_them() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -12,13 +15,20 @@ import numpy as np
 from gymnasium.spaces.utils import flatdim, flatten
 from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.utils import iterate
+from PIL import Image
 
-from grpokit import UsageError
-from grpokit.errors import one_line, typed_line
+from grpokit import GrpokitError, UsageError
+from grpokit.errors import counted, one_line, raised_at, shown, typed_line
+from grpokit.rewards.isolation import torch_state_kept
 from grpokit_gym.pictures import Film
 
 Array = np.ndarray[Any, Any]
 Vectorization = Literal["sync", "async"]
+
+_PICTURES = (
+    "For pictures it must take render_mode='rgb_array', and its render return an array [H, W, 3] of uint8. To do "
+    "without, set policy.pictures: 0."
+)
 
 
 class Environments:
@@ -87,9 +97,69 @@ class Environments:
             return generator.integers(self.actions, size=1)
         return generator.uniform(-1, 1, self.actions).astype(np.float32)
 
-    def flat(self, observation: Any) -> Array:
-        """An observation as numbers [O]."""
-        return np.asarray(flatten(self._space, observation), dtype=np.float32)
+    @contextmanager
+    def at_work(self, act: str, *, remedy: str = "") -> Iterator[None]:
+        """Inside runs the environment's own code; torch's global state stays as it was.
+
+        Args:
+            act: what it does, for the message.
+            remedy: the end of the message.
+
+        Raises:
+            UsageError: it raised anything but Ctrl-C or exit.
+        """
+        try:
+            with torch_state_kept():
+                yield
+        except (GrpokitError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # such as a cancelled task
+            words = f"env: '{self.name}' raised in {act}: {typed_line(error)} {raised_at(error)}. {remedy}"
+            raise UsageError(words.rstrip()) from error
+
+    def flat(self, observation: Any, act: str) -> Array:
+        """An observation as numbers [O].
+
+        Raises:
+            UsageError: it does not have the size of its space, or one of its numbers is not finite.
+        """
+        with self.at_work(act):
+            numbers = np.asarray(flatten(self._space, observation), dtype=np.float32)
+        if numbers.shape != (self.observation,):
+            raise UsageError(
+                f"env: '{self.name}' gave an observation of {counted(numbers.size, 'number')} in {act}; its "
+                f"observation_space {self._space} has {self.observation}."
+            )
+        wrong = np.flatnonzero(~np.isfinite(numbers))
+        if wrong.size:
+            raise UsageError(
+                f"env: '{self.name}' gave an observation in {act} whose number {wrong[0]} is {numbers[wrong[0]]}; "
+                "expected finite ones."
+            )
+        return numbers
+
+    def frame(self, env: Any) -> Image.Image:
+        """A picture of a state.
+
+        Raises:
+            UsageError: there is none.
+        """
+        with self.at_work("render", remedy=_PICTURES):
+            return Image.fromarray(env.render())
+
+    def number(self, reward: Any, act: str) -> float:
+        """A reward as a number.
+
+        Raises:
+            UsageError: it is none, or not finite.
+        """
+        try:
+            number = float(reward)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise UsageError(f"env: '{self.name}' gave the reward {shown(reward)} in {act}, expected a finite number.")
+        return number
 
     def begin(self, seeds: Sequence[int], *, pictures: int = 0) -> Playing:
         """An episode for each seed; equal seeds start alike and meet the same chance.
@@ -97,13 +167,33 @@ class Environments:
         Args:
             seeds: in [0, 2**31).
             pictures: of an episode, evenly spread.
+
+        Raises:
+            UsageError: the environment fails, or equal seeds start apart.
         """
         if self._async and not pictures:
-            vector = self._vector(len(seeds))
-            seen, _ = vector.reset(seed=list(seeds))
-            return Playing(self, vector, list(iterate(vector.observation_space, seen)))
-        envs = [self._single(i) for i in range(len(seeds))]
-        return Playing(self, envs, [env.reset(seed=seed)[0] for env, seed in zip(envs, seeds, strict=True)], pictures)
+            envs = self._vector(len(seeds))
+            with self.at_work("reset"):
+                seen, _ = envs.reset(seed=list(seeds))
+            first = list(iterate(envs.observation_space, seen))
+        else:
+            envs = [self._single(i) for i in range(len(seeds))]
+            first = [self._reset(env, seed) for env, seed in zip(envs, seeds, strict=True)]
+        playing = Playing(self, envs, first, pictures)
+        begun: dict[int, Array] = {}
+        for seed, seen in zip(seeds, playing.observations, strict=True):
+            if not np.array_equal(begun.setdefault(seed, seen), seen):
+                raise UsageError(
+                    f"env: '{self.name}' starts the episodes of a group at different observations, though reset got "
+                    "one seed for all of them. Its reset must call super().reset(seed=seed) and draw from "
+                    "self.np_random alone."
+                )
+        return playing
+
+    def _reset(self, env: Any, seed: int | None = None) -> Any:
+        """The first observation."""
+        with self.at_work("reset"):
+            return env.reset(seed=seed)[0]
 
     def branched(self, seeds: Sequence[int], copies: int, most: int) -> Playing:
         """For each seed, episodes that part from copies of one environment after up to `most` random actions.
@@ -113,11 +203,12 @@ class Environments:
         """
         envs, observations, env = [], [], self._single(0)
         for seed in seeds:
-            generator, (seen, _) = np.random.default_rng(seed), env.reset(seed=seed)
-            for _ in range(int(generator.integers(most + 1))):
-                seen, _, ended, cut, _ = env.step(self.action(self.random(generator))[0])
+            generator, seen = np.random.default_rng(seed), self._reset(env, seed)
+            for step in range(1, int(generator.integers(most + 1)) + 1):
+                with self.at_work(f"step {step} before a branch"):
+                    seen, _, ended, cut, _ = env.step(self.action(self.random(generator))[0])
                 if ended or cut:
-                    seen, _ = env.reset()
+                    seen = self._reset(env)
             try:
                 envs += [copy.deepcopy(env) for _ in range(copies)]
             except Exception as error:  # whatever its parts raise
@@ -146,10 +237,12 @@ class Environments:
         return self._apart[count]
 
     def _made(self) -> Any:
+        remedy = f" {_PICTURES}" if "render_mode" in self._options else ""
         try:
-            return gym.make(self.name, **self._options)
+            with torch_state_kept():
+                return gym.make(self.name, **self._options)
         except Exception as error:  # whatever an environment's own code raises
-            raise UsageError(f"env: gymnasium cannot make '{self.name}': {one_line(error)}.") from error
+            raise UsageError(f"env: gymnasium cannot make '{self.name}': {one_line(error)}.{remedy}") from error
 
 
 class Playing:
@@ -169,7 +262,7 @@ class Playing:
         self, environments: Environments, envs: Sequence[Any] | AsyncVectorEnv, first: Sequence[Any], pictures: int = 0
     ) -> None:
         self._environments, self._envs = environments, envs
-        self.observations = np.stack([environments.flat(seen) for seen in first])
+        self.observations = np.stack([environments.flat(seen, "reset") for seen in first])
         count = len(first)
         self.open = np.ones(count, dtype=bool)
         self.rewards: list[list[float]] = [[] for _ in range(count)]
@@ -180,22 +273,18 @@ class Playing:
 
     def step(self, decisions: Array) -> None:
         """Act in all that are open: decisions [B, A]."""
-        rows = np.flatnonzero(self.open).tolist()
+        world, rows = self._environments, np.flatnonzero(self.open).tolist()
+        act = f"step {len(self.rewards[rows[0]]) + 1}"
         for row in rows:
-            self._actions[row], clipped = self._environments.action(decisions[row])
+            self._actions[row], clipped = world.action(decisions[row])
             self.clipped += clipped
             if self.films:
-                self.films[row].add(self._envs[row].render)  # type: ignore[index]
-        try:
+                self.films[row].add(partial(world.frame, self._envs[row]))  # type: ignore[index]
+        with world.at_work(act):
             answers = self._answers(rows)
-        except Exception as error:  # whatever an environment's own code raises
-            count = len(self.rewards[rows[0]]) + 1
-            raise UsageError(
-                f"env: '{self._environments.name}' raised in step {count}: {typed_line(error)}."
-            ) from error
         for row, (seen, reward, ended, cut, success) in zip(rows, answers, strict=True):
-            self.observations[row] = self._environments.flat(seen)
-            self.rewards[row].append(float(reward))
+            self.observations[row] = world.flat(seen, act)
+            self.rewards[row].append(world.number(reward, act))
             self.open[row] = not (ended or cut)
             self.truncated[row] = bool(cut and not ended)
             if success is not None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 from PIL import Image
 
 _HEIGHT, _COLUMNS = 120, 3
@@ -22,13 +20,13 @@ class Film:
         self._count, self._every, self._seen = count, 1, 0
         self._frames: list[Image.Image] = []
 
-    def add(self, render: Callable[[], np.ndarray[Any, Any]]) -> None:
-        """Count a step, and keep its frame if it is one in so many; `render` gives [H, W, 3] uint8."""
+    def add(self, draw: Callable[[], Image.Image]) -> None:
+        """Count a step, and draw its frame if it is one in so many."""
         if self._seen % self._every == 0:
             if len(self._frames) == self._count:  # twice as far apart from here on
                 self._frames, self._every = self._frames[::2], self._every * 2
             if self._seen % self._every == 0:
-                frame = Image.fromarray(render())
+                frame = draw()
                 self._frames.append(frame.resize((max(1, frame.width * _HEIGHT // frame.height), _HEIGHT)))
         self._seen += 1
 
