@@ -142,12 +142,30 @@ def read_json(path: Path) -> Any:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is not JSON.
+        ValueError: as `parse_json`.
+    """
+    return parse_json(read_bytes(path, follow=False))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text holds.
+
+    Raises:
+        ValueError: it is not JSON, is nested too deeply, or has an object in which a key appears twice.
     """
     try:
-        return json.loads(read_bytes(path, follow=False))
+        return json.loads(text, object_pairs_hook=_object)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {shown(twice)} appears twice")
+    return content
 
 
 def is_plain_name(name: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
@@ -27,6 +28,12 @@ def picture(path: Path, grey: int, size: tuple[int, int] = (3, 2)) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("L", size, grey).save(path)
     return path
+
+
+def png(grey: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (3, 2), grey).save(file, "PNG")
+    return file.getvalue()
 
 
 def grey(image: Any) -> int:
@@ -365,7 +372,9 @@ def test_jsonl(tmp_path: Path) -> None:
         ("{prompt: 1}", ["p.jsonl, line 3: not JSON", "column 2"]),
         ('{"prompt": "a"', ["line 3: not JSON"]),
         ('{"prompt": "a", "n": ' + "9" * 5000 + "}", ["line 3: not JSON (Exceeds the limit"]),
-        ("[" * 100_000, ["line 3: not JSON (maximum recursion depth exceeded"]),
+        ('{"prompt": "a", "x": {"b": 1, "b": 2}}', ["line 3: not JSON (the key 'b' appears twice)"]),
+        ('{"prompt": [{"from": "human", "value": "a"}]}', ["line 3 has ShareGPT's messages", "json.load(open("]),
+        ("[" * 100_000, ["line 3: not JSON (it is nested too deeply)"]),
         ('{"prompt": "a", "image": ""}', ["line 3: source is ''; expected a file name"]),
         ('["a"]', ['line 3: expected an object like {"prompt": ...}', "got '[\"a\"]'"]),
         (
@@ -395,6 +404,22 @@ def test_empty_jsonl(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text("\n")
     with pytest.raises(DataError, match=r"p\.jsonl holds no prompt"):
         read_prompts(tmp_path / "p.jsonl")
+
+
+NESTED = {"question": "2 + 2", "reward_model": {"style": "rule", "checks": {"truth": "4"}}, "a.b": "5"}
+
+
+@pytest.mark.parametrize(("target", "value"), [("reward_model.checks.truth", "4"), ("a.b", "5")])
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_a_column_inside_another(tmp_path: Path, datasets: Any, target: str, value: str, ending: str) -> None:
+    if ending == "jsonl":
+        (tmp_path / "p.jsonl").write_text(json.dumps(NESTED) + '\n{"question": "3", "reward_model": null}\n')
+    else:
+        datasets.Dataset.from_list([NESTED]).to_parquet(tmp_path / "p.parquet")
+    prompts = read_prompts(tmp_path / f"p.{ending}", columns={"prompt": "question", "target": target})
+    assert [prompt.target for prompt in prompts] == [value, None][: len(prompts)]
+    with pytest.raises(DataError, match=r"no column 'reward_model.styl' .*'reward_model.style'"):
+        read_prompts(tmp_path / f"p.{ending}", columns={"prompt": "question", "target": "reward_model.styl"})
 
 
 # --- datasets ------------------------------------------------------------------------------------------------------
@@ -442,6 +467,30 @@ def saved(datasets: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     table.select([]).to_parquet(folder / "empty/train.parquet")
     datasets.Dataset.from_dict({"prompt": ["a", None]}).save_to_disk(folder / "gaps")
     return folder
+
+
+STORED = png(33)
+
+
+@pytest.mark.parametrize(
+    ("column", "cells"),
+    [
+        ("image", [{"bytes": STORED, "path": None}]),
+        ("images", [[{"path": "x.png", "bytes": STORED}]]),
+        ("jpg", [STORED]),
+        ("target", [{"bytes": STORED}]),
+        ("target", [STORED]),
+    ],
+)
+def test_pictures_that_other_writers_put_into_parquet(
+    datasets: Any, tmp_path: Path, column: str, cells: list[Any]
+) -> None:
+    from pyarrow import parquet, table
+
+    parquet.write_table(table({"prompt": ["a"], column: cells, "other": [b"no picture"]}), tmp_path / "a.parquet")
+    [prompt] = read_prompts(tmp_path / "a.parquet")
+    seen = prompt.target if column == "target" else prompt.image
+    assert (grey(seen), dict(prompt.meta)) == (33, {"other": b"no picture"})
 
 
 @pytest.mark.parametrize("name", ["splits", "one", "jsonl", "parquet"])

@@ -68,6 +68,14 @@ def folder(here: Path) -> None:
     (here / "photos/metadata.csv").write_text("file_name,text\na.png,first\na.png,second\n")
 
 
+def captions(here: Path) -> None:
+    for number, text in enumerate(("first", "second")):
+        part = here / f"cats/10_cat{number}"
+        part.mkdir(parents=True)
+        (part / "a.png").write_bytes(png(GREY["target"]))
+        (part / "a.txt").write_text(f"{text}\n")
+
+
 def conversations(here: Path) -> None:
     asked = ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": p}] for p in ("first", "second"))
     lines(here / "chats.jsonl", *({"prompt": messages} for messages in asked))
@@ -125,6 +133,7 @@ LAYOUTS: dict[str, Callable[[Path], object]] = {
     "a table, separated by tabs": texts("train.tsv", "question\tanswer\nfirst\t1\nsecond\t2\n"),
     "a folder of pictures": folder,
     "the same folder": folder,
+    "a folder for LoRA": captions,
     "a Parquet file": parquet,
     "WebDataset": shards,
     "a Hugging Face dataset": dataset,
@@ -197,6 +206,7 @@ def test_texts_in_shards_are_utf_8(tmp_path: Path) -> None:
         ("p.csv", "a cat\na dog\n", "has no column 'prompt'; it has: a cat"),
         ("p.csv", "prompt,target\na cat, black,x\n", r"row 1 \(line 2\) has 3 cells.*names 2 columns"),
         ("p.csv", "", "holds no prompt"),
+        ("p.csv", "prompt,target, target\na cat,1,2\n", "two columns are called 'target'"),
         ("p.tsv", 'prompt\ttarget\n"CAT" on a sign\t1\n', "line 2: .*cell that contains quotes"),
         (
             "p.jsonl",
@@ -220,15 +230,36 @@ def test_what_cannot_be_read(name: str, content: str | None, words: str, tmp_pat
         read_prompts(tmp_path / name)
 
 
+def test_a_picture_without_its_text(tmp_path: Path) -> None:
+    captions(tmp_path)
+    (tmp_path / "cats/10_cat1/a.txt").unlink()
+    with pytest.raises(DataError, match=r"1 of 2 pictures in .*10_cat1/a\.txt"):
+        read_prompts(tmp_path / "cats")
+
+
+def test_a_cell_longer_than_the_csv_module_reads(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(f"prompt,target\n{'long, '.join('ab') * 2**15!r},1\n".replace("'", '"'))
+    assert len(read_prompts(tmp_path / "p.csv")[0].text) == 2**18
+
+
 def test_columns_do_not_touch_lines(tmp_path: Path) -> None:
     """Held-out lines may stand beside a table that needs them."""
     (tmp_path / "p.txt").write_text("a cat\n")
     assert read_prompts(tmp_path / "p.txt", columns={"prompt": "text"})[0].text == "a cat"
 
 
+@pytest.mark.parametrize("content", [b"{" * 2, b"[" * 10**6, b'{"a":' * 10**6, b'{"prompt": "a", "prompt": "b"}'])
+def test_objects_in_shards_are_sound(tmp_path: Path, content: bytes) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as shard:
+        add(shard, "1.json", content)
+    with pytest.raises(DataError, match=r"a\.tar, 1\.json: expected a JSON object"):
+        read_prompts(tmp_path / "a.tar")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
+        ("p.csv", "prompt,target,,\na,1,,\n", [("a", "1", 1)]),
         ("p.csv", "prompt, target\na, 1\n,\n\nb, 2\n", [("a", "1", 1), ("b", "2", 4)]),
         ("p.tsv", 'prompt\ttarget\n"""CAT"" on a sign"\t1\n', [('"CAT" on a sign', "1", 1)]),
         ("p.txt", "target,prompt\n1,a\n2,b\n", [("a", "1", 1), ("b", "2", 2)]),

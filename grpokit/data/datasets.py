@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpokit.data.roles import Columns, Roles, assigned, prompt_of
+from grpokit.data.roles import Columns, Roles, assigned, nested, prompt_of
 from grpokit.data.sequences import PromptSequence, Row, Stored
 from grpokit.errors import DataError, one_line, shown, typed_line
 from grpokit.images import MAX_PIXELS
@@ -65,15 +65,15 @@ def read_dataset(
     where = f"dataset {name}, split '{split}'"
     if len(table) == 0:
         raise DataError(f"The {where} is empty.")
-    pictured = [
-        column
-        for column, feature in table.features.items()
-        if isinstance(getattr(feature, "feature", feature), datasets.Image)  # or a list of them
-    ]
-    roles = assigned(table.column_names, columns, where=f"Dataset {name}", pictured=pictured)
-    for column in pictured:  # to be opened here, after a check of their size
-        feature, raw = table.features[column], datasets.Image(decode=False)
-        table = table.cast_column(column, raw if isinstance(feature, datasets.Image) else type(feature)(raw))
+    raw = datasets.Image(decode=False)  # to be opened here, after a check of their size
+    kinds = {column: getattr(feature, "feature", feature) for column, feature in table.features.items()}  # of a list's
+    pictured = [column for column, kind in kinds.items() if isinstance(kind, datasets.Image) or _may_be_picture(kind)]
+    roles = assigned(nested(table.features), columns, where=f"Dataset {name}", pictured=pictured)
+    taken = (*roles["image"], *roles["target"])
+    pictured = [column for column in pictured if column in taken or isinstance(kinds[column], datasets.Image)]
+    for column in pictured:
+        feature = table.features[column]
+        table = table.cast_column(column, raw if feature == kinds[column] else type(feature)(raw))
     return PromptSequence(partial(_row, table, pictured, roles, where), range(len(table)), max_pixels=max_pixels)
 
 
@@ -92,6 +92,13 @@ def _loaded(datasets: Any, name: str, subset: str | None, split: str) -> Any:
         wanted = f"subset '{subset}'" if subset is not None else f"split '{split}'"
         raise DataError(f"Dataset {name} was saved without a {wanted}; its splits are {', '.join(splits)}.")
     return splits[split]
+
+
+def _may_be_picture(feature: Any) -> bool:
+    """Whether a column that other writers than `datasets` made may hold pictures: bytes, or a struct with them."""
+    if isinstance(feature, Mapping):
+        return set(feature) in ({"bytes"}, {"bytes", "path"})
+    return getattr(feature, "dtype", "") in ("binary", "large_binary")
 
 
 def _row(table: Any, pictured: list[str], roles: Roles, where: str, index: int) -> Row:

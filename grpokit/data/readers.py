@@ -22,10 +22,10 @@ from typing import Any, TypeAlias
 
 from grpokit import files
 from grpokit.data import shards
-from grpokit.data.roles import Columns, assigned, prompt_of
+from grpokit.data.roles import Columns, assigned, nested, prompt_of
 from grpokit.data.sequences import PromptSequence, Row, Stored
 from grpokit.errors import DataError, counted, one_line, shown
-from grpokit.images import MAX_PIXELS, PICTURES, check_picture, is_picture_name, other_pictures, to_convert
+from grpokit.images import MAX_PIXELS, PICTURES, check_picture, hidden, is_picture_name, other_pictures, to_convert
 
 _REMEDY = "Run the command in the folder that holds it, or give its path."
 _METADATA = ("metadata.jsonl", "metadata.csv")  # of a folder of pictures, as Hugging Face lays it out
@@ -43,9 +43,9 @@ def read_prompts(
 ) -> PromptSequence:
     """Read prompts from what lies at a path, by its ending or its content.
 
-    Lines of text or of JSON objects, `.json`, `.csv`, `.tsv`, `.parquet`, a folder of pictures with `metadata.jsonl` or
-    `metadata.csv`, and WebDataset shards: a `.tar`, a folder of them, or a pattern such as "shards/*.tar". Paths of
-    pictures are relative to the file's folder.
+    Lines of text or of JSON objects, `.json`, `.csv`, `.tsv`, `.parquet`, a folder of pictures with `metadata.jsonl`,
+    `metadata.csv` or a `.txt` beside each, and WebDataset shards: a `.tar`, a folder of them, or a pattern such as
+    "shards/*.tar". Paths of pictures are relative to the file's folder.
 
     Args:
         path: the file, folder or pattern.
@@ -82,11 +82,7 @@ def _rows(path: Path, columns: Columns | None, max_pixels: int) -> list[Row]:
         samples = itertools.chain.from_iterable(map(shards.samples, archives))
         found = [(number, where, row) for number, (where, row) in enumerate(samples, 1)]
     elif is_folder and metadata is None:
-        raise DataError(
-            f"{path} is a folder without {' or '.join(_METADATA)} and without shards (.tar), so its pictures have no "
-            "prompts. Give a folder of the datasets library as data.dataset, and pictures named by line number as "
-            "data.targets, next to a file of prompts."
-        )
+        found = list(_of_captions(path))
     else:
         file = metadata or path
         text = files.read_text(file, kind="text file", error=DataError, remedy=_REMEDY).replace("\ufeff", "")
@@ -95,7 +91,7 @@ def _rows(path: Path, columns: Columns | None, max_pixels: int) -> list[Row]:
         found = list(kind(text, file))
     if not found:
         return []
-    names = list(dict.fromkeys(name for _, _, row in found for name in row))
+    names = list(dict.fromkeys(name for _, _, row in found for name in nested(row)))
     pictured = {name for _, _, row in found for name, value in row.items() if _is_picture(value)}
     roles = assigned(names, columns, where=str(path), pictured=pictured)
     folder = path if is_folder else path.parent
@@ -143,8 +139,12 @@ def _of_table(text: str, path: Path) -> Iterator[_Found]:
     header = text.lstrip().partition("\n")[0]
     delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=header.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
+    csv.field_size_limit(max(len(text), csv.field_size_limit()))  # of a cell, in all of the process
     try:
         names = [name.strip() for name in next(reader, [])]
+        twice = next((name for name in names if name and names.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"{path}: two columns are called '{twice}'. Rename one, or take it out.")
         for number, cells in enumerate(reader, 1):
             if not any(cells):
                 continue
@@ -162,10 +162,34 @@ def _of_table(text: str, path: Path) -> Iterator[_Found]:
         ) from error
 
 
+def _of_captions(folder: Path) -> Iterator[_Found]:
+    """Pictures, also in folders such as `10_name`, with a text of the same name beside each, as trainers of LoRA have.
+
+    Raises:
+        DataError: there is no picture with a text, or one of the pictures has none.
+    """
+    paths = sorted([*folder.glob("*"), *folder.glob("*/*")])
+    pictures = [path for path in paths if is_picture_name(path.name) and not hidden(path)]
+    captions = [path.with_suffix(".txt") for path in pictures]
+    alone = [path for path in captions if not path.is_file()]
+    if len(alone) == len(captions):
+        raise DataError(
+            f"{folder} is a folder without {' or '.join(_METADATA)}, without shards (.tar), and without a .txt beside "
+            "each picture, so its pictures have no prompts. Give a folder of the datasets library as data.dataset, and "
+            "pictures named by line number as data.targets, next to a file of prompts."
+        )
+    if alone:
+        some = f"{len(alone):,} of {counted(len(captions), 'picture')}"
+        raise DataError(f"{some} in {folder} have no text beside them: the first that is missing is {alone[0]}.")
+    for number, (picture, caption) in enumerate(zip(pictures, captions, strict=True), 1):
+        text = files.read_text(caption, kind="text file", error=DataError).strip()
+        yield number, str(caption), {"file_name": str(picture.relative_to(folder)), "text": text}
+
+
 def _parsed(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return files.parse_json(text)
+    except ValueError as error:
         raise DataError(f"{where}: not JSON ({one_line(error)}).") from error
 
 

@@ -15,17 +15,22 @@ Roles = Mapping[str, Sequence[str]]
 """Role -> columns, of which one has it in each row."""
 
 _USUAL = {
-    "prompt": ("prompt", "text", "caption", "txt"),
+    "prompt": ("prompt", "text", "caption", "txt", "conversations"),
     "target": ("target",),
     "image": ("image", "images", "source", "file_name", *(ending[1:] for ending in PICTURES)),
 }
+_OF_SHAREGPT = """Make a question and its answer of each:
+  import json
+  rows = json.load(open("sharegpt.json"))  # of JSON lines: map(json.loads, open("sharegpt.jsonl"))
+  pairs = [row["conversations"][-2:] for row in rows]
+  json.dump([{"prompt": p["value"], "target": t["value"]} for p, t in pairs], open("prompts.json", "w"))"""
 
 
 def assigned(names: Collection[str], columns: Columns | None, *, where: str, pictured: Collection[str]) -> Roles:
     """The columns of each role: as `columns` says, else by its usual names, unless a column has another role.
 
     Args:
-        names: of all columns.
+        names: of all columns, and of what they hold (see `nested`).
         columns: what the user says.
         where: names the file or dataset in messages.
         pictured: those that hold pictures.
@@ -61,6 +66,30 @@ def assigned(names: Collection[str], columns: Columns | None, *, where: str, pic
     return roles | {"prompt": roles["prompt"][:1]}
 
 
+def nested(row: Mapping[str, Any]) -> list[str]:
+    """The names of a row's columns, and with dots those of what they hold.
+
+    >>> nested({"id": 7, "reward_model": {"ground_truth": "12"}})
+    ['id', 'reward_model', 'reward_model.ground_truth']
+    """
+    names = list(row)
+    for name in names:  # which grows
+        content = cell(row, name)
+        if isinstance(content, Mapping):
+            names += [f"{name}.{inner}" for inner in content]
+    return names
+
+
+def cell(row: Mapping[str, Any], column: str) -> Any:
+    """What a row has in a column, whose name may have dots as in `nested`; None where it has no such column."""
+    while column not in row:
+        name, _, column = column.partition(".")
+        row = row.get(name, {})
+        if not isinstance(row, Mapping) or not column:
+            return None
+    return row[column]
+
+
 def prompt_of(row: Mapping[str, Any], roles: Roles, *, where: str, stored: Callable[[Any, str], Any]) -> Prompt:
     """The prompt in a row; a conversation becomes its last user's text and `messages` in meta.
 
@@ -73,7 +102,7 @@ def prompt_of(row: Mapping[str, Any], roles: Roles, *, where: str, stored: Calla
     Raises:
         DataError: there is no text and no conversation with a user's text, or two columns have source pictures.
     """
-    images = {name: row[name] for name in roles["image"] if row.get(name) is not None}
+    images = {name: image for name in roles["image"] if (image := cell(row, name)) is not None}
     if len(images) > 1:
         raise DataError(
             f"{where} has both {' and '.join(images)}. Name the source pictures with `columns: {{image: ...}}`, or put "
@@ -81,15 +110,17 @@ def prompt_of(row: Mapping[str, Any], roles: Roles, *, where: str, stored: Calla
         )
     taken = {name for role in roles.values() for name in role}
     meta = {name: value for name, value in row.items() if name not in taken}
-    text = value = row.get(roles["prompt"][0])
+    text = value = cell(row, roles["prompt"][0])
     if isinstance(value, list):
         text, meta = _last_question(value), {**meta, "messages": value}
+        if any("from" in one and "value" in one for one in value if isinstance(one, dict)):
+            raise DataError(f"{where} has ShareGPT's messages with `from` and `value`. {_OF_SHAREGPT}")
     if not isinstance(text, str):
         raise DataError(
             f"{where} has the prompt {shown(value)}; expected a text, or messages that include a user's. Name "
             "another column with `columns: {prompt: ...}`."
         )
-    target = next((row.get(name) for name in roles["target"]), None)
+    target = next((cell(row, name) for name in roles["target"]), None)
     source: Any = next(iter(images.values()), [])
     return Prompt(
         text=text,

@@ -7,12 +7,12 @@ prompt is asked for, so shards may be larger than memory, and nothing is unpacke
 from __future__ import annotations
 
 import itertools
-import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from grpokit import files
 from grpokit.data.sequences import Stored
 from grpokit.errors import DataError, one_line
 from grpokit.images import PICTURES
@@ -24,12 +24,12 @@ def samples(shard: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         DataError: a shard cannot be read, a `json` in it is not an object, or a `txt` is not UTF-8 text.
     """
-    for name, files in itertools.groupby(_files(shard), key=lambda file: file[0]):
+    for name, parts in itertools.groupby(_files(shard), key=lambda part: part[0]):
         row: dict[str, Any] = {}
-        for _, ending, content in files:
+        for _, ending, content in parts:
             try:
                 if ending == "json":
-                    row |= json.loads(content.read_bytes())
+                    row |= files.parse_json(content.read_bytes())
                 elif f".{ending}".endswith(PICTURES):
                     row[ending] = content
                 elif ending == "txt":

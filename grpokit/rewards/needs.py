@@ -5,7 +5,8 @@ A prompt that lacks something is not scored. A wrong target is an error, as in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from grpokit.errors import DataError, a_type, shown
 from grpokit.types import Prompt
@@ -36,7 +37,8 @@ def picture_target(prompt: Prompt) -> str:
         DataError: the target is something else.
     """
     if prompt.target is None:
-        return lacking("target", [prompt])
+        sources = "; if it is the source picture, name that column, as in data.columns.target=image"
+        return lacking("target", [prompt]) + (sources if prompt.images else "")
     if not hasattr(prompt.target, "getbands"):
         raise DataError(f"its target is {shown(prompt.target)}; expected a picture.")
     return ""
@@ -54,7 +56,16 @@ def lacking(role: str, prompts: Sequence[Prompt]) -> str:
     'there is no target; if it is in the column answer, write data.columns.target=answer'
     """
     what = f"there is no {'target' if role == 'target' else 'source picture'}"
-    others = list(dict.fromkeys(name for prompt in prompts for name in prompt.meta if name != "messages"))
+    others = list(dict.fromkeys(name for prompt in prompts for name in _columns(prompt.meta)))
     if not others:
         return what
     return f"{what}; if it is in the column {' or '.join(others[:5])}, write data.columns.{role}={others[0]}"
+
+
+def _columns(meta: Mapping[str, Any]) -> Iterator[str]:
+    """The names of columns, of those that hold others the names of these."""
+    for name, value in meta.items():
+        if isinstance(value, Mapping):
+            yield from (f"{name}.{inner}" for inner in value)
+        elif name != "messages":
+            yield name

@@ -106,4 +106,8 @@ def test_what_a_prompt_lacks() -> None:
     ):
         with pytest.raises(DataError):
             function(wrong)
+    edit = Prompt(text="p", image=picture, meta={"style": "ink", "reward_model": {"ground_truth": 1}})
+    assert "data.columns.target=image" in picture_target(edit)
+    assert "data.columns.target=image" not in picture_target(lacking) + needs.text_target(edit)
+    assert "the column style or reward_model.ground_truth, write" in needs.text_target(edit)
     assert [needs.source(Prompt(text="p", image=image)) == "" for image in (picture, None)] == [True, False]
