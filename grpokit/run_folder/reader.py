@@ -1,7 +1,8 @@
 """What a run folder holds, as plain records.
 
 A run may still be training, or may have been killed: a torn last line, a missing picture and a missing file are normal
-then. Another damaged line is an error that names it.
+then. Another damaged line is an error that names it, and so is a link: with a folder from elsewhere it could show any
+file of this machine.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from grpokit.run_folder.names import (
     CONFIG,
     END,
     EVALUATIONS,
+    GROUPS,
     METRICS,
     ROWS,
     SAMPLES,
@@ -130,9 +132,10 @@ def read(folder: Path) -> Run:
     """Read a run folder.
 
     Raises:
-        UsageError: it is not a run folder, or a line of a file is damaged.
+        UsageError: it is not a run folder, a file is a link, or a line of one is damaged.
     """
     check_run_folder(folder)
+    _refuse_links(folder)
     metrics, end, versions = read_rows(folder / METRICS), read_rows(folder / END), folder / VERSIONS
     steps_of: dict[str, list[int]] = {}
     for row in read_rows(folder / WARNINGS):
@@ -152,6 +155,17 @@ def read(folder: Path) -> Run:
         last_row=(folder / METRICS).stat().st_mtime if metrics else None,
         **(end[0] if end else {"state": state, "planned": _planned(settings)}),
     )
+
+
+def _refuse_links(folder: Path) -> None:
+    places = [folder / name for name in (CONFIG, VERSIONS, METRICS, EVALUATIONS, WARNINGS, ATTRIBUTION, END)]
+    for kind in (SAMPLES, GROUPS):
+        places.append(folder / kind)
+        for _, place in step_folders(folder / kind):
+            places += [place, place / ROWS, place / SCORES]
+    for place in places:
+        if place.is_symlink():
+            raise UsageError(f"{place} is a link, and a run has none. Put there what it leads to, or delete it.")
 
 
 def _planned(settings: Mapping[str, Any]) -> int:

@@ -226,6 +226,20 @@ def test_a_link_out_of_the_run_is_not_shown(tmp_path: Path) -> None:
     assert "picture" in rows[2]["output"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["versions.json", "config.yaml", "metrics.jsonl", "end.json", "samples/step_000000/samples.jsonl"]
+    + ["samples/step_000004/scores.json", "groups/step_000001", "samples"],
+)
+def test_a_link_among_the_files_of_a_run_is_refused(tmp_path: Path, name: str) -> None:
+    """A folder from elsewhere may name any file of this machine, and the report is sent around."""
+    folder = make_run(tmp_path / "run")
+    (folder / name).rename(tmp_path / "private")
+    (folder / name).symlink_to(tmp_path / "private")
+    with pytest.raises(UsageError, match=f"{name} is a link"):
+        report.write(folder)
+
+
 def test_it_is_written_at_once_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run(tmp_path / "run")
     before = report.write(folder).read_bytes()
