@@ -7,6 +7,7 @@ their scores or how they failed.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -57,6 +58,8 @@ def from_message(rows: Sequence[int], message: Sequence[Any]) -> Portion:
         kind = vars(errors).get(name)
         if not (isinstance(kind, type) and issubclass(kind, GrpokitError)):
             raise ValueError(f"no error of grpokit is called {name!r}")
+        if not re.fullmatch(r"[a-z0-9/-]*(#[a-z0-9-]+)?", page):
+            raise ValueError("the page of an error is not a name of one")
         error = kind(text, page=page)
     return Portion(rows=rows, values=values, failure=failure, error=error)
 

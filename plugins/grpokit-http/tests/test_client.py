@@ -133,10 +133,12 @@ def test_how_long_a_server_asks_to_wait(headers: list[str], least: float, most: 
 @pytest.mark.parametrize(
     ("part", "raised", "message"),
     [
-        ([None, "", ["UsageError", f"\x1b {KEY}", None]], UsageError, r"\\x1b \*\*\*"),
+        ([None, "", ["UsageError", f"\x1b {KEY}", ""]], UsageError, r"\\x1b \*\*\*"),
         ([None, f"{KEY} {'x' * 3_000_000}", None], RewardError, r"\*\*\* x{1900,2000}\."),
         ([None, "", ["NoSuchError", "x", None]], RewardError, "could not be asked: "),
         ([None, "", ["a_type", "x", None]], RewardError, "could not be asked: "),
+        ([None, "", ["UsageError", "x", "\x1b[31mguards"]], RewardError, "could not be asked: "),
+        ([None, "", ["UsageError", "x", f"guards#{KEY}"]], RewardError, "could not be asked: "),
         ([None, "", ["UsageError", "x"]], RewardError, "could not be asked: "),
         ([1, 2, 3, 4], RewardError, "could not be asked: "),
         ({"rows": [0]}, RewardError, "could not be asked: "),

@@ -126,7 +126,7 @@ def _read(answer: Mapping[str, Any], rows: Sequence[int]) -> Portion:
     ((values, failure, error),) = answer["portions"]
     if error is not None:
         kind, words, page = error
-        error = [kind, public(words, secret(TOKEN), most=2000), page]
+        error = [kind, public(words, secret(TOKEN), most=2000), public(page, secret(TOKEN))]
     return from_message(rows, [values, failure and public(failure, secret(TOKEN), most=2000), error])
 
 
