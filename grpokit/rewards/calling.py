@@ -27,8 +27,8 @@ from grpokit.errors import (
 from grpokit.rewards.submission import Portion
 from grpokit.types import Sample
 
-LARGEST = 1e100
-"""The size up to which scores can be squared and added up."""
+LARGEST = 1e30
+"""The size up to which scores and weights can be multiplied, squared and added up."""
 
 _PAGE = "guards#while-it-runs"
 

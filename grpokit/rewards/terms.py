@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -13,6 +12,7 @@ from typing import Any, TypeAlias
 from grpokit.errors import UsageError, shown
 from grpokit.knobs import RewardSettings
 from grpokit.registry import refuse_columns
+from grpokit.rewards.calling import LARGEST
 from grpokit.rewards.submission import Submits
 from grpokit.types import Prompt, Sample
 
@@ -74,8 +74,11 @@ def as_terms(
             )
         if callable(term.reward):
             refuse_columns(term.reward, f"reward '{term.name}'")
-        if not math.isfinite(term.weight):
-            raise UsageError(f"Reward '{term.name}' has the weight {term.weight}; expected a finite number.")
+        if not abs(term.weight) <= LARGEST:  # NaN is no smaller either
+            raise UsageError(
+                f"Reward '{term.name}' has the weight {term.weight}; expected a finite number of at most {LARGEST:g} in "
+                "size."
+            )
         reserved = {"reward", "step", *(t.name for t in terms)}  # the first two mean something else in metrics
         names = [term.name, *(f"{term.name}-{i}" for i in range(2, len(unnumbered) + 2))]
         name = next(n for n in names if n not in reserved)
