@@ -67,7 +67,8 @@ def make_run(
         place = folder / "samples" / f"step_{step:06d}"
         place.mkdir(parents=True)
         columns = {key: column.tolist() for key, column in both.items()}
-        kept = {"prompts": "0" * 64, "prompt": list(range(20)), "scores": columns}
+        texts = [f"{prompt} {n}"[:3000] for n in range(20)]
+        kept = {"prompts": "0" * 64, "prompt": list(range(20)), "texts": texts, "scores": columns}
         (place / "scores.json").write_text(json.dumps(kept))
         rows = []
         for n in range(16):

@@ -5,18 +5,17 @@ A text that is too long for a page is cut. A missing or half-written picture is 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from grpokit.report.pictures import LARGE, MEDIUM, SMALL, Album
 from grpokit.run_folder.names import GROUPS, ROWS, SAMPLES
-from grpokit.run_folder.reader import Row, Run, kept, read_rows
+from grpokit.run_folder.reader import Row, Run, read_rows, shortened, turns
 
-_TEXT, _PROMPT = 1200, 3000  # characters
+_TEXT = 1200  # characters
 _GROUP_ROWS = 8
-_PROMPTS = 200  # rows of the table of prompts
+_PROMPTS = 2000  # that the table of prompts can be searched for
 
 T = TypeVar("T")
 Key = tuple[str, int]
@@ -34,19 +33,12 @@ def evenly(items: Sequence[T], most: int, *, with_these: Collection[T] = ()) -> 
     return [item for i, item in enumerate(items) if i in places or item in with_these]
 
 
-def shortened(prompt: str) -> str:
-    """A prompt that fits a page: of a long one both ends, since long prompts often differ in one of them only."""
-    return prompt if len(prompt) <= _PROMPT else f"{prompt[: _PROMPT // 2]} … {prompt[-_PROMPT // 2 :]}"
-
-
 def by_prompt(folder: Path) -> dict[Key, Row]:
     """(prompt, how often it came before) -> row, with every prompt's first sample before any prompt's second."""
-    seen: Counter[str] = Counter()
-    rows = {}
-    for row in read_rows(folder / ROWS):
-        prompt = shortened(str(row.get("prompt", "")))
-        rows[prompt, seen[prompt]] = row
-        seen[prompt] += 1
+    found = read_rows(folder / ROWS)
+    prompts = [shortened(row.get("prompt", "")) for row in found]
+    order = [row.get("turn", turn) for row, turn in zip(found, turns(prompts), strict=True)]
+    rows = dict(zip(zip(prompts, order, strict=True), found, strict=True))
     return dict(sorted(rows.items(), key=lambda item: item[0][1]))
 
 
@@ -114,22 +106,14 @@ def prompt_table(run: Run) -> dict[str, Any] | None:
     if (old.prompts, old.prompt) != (new.prompts, new.prompt):
         first, old = last, new
     names = [name for name in run.weights if name in new.scores]
-    shown = read_rows(dict(run.sample_folders(SAMPLES)).get(last, run.folder) / ROWS)
-    places = kept(new.prompt, len(shown))
-    texts: dict[int, str] = {}
-    for i, row in zip(places, shown, strict=False):
-        texts.setdefault(new.prompt[i], shortened(str(row.get("prompt", ""))))
     ids = list(dict.fromkeys(new.prompt))
-    seen: Counter[str] = Counter()
+    texts = new.texts or [f"prompt {i + 1}" for i in range(len(ids))]
     means = [{name: _means(scored.scores.get(name, ()), scored.prompt) for name in names} for scored in (old, new)]
     rows: list[dict[str, Any]] = []
-    for i, prompt in enumerate(ids[:_PROMPTS]):
-        text = texts.get(prompt, new.prompts)  # where it is not known, the digest of all of them
+    for prompt, text, turn in zip(ids[:_PROMPTS], texts, turns(texts), strict=False):
         before, after = ([mean[name].get(prompt) for name in names] for mean in means)
-        label = text if prompt in texts else f"prompt {i + 1}"
-        key = [text, seen[text] if prompt in texts else i]
-        rows.append({"prompt": label, "key": key, "before": before, "after": after})
-        seen[text] += 1
+        key = [text, turn, "" if new.texts else new.prompts]  # where texts are missing, all prompts must be the same
+        rows.append({"prompt": text, "key": key, "before": before, "after": after})
     return {"names": names, "steps": [first, last], "rows": rows, "left_out": max(0, len(ids) - _PROMPTS)}
 
 

@@ -76,8 +76,8 @@ def as_terms(
             refuse_columns(term.reward, f"reward '{term.name}'")
         if not abs(term.weight) <= LARGEST:  # NaN is no smaller either
             raise UsageError(
-                f"Reward '{term.name}' has the weight {term.weight}; expected a finite number of at most {LARGEST:g} in "
-                "size."
+                f"Reward '{term.name}' has the weight {term.weight}; expected a finite number of at most {LARGEST:g} "
+                "in size."
             )
         reserved = {"reward", "step", *(t.name for t in terms)}  # the first two mean something else in metrics
         names = [term.name, *(f"{term.name}-{i}" for i in range(2, len(unnumbered) + 2))]

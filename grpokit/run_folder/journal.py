@@ -35,12 +35,13 @@ from grpokit.run_folder.names import (
     SCORES,
     WARNINGS,
 )
-from grpokit.run_folder.reader import Row, kept, read_rows
+from grpokit.run_folder.reader import Row, read_rows, shortened, turns
 from grpokit.run_folder.rows import Scores
 from grpokit.tracking.step_report import StepReport
 from grpokit.types import Sample
 
 SHOWN_SAMPLES = 16
+_ENDS = 4  # samples with the highest scores, and with the lowest
 
 
 class Journal:
@@ -90,13 +91,15 @@ class Journal:
         write_text(self.folder / END, json.dumps({"state": state, "planned": planned, "message": message}))
 
     def evaluation(self, step: int, evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> None:
-        """Append an evaluation's means, and keep all its scores and at most `most` of its samples."""
+        """Append an evaluation's means, and keep all its scores, `most` of its samples, and its best and worst."""
         place = self.folder / SAMPLES / step_name(step)
         names, totals = evaluation.scores.names, evaluation.scores.totals.tolist()
+        turn = turns(shortened(sample.prompt.text) for sample in evaluation.samples)
         rows = []
-        for i in shown_indices(evaluation, most=most):
+        for i in sorted({*shown_indices(evaluation, most=most), *_best_and_worst(totals)}):
             scores = finite(dict(zip(names, evaluation.scores.matrix[i].tolist(), strict=True)))
-            rows.append({**_output(place, i, evaluation.samples[i]), "scores": scores, **finite({"reward": totals[i]})})
+            row = {**_output(place, i, evaluation.samples[i]), "turn": turn[i]}
+            rows.append({**row, "scores": scores, **finite({"reward": totals[i]})})
         write_text(place / SCORES, json.dumps(all_scores(evaluation).model_dump()))
         write_text(place / ROWS, _lines(rows))
         self.evaluations.append({"step": step, **finite(evaluation.summary())})
@@ -183,7 +186,14 @@ def journal_row(report: StepReport) -> dict[str, Any]:
 
 def shown_indices(evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> list[int]:
     """Which samples are shown: every prompt's first one comes before any prompt's second."""
-    return kept([sample.group for sample in evaluation.samples], most)
+    turn = turns(sample.group for sample in evaluation.samples)
+    return sorted(sorted(range(len(turn)), key=turn.__getitem__)[:most])
+
+
+def _best_and_worst(totals: Sequence[float]) -> list[int]:
+    scored = [i for i, total in enumerate(totals) if not math.isnan(total)]
+    ranked = sorted(scored, key=totals.__getitem__)
+    return ranked[:_ENDS] + ranked[-_ENDS:]
 
 
 def all_scores(evaluation: Evaluation) -> Scores:
@@ -193,6 +203,7 @@ def all_scores(evaluation: Evaluation) -> Scores:
     return Scores.model_construct(
         prompts=hashlib.sha256(json.dumps([*texts.values()]).encode()).hexdigest(),
         prompt=[places[sample.group] for sample in evaluation.samples],
+        texts=[shortened(text) for text in texts.values()],
         scores={name: [_number(x) for x in column.tolist()] for name, column in evaluation.columns().items()},
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +36,8 @@ from grpokit.run_folder.names import (
     check_run_folder,
 )
 from grpokit.run_folder.rows import KINDS, Scores, State
+
+_PROMPT = 3000  # characters
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -222,22 +224,23 @@ def _damaged(path: Path, line: str, why: str) -> UsageError:
     return UsageError(f"{path}{line}, is damaged: {why}. Put the file back from a copy, or take the damage out.")
 
 
-def kept(prompts: Sequence[int], most: int) -> list[int]:
-    """Which `most` samples of an evaluation a run keeps: every prompt's first one comes before any prompt's second.
+def turns(prompts: Iterable[Hashable]) -> list[int]:
+    """For each sample, how many of the same prompt come before it.
 
-    Args:
-        prompts: [B], what stands for each sample's prompt.
-        most: the number of samples.
-
-    >>> kept([7, 7, 7, 8, 8], 3)
-    [0, 1, 3]
+    >>> turns(["a", "b", "a"])
+    [0, 0, 1]
     """
-    counts: Counter[int] = Counter()
-    turns = []  # of each sample, among its prompt's
+    counts: Counter[Hashable] = Counter()
+    numbers = []
     for prompt in prompts:
-        turns.append(counts[prompt])
+        numbers.append(counts[prompt])
         counts[prompt] += 1
-    return sorted(sorted(range(len(turns)), key=turns.__getitem__)[:most])
+    return numbers
+
+
+def shortened(prompt: str) -> str:
+    """A prompt that fits a page: of a long one both ends, since long prompts often differ in one of them only."""
+    return prompt if len(prompt) <= _PROMPT else f"{prompt[: _PROMPT // 2]} … {prompt[-_PROMPT // 2 :]}"
 
 
 def _weights(rewards: Iterable[Mapping[str, Any]]) -> dict[str, float]:

@@ -44,6 +44,7 @@ class _Sample(_Row):
     source: str = ""
     target: str = ""
     place: str = ""
+    turn: Count = 0
     scores: dict[str, Score] = {}
     reward: Score = None
     advantage: Score = None
@@ -55,11 +56,13 @@ class Scores(_Row):
     Attributes:
         prompts: a digest of the prompts; equal where two evaluations had the same ones.
         prompt: [B], which prompt each sample was drawn for, from 0.
+        texts: [P], the prompts in words.
         scores: name -> [B].
     """
 
     prompts: str
     prompt: list[Count]
+    texts: list[str] = []
     scores: dict[str, list[Score]]
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,11 @@ from PIL import Image
 
 from grpokit import Prompt, Sample
 from grpokit.config import presets
+from grpokit.evaluation.held_out import Evaluation
 from grpokit.evaluation.intervals import half_width
+from grpokit.files import read_json
+from grpokit.rewards.scoring import Scoring
+from grpokit.rewards.terms import as_terms
 from grpokit.run_folder.journal import Journal, save_outputs
 from grpokit.runs import train as run
 from made_runs import picture, read_rows
@@ -55,14 +60,30 @@ def test_one_group_has_no_worst(tmp_path: Path) -> None:
 
 
 def test_every_prompt_is_shown_before_any_twice(flow: Path) -> None:
-    """16 held-out prompts with two samples each; 16 are kept, and the scores of all 32."""
+    """16 held-out prompts with two samples each: the first of each is kept, and the scores of all 32."""
     rows = read_rows(flow / "samples/step_000000/samples.jsonl")
-    assert len({row["prompt"] for row in rows}) == len(rows) == 16
+    firsts = [row for row in rows if row["turn"] == 0]
+    assert len({row["prompt"] for row in firsts}) == len(firsts) == 16
     scored = json.loads((flow / "samples/step_000004/scores.json").read_text())
     assert scored["prompt"] == [i for i in range(16) for _ in range(2)]
+    assert scored["texts"] == [row["prompt"] for row in firsts]
     evaluation = read_rows(flow / "eval.jsonl")[2]
     assert sum(scored["scores"]["ring"]) / 32 == pytest.approx(evaluation["ring"])
     assert half_width(scored["scores"]["ring"], scored["prompt"]) == pytest.approx(evaluation["ring/ci95"])
+
+
+def test_the_best_and_the_worst_of_many_are_kept(tmp_path: Path) -> None:
+    """Of 40 prompts with one sample each, of which the first 16 are kept anyway; row 30 has no score."""
+    values = [math.nan if n == 30 else (n * 17) % 40 / 40 for n in range(40)]  # 0, .425, .85, .275, ...
+    samples = [Sample(prompt=Prompt(text=f"p {n % 33}"), output=str(n), group=n) for n in range(40)]
+    evaluation = Evaluation(samples=samples, scores=Scoring(as_terms([lambda _: values]), samples).result())
+    Journal(tmp_path, 0).evaluation(0, evaluation)
+    place = tmp_path / "samples/step_000000"
+    rows = read_rows(place / "samples.jsonl")
+    ends = {str(n) for n in range(40) if values[n] < 0.1 or values[n] >= 0.9}
+    assert [row["output"] for row in rows] == sorted({*map(str, range(16)), *ends}, key=int)
+    assert {row["output"]: row["turn"] for row in rows if row["turn"]} == {"33": 1}
+    assert read_json(place / "scores.json")["texts"] == [f"p {n % 33}" for n in range(40)]
 
 
 def test_a_resume_cuts_samples_and_groups_beyond_the_checkpoint(flow: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_advantages_and_kl(tmp_path: Path) -> None:
 def test_each_prompt_has_its_scores(tmp_path: Path) -> None:
     table = content_of(make_run(tmp_path / "run"))["runs"][0]["prompts"]
     assert (table["names"], table["steps"], table["left_out"]) == (["reward", "nice", "length"], [0, 4], 0)
-    assert [row["prompt"] for row in table["rows"][14:18]] == ["a prompt 14", "a prompt 15", "prompt 17", "prompt 18"]
+    assert [row["prompt"] for row in table["rows"]] == [f"a prompt {n}" for n in range(20)]
     first = table["rows"][0]
     assert first["after"][1] - first["before"][1] == pytest.approx(0.2, abs=0.01)
 
@@ -116,9 +116,9 @@ def test_each_prompt_has_its_scores(tmp_path: Path) -> None:
 def test_prompts_with_the_same_words_keep_apart(tmp_path: Path) -> None:
     """As edits do that ask the same of several pictures."""
     folder = make_run(tmp_path / "run")
-    for path in folder.glob("samples/*/samples.jsonl"):
-        rows = read_rows(path)
-        write_rows(path, [{**row, "prompt": "red" if n < 2 else row["prompt"]} for n, row in enumerate(rows)])
+    for path in folder.glob("samples/*/scores.json"):
+        kept = json.loads(path.read_text())
+        path.write_text(json.dumps({**kept, "texts": ["red", "red", *kept["texts"][2:]]}))
     rows = content_of(folder)["runs"][0]["prompts"]["rows"]
     assert [row["prompt"] for row in rows[:3]] == ["red", "red", "a prompt 2"]
     assert len({str(row["key"]) for row in rows}) == 20
@@ -228,8 +228,10 @@ def test_a_link_out_of_the_run_is_not_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["versions.json", "config.yaml", "metrics.jsonl", "end.json", "samples/step_000000/samples.jsonl"]
-    + ["samples/step_000004/scores.json", "groups/step_000001", "samples"],
+    [
+        *("versions.json", "config.yaml", "metrics.jsonl", "end.json", "samples", "groups/step_000001"),
+        *("samples/step_000000/samples.jsonl", "samples/step_000004/scores.json"),
+    ],
 )
 def test_a_link_among_the_files_of_a_run_is_refused(tmp_path: Path, name: str) -> None:
     """A folder from elsewhere may name any file of this machine, and the report is sent around."""

@@ -93,8 +93,9 @@ function heldOut() {
     const parts = shown.map(({ run, label, rows }) => ({ run, label, row: rows.get(key) }));
     const scores = parts.map(part => (part.row ? chosenScore(part.row) : null));
     const gain = isNumber(scores[0]) && isNumber(scores.at(-1)) && parts.length > 1 ? scores.at(-1) - scores[0] : null;
+    if (!parts.slice(several() ? 0 : -1).some(part => part.row)) return null; // kept as best or worst of the first one
     return { prompt: JSON.parse(key)[0], parts, gain, loss: gain === null ? null : -gain, difference: distance(scores), high: scores.at(-1) };
-  });
+  }).filter(Boolean);
   const order = state.sort ?? (several() ? "difference" : "gain");
   const value = order === "low" ? entry => (isNumber(entry.high) ? -entry.high : null) : entry => entry[order];
   const found = entries.filter(entry => fits(entry.prompt)).sort(order === "prompt" ? (a, b) => a.prompt.localeCompare(b.prompt)

@@ -1,5 +1,7 @@
 // Tables: scores of each prompt, what moves the rewards, and the details at the end.
 
+const ROWS = 200; // of the table of prompts
+
 function promptTable() {
   const runs = state.view.runs.map((run, i) => ({ run, i, prompts: run.prompts })).filter(({ prompts }) => prompts);
   if (!runs.length) return null;
@@ -29,12 +31,12 @@ function promptTable() {
     const value = row => row[Math.min(column, row.length - 1)] ?? -Infinity;
     list.sort((a, b) => (typeof value(a) === "string" ? value(a).localeCompare(value(b)) : value(a) - value(b)) * (down ? -1 : 1));
   }
-  const left = Math.max(...runs.map(({ prompts }) => prompts.left_out));
+  const left = Math.max(...runs.map(({ prompts }) => prompts.left_out)) + Math.max(0, list.length - ROWS);
   return section("prompts", "Prompt by prompt",
     note(`Mean ${name} over the samples of each held-out prompt${state.reward ? "" : "; choose another reward at the top of the page"}. `
-      + "Click a heading to sort.", left ? ` ${counted(left, "further prompt")} are left out.` : ""),
+      + "Click a heading to sort.", left ? ` ${counted(left, "further prompt")} of this order are not shown.` : ""),
     table("Scores of each held-out prompt", ["prompt", ...columns, several() ? `${columns.at(-1)} minus ${columns[0]}` : "change"],
-      list.map(([prompt, ...values]) => [el("span", { class: "clip", title: prompt }, prompt), ...values.map((value, i) => figure(value, 3, i === values.length - 1))]),
+      list.slice(0, ROWS).map(([prompt, ...values]) => [el("span", { class: "clip", title: prompt }, prompt), ...values.map((value, i) => figure(value, 3, i === values.length - 1))]),
       { sorted: state.sorted, onsort: i => change({ sorted: { column: i, down: state.sorted.column === i ? !state.sorted.down : i > 0 } }) }));
 }
 
