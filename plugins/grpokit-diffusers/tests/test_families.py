@@ -170,6 +170,25 @@ def test_tokens_of_the_pipelines_own_are_refused(model: str) -> None:
         policy.check(prompts_of(model, [f"a cat {end} a dog"]))
 
 
+@pytest.mark.parametrize("model", [name for name in PIPELINES if "qwen-image-edit" not in name])
+def test_the_longest_text_is_read_whole(model: str) -> None:
+    """Its last letter changes what the transformer reads, and one letter more is refused."""
+    family: Any = build(model).family
+    longest = "x" * (family.longest_text - family.text_length("x") + 1)
+    one, other = family.encoded(longest), family.encoded(longest[:-1] + "y")
+    assert not all(map(torch.equal, one, other))
+    family.check(prompts_of(model, [longest]))
+    with pytest.raises(UsageError, match=rf"has {family.longest_text + 1} tokens .* most {family.longest_text}\."):
+        family.check(prompts_of(model, [longest + "x"]))
+
+
+def test_without_t5_a_text_is_as_long_as_clip_reads() -> None:
+    pipeline = tiny_pipeline("tiny-sd3")
+    pipeline.register_modules(text_encoder_3=None, tokenizer_3=None)
+    with pytest.raises(UsageError, match="has 78 tokens .* reads at most 77"):
+        build(pipeline).check([Prompt(text="x" * 76)])
+
+
 def test_a_distilled_krea2_has_one_shift_for_all_sizes() -> None:
     """By hand: e^1.15 / (e^1.15 + 1 / t - 1) at t = 1, 1/2."""
     pipeline = tiny_pipeline("tiny-krea2")

@@ -42,6 +42,17 @@ def test_prompts(name: str, folders: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
+def test_a_text_that_would_be_cut(name: str, folders: dict[str, Path]) -> None:
+    """The pipelines for edits with a vision-language model read all of it."""
+    own, long = read(folders[name]), ["a street at night with lamps " * 200]
+    if own.family.longest_text is None:
+        own.check(prompts_of(name, long))
+        return
+    with pytest.raises(UsageError, match=rf"has 5,\d+ tokens .* reads at most {own.family.longest_text}"):
+        own.check(prompts_of(name, long))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

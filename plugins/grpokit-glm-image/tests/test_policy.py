@@ -252,8 +252,9 @@ def test_bad_settings(options: dict[str, Any], message: str) -> None:
         (Prompt(text=" "), "The prompt is empty"),
         (Prompt(text="a <|image|> b"), "token of the model's own"),
         (Prompt(text="word " * 3000), "Shorten the prompt"),
+        (Prompt(text=f'a sign "{1024 * "é"}"'), "2,048 bytes in quotes"),
     ],
-    ids=["empty", "special token", "long"],
+    ids=["empty", "special token", "long", "long quote"],
 )
 def test_bad_prompts(prompt: Prompt, message: str) -> None:
     with pytest.raises(UsageError, match=message):

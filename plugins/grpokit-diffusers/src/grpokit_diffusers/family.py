@@ -28,7 +28,7 @@ from grpokit_hf.diffusion.family import Family, Schedule, Size
 from grpokit_hf.diffusion.kept import Kept
 from grpokit_hf.diffusion.latents import painted
 from grpokit_hf.diffusion.trained_lora import LoraFile
-from grpokit_hf.tokens.reserved import OwnTokens
+from grpokit_hf.tokens.reserved import OwnTokens, most_tokens
 
 PIXELS_PER_PASS = 2**18  # of the autoencoder: more at a time take more memory, and little less time
 KEPT = 2**32  # bytes of what is made of texts and pictures, in the CPU's memory: 1,024 texts of FLUX.1
@@ -67,6 +67,8 @@ class PipelineFamily(Family):
         needs_source: whether it must bring one.
         optional: parts that a pipeline of this family can do without.
         text_tokens: of every text that the transformer reads; None where these are as many as the text has.
+        longest_text: the most tokens that the pipeline reads of a text, as `text_length` counts them; it cuts off the
+            rest. None where it reads every text whole.
         max_shift: what diffusers takes for a scheduler's `max_shift` that its configuration does not name.
     """
 
@@ -77,6 +79,7 @@ class PipelineFamily(Family):
     needs_source: ClassVar[bool] = False
     optional: ClassVar[Sequence[str]] = ()
     text_tokens: ClassVar[int | None] = None
+    longest_text: int | None = None
     max_shift: ClassVar[float] = 1.15
 
     def __init__(self, pipeline: Any) -> None:
@@ -92,13 +95,14 @@ class PipelineFamily(Family):
         return device
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse prompts with tokens of the pipeline's own, with too many pictures, or without one to edit."""
+        """Refuse prompts with tokens of the pipeline's own, or too many, and those whose pictures it cannot use."""
         name = type(self.pipeline).__name__
         if not self.sources:
             refuse_pictures(prompts, name, otherwise="For edits take a pipeline for edits, such as FLUX.2 [klein].")
         for prompt in prompts:
             for own in self._own:
                 own.refuse(prompt.text)
+            self._check_length(prompt.text)
             if len(prompt.images) > self.sources > 0:
                 raise UsageError(
                     f"{name} reads at most {counted(self.sources, 'picture')} with a prompt; {shown(prompt.text)} "
@@ -116,6 +120,26 @@ class PipelineFamily(Family):
         parts = (part for name, part in self.pipeline.components.items() if name.startswith("tokenizer"))
         tokenizers = [getattr(part, "tokenizer", part) for part in parts if part is not None]  # of a processor
         return [OwnTokens(tokenizer, tokenizer.all_special_ids) for tokenizer in tokenizers]
+
+    def _check_length(self, text: str) -> None:
+        limit = self.longest_text
+        if not self._own or limit is None or most_tokens(text) + self._around <= limit:
+            return
+        tokens = self.text_length(text)
+        if tokens > limit:
+            raise UsageError(
+                f"The prompt {shown(text, most=60)} has {counted(tokens, 'token')} with what the pipeline puts around "
+                f"it, and {type(self.pipeline).__name__} reads at most {limit:,}. Shorten it or leave the prompt out."
+            )
+
+    @cached_property
+    def _around(self) -> int:
+        """The tokens around a text."""
+        return self.text_length("x")
+
+    def text_length(self, text: str) -> int:
+        """The tokens of a text, with those that the pipeline puts around it; for families with a `longest_text`."""
+        raise NotImplementedError
 
     def schedule(self, steps: int, size: Size) -> Schedule:
         """See `Family`: evenly from 1 to 1 / steps, shifted as the scheduler's configuration says."""

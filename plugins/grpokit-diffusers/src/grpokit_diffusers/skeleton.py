@@ -14,7 +14,7 @@ from grpokit_diffusers.folder import Index
 
 
 def skeleton_of(folder: Path, index: Index) -> Any:
-    """A pipeline whose transformer, autoencoder and text encoders have shapes and no values; it has no tokenizers.
+    """A pipeline whose transformer, autoencoder and text encoders have shapes and no values.
 
     Args:
         folder: with the configurations of the parts; weights need not be there.
@@ -34,9 +34,11 @@ def skeleton_of(folder: Path, index: Index) -> Any:
                 model = getattr(diffusers, index.parts[name])
                 parts[name] = model.from_config(model.load_config(folder / name))
             for name in index.parts:
+                kind_of = getattr(transformers, index.parts[name], None)
                 if name.startswith("text_encoder"):
-                    kind_of = getattr(transformers, index.parts[name])
                     parts[name] = kind_of(kind_of.config_class.from_pretrained(folder / name))
+                elif name.startswith(("tokenizer", "processor")) and (folder / name).is_dir():
+                    parts[name] = kind_of.from_pretrained(folder / name)
         return kind(**parts, **{name: value for name, value in index.settings.items() if name in known})
     except Exception:  # the code of a model is anybody's, and so are its files
         return None

@@ -12,10 +12,13 @@ from PIL.Image import Image
 from torch import Tensor
 
 from grpokit import Prompt, UsageError
+from grpokit.builtin.quotes import quoted
 from grpokit.data import refuse_pictures
 from grpokit.errors import one_line, shown
 from grpokit_glm_image.grids import PIXELS, Grid, Target, prompt_positions
 from grpokit_hf.tokens.reserved import OwnTokens, most_tokens
+
+_GLYPHS = 2048  # tokens that the pipeline reads of a text in quotes: one for each byte, and one for its end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +95,8 @@ class PromptEncoder:
         if self.edits or prompt.images:
             return False
         self._own.refuse(prompt.text)
-        return most_tokens(prompt.text) + self._around + self.target.count <= self.context
+        most = most_tokens(prompt.text)
+        return most < _GLYPHS and most + self._around + self.target.count <= self.context
 
     @cached_property
     def _around(self) -> int:
@@ -120,6 +124,12 @@ class PromptEncoder:
                     f"{max(PIXELS, width // PIXELS * PIXELS)} x {max(PIXELS, height // PIXELS * PIXELS)}."
                 )
         self._own.refuse(prompt.text)
+        for span in quoted(prompt.text):
+            if len(span.encode()) >= _GLYPHS:
+                raise UsageError(
+                    f"The prompt {shown(prompt.text, most=60)} has a text of {len(span.encode()):,} bytes in quotes. "
+                    f"The decoder reads at most {_GLYPHS - 1:,} of them to paint its letters. Shorten it."
+                )
         try:
             tokens, grids = self._processed(prompt.text, prompt.images)
         except ValueError as error:

@@ -29,6 +29,10 @@ class Chroma(Flux):
         embeddings, _, mask, *_ = self.pipeline.encode_prompt(text, **given)
         return embeddings, mask
 
+    def text_length(self, text: str) -> int:
+        """See `PipelineFamily`."""
+        return len(self.pipeline.tokenizer(text, verbose=False).input_ids)
+
     def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
         """See `Family`."""
         guided = self._pass(latents, time, condition, condition.text)

@@ -16,11 +16,16 @@ class Flux(PackedFamily):
     eval_guidance = 3.5
     negative = None
     text_tokens = 512
+    longest_text = 512  # of T5; CLIP reads the first 77, for a summary
 
     def encoded(self, text: str) -> Text:
         """Embeddings [1, L, D] and their summary [1, E]."""
         embeddings, pooled, _ = self.pipeline.encode_prompt(text, None, device=self.device)
         return embeddings, pooled
+
+    def text_length(self, text: str) -> int:
+        """See `PipelineFamily`."""
+        return len(self.pipeline.tokenizer_2(text, verbose=False).input_ids)
 
     def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
         """See `Family`; tokens of a picture to edit stand behind those of the latents."""

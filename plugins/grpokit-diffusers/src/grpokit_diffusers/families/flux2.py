@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
+from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu, format_input
 from PIL.Image import Image, Resampling
 from torch import Tensor
 
@@ -24,6 +24,7 @@ class Flux2(EditFamily):
     negative = None
     sources = 6  # what its authors recommend at most
     text_tokens = 512
+    longest_text = 512
     lora_targets = ("to_q", "to_k", "to_v", "to_out.0", "to_qkv_mlp_proj", "to_out")
 
     def check(self, prompts: Sequence[Prompt]) -> None:
@@ -44,6 +45,11 @@ class Flux2(EditFamily):
         """Embeddings [1, L, D]."""
         embeddings, _ = self.pipeline.encode_prompt(text, device=self.device)
         return (embeddings,)
+
+    def text_length(self, text: str) -> int:
+        """See `PipelineFamily`."""
+        messages = format_input([text], self.pipeline.system_message)
+        return len(self.pipeline.tokenizer.apply_chat_template(messages, tokenize=True)[0])
 
     def prepared(self, picture: Image, size: Size) -> Image:
         """See `EditFamily`.

@@ -20,6 +20,14 @@ class Flux2Klein(Flux2):
         super().__init__(pipeline)
         self.negative = None if pipeline.config.is_distilled else ""
 
+    def text_length(self, text: str) -> int:
+        """See `PipelineFamily`."""
+        messages, tokenizer = [{"role": "user", "content": text}], self.pipeline.tokenizer
+        whole = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+        return len(tokenizer(whole, verbose=False).input_ids)
+
     def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
         """See `Family`."""
         guided = self.predicted(latents, time, condition, condition.text[0])

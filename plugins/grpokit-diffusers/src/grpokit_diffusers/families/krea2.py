@@ -17,6 +17,7 @@ class Krea2(QwenImage):
     eval_guidance = 4.5
     negative = ""
     text_tokens = 512
+    longest_text = 512
 
     def shift(self, steps: int, size: Size) -> float:
         """See `PipelineFamily`; the distilled model has one for all sizes."""
@@ -26,6 +27,13 @@ class Krea2(QwenImage):
         """Embeddings [1, L, layers, D], and a mask [1, L] of those that are no padding."""
         embeddings, mask = self.pipeline.encode_prompt(text, device=self.device)
         return embeddings, mask
+
+    def text_length(self, text: str) -> int:
+        """See `PipelineFamily`; the tokens before the text are not passed on."""
+        pipeline = self.pipeline
+        tokens = pipeline.tokenizer(pipeline.prompt_template_encode_prefix + text, verbose=False).input_ids
+        before, behind = pipeline.prompt_template_encode_start_idx, pipeline.prompt_template_encode_num_suffix_tokens
+        return len(tokens) - before + behind
 
     def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
         """See `Family`."""

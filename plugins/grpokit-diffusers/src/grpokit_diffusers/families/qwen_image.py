@@ -14,11 +14,19 @@ class QwenImage(PackedFamily):
 
     eval_guidance = 4.0
     negative = " "  # what the model's authors take
+    longest_text = 512
 
     def encoded(self, text: str) -> Text:
         """Embeddings [1, L, D]; a text alone has no padding, and needs no mask."""
-        embeddings, _ = self.pipeline.encode_prompt(text, device=self.device, max_sequence_length=512)
+        longest = self.longest_text
+        embeddings, _ = self.pipeline.encode_prompt(text, device=self.device, max_sequence_length=longest)
         return (embeddings,)
+
+    def text_length(self, text: str) -> int:
+        """See `PipelineFamily`; the tokens before the text are not passed on."""
+        pipeline = self.pipeline
+        tokens = pipeline.tokenizer(pipeline.prompt_template_encode.format(text), verbose=False).input_ids
+        return len(tokens) - pipeline.prompt_template_encode_start_idx
 
     def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
         """See `Family`."""

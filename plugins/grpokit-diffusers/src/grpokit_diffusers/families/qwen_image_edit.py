@@ -19,6 +19,7 @@ class QwenImageEdit(EditFamily, QwenImage):
 
     sources = 1
     needs_source = True
+    longest_text = None
 
     def read(self, text: str, prompt: Prompt, size: Size) -> Text:
         """See `PipelineFamily`; the pictures are read with both texts."""

@@ -32,6 +32,16 @@ class SD3(PipelineFamily):
         )
         return embeddings, pooled
 
+    @property
+    def longest_text(self) -> int:
+        """See `PipelineFamily`: what T5 reads; CLIP reads the first 77 tokens of longer texts, and all without T5."""
+        return 77 if self.pipeline.tokenizer_3 is None else 256
+
+    def text_length(self, text: str) -> int:
+        """See `PipelineFamily`."""
+        tokenizer = self.pipeline.tokenizer_3 or self.pipeline.tokenizer
+        return len(tokenizer(text, verbose=False).input_ids)
+
     def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
         """See `Family`."""
         count = len(latents)

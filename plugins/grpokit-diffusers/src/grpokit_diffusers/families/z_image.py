@@ -13,11 +13,20 @@ class ZImage(PipelineFamily):
 
     guidance = 0.0
     eval_guidance = 5.0
+    longest_text = 512
 
     def encoded(self, text: str) -> Text:
         """Embeddings [L, D], without padding."""
         embeddings, _ = self.pipeline.encode_prompt(text, device=self.device, do_classifier_free_guidance=False)
         return (embeddings[0],)
+
+    def text_length(self, text: str) -> int:
+        """See `PipelineFamily`."""
+        messages, tokenizer = [{"role": "user", "content": text}], self.pipeline.tokenizer
+        whole = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, enable_thinking=True
+        )
+        return len(tokenizer(whole, verbose=False).input_ids)
 
     def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
         """See `Family`."""
