@@ -185,7 +185,7 @@ def test_the_longest_text_is_read_whole(model: str) -> None:
 def test_without_t5_a_text_is_as_long_as_clip_reads() -> None:
     pipeline = tiny_pipeline("tiny-sd3")
     pipeline.register_modules(text_encoder_3=None, tokenizer_3=None)
-    with pytest.raises(UsageError, match="has 78 tokens .* reads at most 77"):
+    with pytest.raises(UsageError, match=r"has 78 tokens .* reads at most 77"):
         build(pipeline).check([Prompt(text="x" * 76)])
 
 
