@@ -1415,8 +1415,8 @@ FAULTS = (
     Fault(
         "an answer on the line behind an empty one",
         f"{LM}tasks/final_answer.py",
-        "rest = text[last.end() :]",
-        "rest = text[last.end() :].lstrip()",
+        "text[last.end() :].splitlines()",
+        "text[last.end() :].split()",
         (MARKED,),
     ),
     # --- environments

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Literal
 
+from grpokit.builtin.answers import boxed, unwrapped
 from grpokit.builtin.numerals import last_number, number
 from grpokit.errors import DataError, UsageError, a_type, shown
 from grpokit.rewards.needs import text_target
@@ -23,6 +24,9 @@ from grpokit.types import Prompt, Sample
 
 class ExactMatch:
     """1 where the text equals the target (both stripped of outer white space), else 0.
+
+    So does a text that is the target in a code fence, in LaTeX such as \\boxed{}, in quotes or in emphasis, or with a
+    full stop (`answers.unwrapped`).
 
     Args:
         pattern: compare only what this finds in the text; no match scores 0.
@@ -41,8 +45,10 @@ class ExactMatch:
         answer = text if self.pattern is None else _extract(text, self.pattern)
         if answer is None:
             return 0.0
-        pair = (answer.strip(), target.strip())
-        return float(pair[0].casefold() == pair[1].casefold() if self.ignore_case else pair[0] == pair[1])
+        right, answers = target.strip(), unwrapped(answer)
+        if self.ignore_case:
+            right, answers = right.casefold(), map(str.casefold, answers)
+        return float(right in answers)
 
 
 def contains(samples: Sequence[Sample], *, ignore_case: bool = False) -> list[float]:
@@ -77,12 +83,15 @@ class NumericAnswer:
     2.5e-3, 3/4 and \\frac{3}{4} are numbers, and "3-5" ends in 5.
 
     Args:
-        pattern: its group matches the number; by default the last number in the text. No match scores 0.
+        pattern: its group matches the number, which may be wrapped (`answers.unwrapped`); by default the last number in
+            the last \\boxed{...}, or without one in the text. No match scores 0.
         tolerance: the largest absolute difference that still counts.
     """
 
     def __init__(self, *, pattern: str | None = None, tolerance: float = 0.0) -> None:
-        self.pattern = pattern and with_group(pattern, "numeric-answer", finds="the number", example="([0-9]+)")
+        self.pattern = (
+            None if pattern is None else with_group(pattern, "numeric-answer", finds="the number", example="([0-9]+)")
+        )
         if not 0 <= tolerance < math.inf:
             raise UsageError(f"numeric-answer: tolerance must be 0 or more, got {tolerance}.")
         self.tolerance = Fraction(str(tolerance))
@@ -93,7 +102,11 @@ class NumericAnswer:
 
     def _one(self, text: str, target: str) -> float:
         right = _target_number(target)
-        answer = number(_extract(text, self.pattern) or "") if self.pattern else last_number(text)
+        if self.pattern is None:
+            answer = last_number(boxed(text) or text)
+        else:
+            numbers = map(number, unwrapped(_extract(text, self.pattern) or ""))
+            answer = next((each for each in numbers if each is not None), None)
         return float(answer is not None and abs(answer - right) <= self.tolerance)
 
 

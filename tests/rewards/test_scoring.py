@@ -561,6 +561,12 @@ def test_a_reward_of_another_trainer_is_refused_with_its_translation(foreign: An
         ("cafe\u0301", "caf\u00e9", {}, 1),
         ("caf\u00e9", "cafe\u0301", {}, 1),
         ("<a>CAFE\u0301</a>", "caf\u00e9", {"pattern": "(CAF\u00c9)", "ignore_case": True}, 1),
+        ("**Cat.**", "cat", {"ignore_case": True}, 1),
+        ("**cat**", "**cat**", {}, 1),
+        ("cat", "**cat**", {}, 0),
+        ("so: <a>`cat`</a>", "cat", {"pattern": "<a>(.*)</a>"}, 1),
+        ("`cat` or `dog`", "cat", {}, 0),
+        ("cat (a pet)", "cat", {}, 0),
     ],
 )
 def test_exact_match(output: str, target: Any, options: dict[str, Any], expected: float) -> None:
@@ -616,6 +622,14 @@ def test_format_is_of_the_whole_text() -> None:
         ("about .3", 0.6, {"tolerance": 0.3}, 1),
         ("<a>−$1{,}234.50</a> 5", "-1234.5", {"pattern": "<a>(.*?)</a>"}, 1),
         ("1/3", "\\frac13", {}, 1),
+        (r"\boxed{42}, in 3 steps", 42, {}, 1),
+        (r"\boxed{41}, no, \boxed{42}", 42, {}, 1),
+        (r"\boxed{x}, 42", 42, {}, 0),
+        (r"\boxed{41, 42", 42, {}, 1),  # not closed, so the last number counts
+        (r"<a>$\boxed{42}$</a>, in 3 steps", 42, {"pattern": "<a>(.*)</a>"}, 1),
+        ("<a>```\n42\n```</a>", 42, {"pattern": "<a>(.*)</a>"}, 1),
+        ("<a>'42'</a>", 42, {"pattern": "<a>(.*)</a>"}, 1),
+        ("<a>42 or 43</a>", 42, {"pattern": "<a>(.*)</a>"}, 0),
     ],
 )
 def test_numeric_answer(output: str, target: Any, options: dict[str, Any], expected: float) -> None:

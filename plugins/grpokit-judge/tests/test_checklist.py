@@ -108,10 +108,48 @@ def test_what_cannot_be_scored(judge, checklist):
 
 @pytest.mark.parametrize(
     ("answer", "right", "wanted"),
-    [("Two", "two", 1), ("2", "two", 1), ("two", "2", 1), ("3", "two", 0), ("yes!", "Yes", 1), ("40", "forty", 0)],
+    [
+        ("Two", "two", 1),
+        ("2", "two", 1),
+        ("two", "2", 1),
+        ("3", "two", 0),
+        ("yes!", "Yes", 1),
+        ("40", "forty", 0),
+        ("Yes, all three cows are.", "Yes", 1),
+        ("No, but yes for one.", "Yes", 0),
+        ("```\nYes\n```", "Yes", 1),
+        ("**Yes**, they are.", "Yes", 1),
+        (r"\boxed{\text{Yes}}", "Yes", 1),
+        ("Not one.", "no", 0),
+        ("2.5", "two", 0),
+        ("light blue walls", "light blue", 1),
+        ("light", "light blue", 0),
+    ],
 )
 def test_forms_of_an_answer(answer, right, wanted):
     assert probability({"choices": [{"message": {"content": answer}}]}, right, logprobs=False) == wanted
+
+
+@pytest.mark.parametrize(
+    ("tokens", "right", "wanted"),
+    [
+        ([{"**": 0.9, "No": 0.1}, {"Yes": 0.7, "No": 0.3}, {"**": 1.0}], "Yes", 0.7),
+        ([{"Y": 0.6, "Yes": 0.3, "No": 0.1}, {"es": 0.8, "up": 0.2}], "Yes", 0.3 + 0.6 * 0.8),
+        ([{"Y": 0.6, "Yes": 0.3, "No": 0.1}, {"es": 0.8}], "No", 0.1),
+        ([{"t": 0.9, "two": 0.1}, {"en": 0.6, "wo": 0.4}], "two", 0.1 + 0.9 * 0.4),
+        ([{"light": 0.9, "blue": 0.1}, {" blue": 0.5, " green": 0.5}], "light blue", 0.45),
+        ([{"Y": 0.6, "Yes": 0.3}], "Yes", None),  # it was cut, so that nobody knows how it goes on
+        ([{"**": 1.0}], "Yes", None),
+    ],
+)
+def test_an_answer_in_several_tokens(tokens, right, wanted):
+    content = []
+    for chances in tokens:
+        top = [{"token": token, "logprob": math.log(chance)} for token, chance in chances.items()]
+        content.append({"token": max(chances, key=chances.get), "top_logprobs": top})
+    words = "".join(each["token"] for each in content)
+    answer = {"choices": [{"message": {"content": words}, "logprobs": {"content": content}}]}
+    assert probability(answer, right, logprobs=True) == (wanted if wanted is None else pytest.approx(wanted))
 
 
 def test_the_shipped_prompts_and_geneval2s_own_file(tmp_path: Path):

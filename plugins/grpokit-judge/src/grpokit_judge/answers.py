@@ -43,13 +43,13 @@ def after_thoughts(text: str) -> tuple[str, int]:
     return _THINKS.split(behind)[0], len(text) - len(behind)
 
 
-def likeliest(answer: Mapping[str, Any], place: int) -> dict[str, float]:
-    """The likeliest tokens with their probabilities, where the text of an answer has its character `place`.
+def likeliest(answer: Mapping[str, Any], place: int) -> tuple[str, dict[str, float]]:
+    """The token where the text of an answer has its character `place`, and the likeliest there by their probabilities.
 
     Raises:
         RewardError: the server gives no log-probs.
     """
-    found: dict[str, float] = {}
+    chosen, found = "", dict[str, float]()
     try:
         tokens = answer["choices"][0]["logprobs"]["content"]
         # Some servers count the tokens of thoughts, too, and write parts of a character in ways of their own.
@@ -58,6 +58,7 @@ def likeliest(answer: Mapping[str, Any], place: int) -> dict[str, float]:
         for token in tokens:
             place -= len(token["token"])
             if place < 0:
+                chosen = token["token"]
                 found = {each["token"]: math.exp(each["logprob"]) for each in token["top_logprobs"]}
                 break
     except (KeyError, IndexError, TypeError):
@@ -67,7 +68,7 @@ def likeliest(answer: Mapping[str, Any], place: int) -> dict[str, float]:
             "logprobs is set, and the server's answer has no log-probs of its tokens "
             "(choices[0].logprobs.content[].top_logprobs). Leave logprobs at 0, or take a server that gives them."
         )
-    return found
+    return chosen, found
 
 
 class Ratings:
@@ -117,7 +118,7 @@ class Ratings:
         rating = self.rating(text)
         if last is None or not named or rating is None or rating != number(named[0]) or rating.denominator > 1:
             return None
-        tokens = likeliest(answer, begin + last.start(1) + named.start())
+        _, tokens = likeliest(answer, begin + last.start(1) + named.start())
         chances: dict[int, float] = {}
         for token, chance in tokens.items():
             plain = re.sub(r"\W", "", token)

@@ -7,12 +7,14 @@ to the right answer, a picture the geometric mean over its questions (prompt lev
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import geometric_mean
 from typing import Any, ClassVar, Literal, get_args
 
 from grpokit import DataError, Prompt, Sample, UsageError
+from grpokit.builtin.answers import unwrapped
 from grpokit.errors import shown
 from grpokit_judge.answers import after_thoughts, likeliest, words
 from grpokit_judge.questions import check_template, question
@@ -123,20 +125,28 @@ def unscorable(prompt: Prompt, *, column: str = "vqa_list") -> str:
 def probability(answer: Mapping[str, Any], right: str, *, logprobs: bool) -> float | None:
     """How probable the right answer is in a server's answer; None for one without words behind its last thought.
 
-    With log-probs it is the sum over the likeliest first tokens that are the answer, in any case and as word or digit.
-    Else it is 1 or 0.
+    With log-probs it is the sum over the likeliest first tokens that are the answer, in any case and as word or digit;
+    where the judge writes it in several tokens, the product of theirs counts as well. Else it is 1 or 0, by the words
+    that the answer begins with.
 
     Raises:
         RewardError: log-probs are wanted, and the server gives none.
     """
     text, begin = after_thoughts(words(answer)[0])
-    if not text.strip():
+    word, forms = re.search(r"\w", text), _forms(right)
+    if word is None:
         return None
-    forms = _forms(right)
     if not logprobs:
-        return float(_plain(text) in forms)
-    tokens = likeliest(answer, begin + len(text) - len(text.lstrip()))
-    return min(1.0, math.fsum(chance for token, chance in tokens.items() if _plain(token) in forms))
+        first = re.compile(rf"\W*(?:{'|'.join(map(re.escape, forms))})(?!\w|[.,][0-9])", re.IGNORECASE)
+        return float(any(map(first.match, unwrapped(text))))
+    place, written, sure, total = word.start(), "", 1.0, 0.0
+    while place < len(text):
+        token, chances = likeliest(answer, begin + place)
+        total += sure * math.fsum(chance for each, chance in chances.items() if _plain(written + each) in forms)
+        written, place, sure = written + token, place + len(token), sure * chances.get(token, 0.0)
+        if _plain(written) in forms or not any(form.startswith(_plain(written)) for form in forms):
+            return min(1.0, total)
+    return None  # it was cut in a word
 
 
 def _forms(answer: str) -> set[str]:

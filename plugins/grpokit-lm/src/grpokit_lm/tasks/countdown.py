@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from grpokit import DataError, Prompt, Sample
+from grpokit.builtin.answers import unwrapped
 from grpokit.builtin.text_rewards import text_of, with_group
 from grpokit.errors import shown
 from grpokit.rewards.needs import text_target
@@ -54,11 +55,13 @@ class Countdown:
         match = self.pattern.search(text)
         if match is None or match[1] is None:
             return 0.0
-        try:
-            computed = compute(match[1])
-        except ExpressionError:
-            return 0.0
-        return float(Counter(computed.numbers) == wanted and computed.value == value)
+        for expression in unwrapped(match[1]):
+            try:
+                computed = compute(expression)
+            except ExpressionError:
+                continue
+            return float(Counter(computed.numbers) == wanted and computed.value == value)
+        return 0.0
 
 
 def unscorable(prompt: Prompt) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from grpokit import Sample, UsageError
+from grpokit.builtin.answers import boxed, unwrapped
 from grpokit.builtin.numerals import bare, number
 from grpokit.builtin.text_rewards import text_of
 from grpokit.errors import a_type
@@ -24,7 +25,8 @@ def final_answer(samples: Sequence[Sample]) -> list[float]:
 
     A target is a number, or a text: a whole solution with a marked answer of its own, or the answer alone; a blank one
     gives NaN. A mark with nothing behind it has no answer. What does not count: currency, percent and degree signs,
-    units in \\text{...}, thousands separators, spaces, emphasis, a final full stop. 1/2, .5 and \\frac{1}{2} are equal.
+    units in \\text{...}, thousands separators, spaces, and what is written around an answer (`answers.unwrapped`).
+    1/2, .5 and \\frac{1}{2} are equal.
     """
     return [_score(sample) for sample in samples]
 
@@ -38,7 +40,7 @@ def _score(sample: Sample) -> float:
     answer, right = marked(text), str(target)
     if not right.strip():
         return math.nan
-    return float(bool(answer) and value(answer) == value(marked(right) or right))
+    return float(bool(answer) and value(marked(right) or right) in map(value, unwrapped(answer)))
 
 
 def marked(text: str) -> str | None:
@@ -50,8 +52,7 @@ def marked(text: str) -> str | None:
     last = _LAST_MARK.match(text)
     if last is None:
         return None
-    rest = text[last.end() :]
-    return "".join(rest.splitlines()[:1]).strip() if last[1] == "####" else _to_closing_brace(rest)
+    return "".join(text[last.end() :].splitlines()[:1]).strip() if last[1] == "####" else boxed(text)
 
 
 def value(answer: str) -> Fraction | str:
@@ -62,12 +63,3 @@ def value(answer: str) -> Fraction | str:
     """
     found = number(answer)
     return bare(answer).replace(" ", "") if found is None else found
-
-
-def _to_closing_brace(text: str) -> str | None:
-    depth = 1
-    for position, character in enumerate(text):
-        depth += (character == "{") - (character == "}")
-        if not depth:
-            return text[:position].strip()
-    return None
