@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import math
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +160,23 @@ def talkative(samples: Sequence[Sample]) -> list[float]:
 
 def sorting(samples: list[Sample]) -> list[float]:
     samples.sort(key=lambda s: str(s.output))
+    return [float(s.output) for s in samples]
+
+
+def forking(samples: Sequence[Sample], order: str = "return") -> list[float]:
+    """Comes back in two processes, and gives the order to the copy."""
+    if os.fork() == 0 and order != "return":
+        _one(order)
+    return [float(s.output) for s in samples]
+
+
+def interfering(samples: Sequence[Sample]) -> list[float]:
+    """Writes answers into its pipe: one with the number of the request before, one of another process."""
+    number = int(samples[0].output)
+    for pipe in (each for each in gc.get_objects() if isinstance(each, Connection)):
+        if pipe.writable and pipe.readable and not pipe.closed:
+            for process, of in ((os.getpid(), number - 1), (os.getpid() + 1, number)):
+                pipe.send_bytes(json.dumps([process, of, [[-1.0], "", None]]).encode())
     return [float(s.output) for s in samples]
 
 

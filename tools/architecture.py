@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "config": "errors files knobs registry",
     "plan": "errors knobs registry config",
     "scaffold": "errors files registry",
-    "rewards": "errors knobs types reward_totals registry",
+    "rewards": "errors knobs types reward_totals processes registry",
     "builtin": "errors knobs types images divergence objectives registry rewards",  # what a third party may import
     "training": "errors files knobs types sampling policy processes advantages divergence objectives data rewards "
     "tracking group_statistics",

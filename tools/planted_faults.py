@@ -99,6 +99,8 @@ BOUNDED = "tests/training/test_dynamic_sampling.py::test_the_attempts_are_bounde
 UNSCORED_GROUP = "tests/training/test_dynamic_sampling.py::test_a_group_that_no_reward_could_score_is_drawn_anew"
 FIRST_DRAW = "tests/training/test_dynamic_sampling.py::test_the_first_draw_is_that_of_a_run_without_it"
 FURTHER = "tests/training/test_dynamic_sampling.py::test_further_prompts_are_new_as_long_as_there_are_any"
+ANSWERS = "tests/rewards/test_worker_pool.py::test_an_answer_to_another_request_or_of_another_process_is_dropped"
+FORKS = "tests/processes/test_forks.py::test_the_copy_ends"
 OVERLONG = "tests/rewards/test_scoring.py::test_soft_overlong_by_the_equation"
 REPETITION = "tests/rewards/test_scoring.py::test_repetition_penalty"
 JUDGE = "plugins/grpokit-judge/src/grpokit_judge/"
@@ -497,6 +499,28 @@ FAULTS = (
         "scores = step.scores.trained",
         "scores = step.scores",
         (AGAIN,),
+    ),
+    # --- rewards elsewhere
+    Fault(
+        "a forked copy goes on with the run",
+        "processes/forks.py",
+        "os._exit(0)",
+        "pass",
+        (FORKS,),
+    ),
+    Fault(
+        "an answer to an earlier request counts",
+        "rewards/worker_pool.py",
+        "(process, number) == (self.process.pid, self.number)",
+        "process == self.process.pid",
+        (ANSWERS,),
+    ),
+    Fault(
+        "an answer of another process counts",
+        "rewards/worker_pool.py",
+        "(process, number) == (self.process.pid, self.number)",
+        "number == self.number",
+        (ANSWERS,),
     ),
     # --- advantages
     Fault(

@@ -24,6 +24,7 @@ from grpokit.errors import (
     shown,
     typed_line,
 )
+from grpokit.processes.forks import forks_ended
 from grpokit.rewards.submission import Portion
 from grpokit.types import Sample
 
@@ -44,7 +45,8 @@ def build(use: str, params: Mapping[str, Any]) -> tuple[Any, Portion]:
         The reward, and a portion without rows whose `error` says why it cannot be built.
     """
     try:
-        reward = registry.create("reward", use, params)
+        with forks_ended():
+            reward = registry.create("reward", use, params)
         if not callable(reward):
             raise PluginError(f"The reward '{use}' gave {a_type(reward)}, which cannot be called.")
         return reward, Portion(rows=[])
@@ -60,7 +62,7 @@ def call(reward: Any, rows: Sequence[int], samples: list[Sample]) -> Portion:
     torch = sys.modules.get("torch")  # a reward that does without it is spared its import
     order = tuple(map(id, samples))
     try:
-        with torch.no_grad() if torch else nullcontext():
+        with forks_ended(), torch.no_grad() if torch else nullcontext():
             values = reward(samples)
     except KeyboardInterrupt:
         raise

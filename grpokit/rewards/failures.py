@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grpokit.errors import RewardError, a_type, counted, reworded
+from grpokit.processes.forks import forks_ended
 from grpokit.rewards.calling import call, raised, scored
 from grpokit.rewards.isolation import own_copies, torch_state_kept
 from grpokit.rewards.submission import Pending, Portion, Submits, by_group
@@ -69,7 +70,8 @@ def submitted(reward: Submits, samples: Sequence[Sample]) -> Pending:
     """Hand samples out to a reward that scores elsewhere; `collected` judges what goes wrong here, too."""
     answer: Future[Portion] = Future()
     try:
-        pending: Any = reward.submit(own_copies(samples))
+        with forks_ended():
+            pending: Any = reward.submit(own_copies(samples))
         if isinstance(pending, Pending):
             return pending
         wrong = RewardError(f"its submit returned {a_type(pending)}; expected a grpokit.Pending.")

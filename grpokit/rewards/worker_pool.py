@@ -127,6 +127,7 @@ class _Worker:
         self.output = threading.Thread(target=_show, args=(printed,), daemon=True)
         self.output.start()
         self.pipe, self.process, self.built = pipe, process, False
+        self.number = 0  # of the last request
         if self.ended:  # by another thread meanwhile
             self._kill()
 
@@ -169,6 +170,8 @@ class _Worker:
             if self.process.exitcode is not None:  # it died while it had nothing to do
                 self._begin()
             self._wait_until_built()
+            self.number += 1
+            self.pipe.send_bytes(json.dumps(self.number).encode())
             self.pipe.send_bytes(data)
             return self._received(rows, self.timeout)
         except TimeoutError:
@@ -178,19 +181,22 @@ class _Worker:
             return Portion(rows=rows, failure=self._loss())
 
     def _received(self, rows: Sequence[int], timeout: float | None) -> Portion:
-        """The next answer.
+        """The answer to the last request, or whether the reward is built.
 
         Raises:
             EOFError, OSError, ValueError: the process has ended, or the pipe is closed or disturbed.
             TimeoutError: there is none after so many seconds.
         """
         end = float("inf") if timeout is None else time.monotonic() + timeout
-        while not self.pipe.poll(max(0.0, min(0.2, end - time.monotonic()))):
-            if self.process.exitcode is not None and not self.pipe.poll():  # a child of its may hold the pipe open
-                raise EOFError
-            if time.monotonic() >= end:
-                raise TimeoutError
-        return from_message(rows, json.loads(self.pipe.recv_bytes()))
+        while True:
+            while not self.pipe.poll(max(0.0, min(0.2, end - time.monotonic()))):
+                if self.process.exitcode is not None and not self.pipe.poll():  # a child of its may hold the pipe open
+                    raise EOFError
+                if time.monotonic() >= end:
+                    raise TimeoutError
+            process, number, message = json.loads(self.pipe.recv_bytes())
+            if (process, number) == (self.process.pid, self.number):
+                return from_message(rows, message)
 
     def _loss(self) -> str:
         """How a process was lost that can no longer be asked."""

@@ -1,7 +1,8 @@
 """What a worker process does: it builds a reward by its name, and scores what comes through its pipe.
 
 The run's end of the pipe is in `worker_pool`. Samples come as `pickle`, from the run that started this process.
-Answers go back as JSON, so that nothing which a reward makes is unpickled in the run.
+Answers go back as JSON, so that nothing which a reward makes is unpickled in the run. An answer repeats the number of
+its request, and names the process: whatever else a reward writes into the pipe is no answer.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ def serve(pipe: Connection, output: Connection, use: str, params: Mapping[str, A
             sys.modules["torch"].set_num_threads(1)
     reward, built = build(use, params)
     with suppress(EOFError, ConnectionError):  # the run has ended
-        _send(pipe, built)
+        _send(pipe, 0, built)
         while built.error is None:
-            _send(pipe, _answer(reward, pipe))
+            number = json.loads(pipe.recv_bytes())
+            _send(pipe, number, _answer(reward, pipe))
 
 
-def _send(pipe: Connection, portion: Portion) -> None:
-    pipe.send_bytes(json.dumps(to_message(portion)).encode())
+def _send(pipe: Connection, number: int, portion: Portion) -> None:
+    pipe.send_bytes(json.dumps([os.getpid(), number, to_message(portion)]).encode())
 
 
 def _answer(reward: Any, pipe: Connection) -> Portion:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from grpokit.errors import RunError, UsageError
 from grpokit.policy import CutBy, Policy, Work, optional
+from grpokit.processes.forks import forks_ended
 from grpokit.processes.fsdp2 import any_shards, gathered
 from grpokit.processes.team import is_sharded
 from grpokit.training.contract import scorer
@@ -87,7 +88,7 @@ class CheckedPolicy:
         """The rollout of one call, of at most `size` rows from `row` on."""
         call = call_at(row, seeds, group_size, size)
         part = prompts[call.prompts]
-        with torch.no_grad(), self._autocast():
+        with forks_ended(), torch.no_grad(), self._autocast():
             rollout = self.policy.rollout(part, call.group_size, seeds=call.seeds.to(self.device), evaluate=evaluate)
         return self._checked(rollout, part, call.group_size, call.seeds, row)
 

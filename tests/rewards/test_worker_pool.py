@@ -439,6 +439,18 @@ def test_what_workers_print_is_shown_on_stderr(pooled: Make, capsys: pytest.Capt
     assert shown.err == f"first words\n{'x' * 100_000}\nof another program\n"
 
 
+@pytest.mark.parametrize("order", ["return", "raise"])
+def test_a_copy_that_a_reward_forks_answers_nothing(pooled: Make, order: str) -> None:
+    outputs = [str(i) for i in range(40)]
+    reward = pooled("forking", {"order": order}, workers=2, per_sample=True)
+    assert column(reward, samples(*outputs, size=4)) == list(map(float, range(40)))
+
+
+def test_an_answer_to_another_request_or_of_another_process_is_dropped(pooled: Make) -> None:
+    reward = pooled("interfering", per_sample=True)  # one process: its requests are numbered from 1
+    assert column(reward, samples("1", "2", "3", "4")) == [1.0, 2.0, 3.0, 4.0]
+
+
 def test_a_reward_that_reorders_its_samples_is_refused(pooled: Make) -> None:
     with pytest.raises(RewardError, match=r"^Reward 'r': it changed the order or the number of the samples"):
         column(pooled("sorting"), samples("2", "1"), on_error="skip")
