@@ -20,7 +20,7 @@ from PIL import Image, ImageCms
 
 from grpokit import DataError, Prompt, UsageError
 from grpokit.config import schema
-from grpokit.data import as_prompts, hold_out, hub, read_dataset, read_prompts
+from grpokit.data import as_prompts, check_pictures, hold_out, hub, read_dataset, read_prompts
 from grpokit.images import check_picture, open_picture, to_rgb
 
 
@@ -197,17 +197,18 @@ def test_a_file_that_is_no_picture_is_found_at_once(file: Path, tmp_path: Path) 
         read_prompts(file, targets=tmp_path / "t")
 
 
-def test_a_picture_cut_off_behind_its_header_is_an_error_on_access(file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", ["png", "jpg", "webp"])
+def test_a_picture_cut_off_behind_its_header_is_an_error_on_access(file: Path, tmp_path: Path, suffix: str) -> None:
     picture(tmp_path / "t/1.png", 5)
-    Image.effect_noise((64, 64), 90).save(tmp_path / "t/3.png")
-    whole = (tmp_path / "t/3.png").read_bytes()
-    (tmp_path / "t/3.png").write_bytes(whole[:2000])
+    place = tmp_path / f"t/3.{suffix}"
+    Image.effect_noise((64, 64), 90).save(place)
     prompts = read_prompts(file, targets=tmp_path / "t")
+    check_pictures(prompts, None)
+    place.write_bytes(place.read_bytes()[:-100])
     assert grey(prompts[0].target) == 5
-    with pytest.raises(
-        DataError, match=r"prompts\.txt, line 3: .*3\.png cannot be read as a picture: image file is tr"
-    ):
-        prompts[1]
+    for read in (check_pictures, list):
+        with pytest.raises(DataError, match=rf"prompts\.txt, line 3: .*3\.{suffix} cannot be read as a picture"):
+            read(prompts)
 
 
 def test_only_the_headers_of_pictures_are_read_at_once(file: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from grpokit import DataError
 from grpokit.config import schema
-from grpokit.data import read_prompts
+from grpokit.data import check_pictures, read_prompts
 from grpokit.runs import build
 
 PAGE = Path(__file__).parent.parent / "docs/data.md"
@@ -177,14 +177,16 @@ def test_a_shard_is_read_where_it_lies(tmp_path: Path) -> None:
     shards(tmp_path)
     prompts = read_prompts(tmp_path / "shards")
     stored = (tmp_path / "shards/0.tar").read_bytes()
+    check_pictures(prompts)
     content = prompts.row(0).prompt.images[0].read_bytes()  # type: ignore[attr-defined]
     assert content == png(GREY["target"])
     assert content in stored
     place = stored.index(content) + stored[stored.index(content) :].index(b"IDAT") + 4
     (tmp_path / "shards/0.tar").write_bytes(stored[:place] + bytes(8) + stored[place + 8 :])
     assert prompts.unopened(0).images[0].size == (8, 6)  # from its header
-    with pytest.raises(DataError, match=r"0\.tar, sample some/folder/0001 cannot be read as a picture"):
-        prompts[0]
+    for read in (check_pictures, list):
+        with pytest.raises(DataError, match=r"0\.tar, sample some/folder/0001 cannot be read as a picture"):
+            read(prompts)
     (tmp_path / "shards/0.tar").write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"0\.tar cannot be read as a tar archive"):
         read_prompts(tmp_path / "shards")

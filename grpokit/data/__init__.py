@@ -7,6 +7,7 @@ is checked at once. The order is a pure function of (seed, step), so a resumed r
 from __future__ import annotations
 
 from grpokit.data.datasets import read_dataset as read_dataset
+from grpokit.data.digests import check_pictures as check_pictures
 from grpokit.data.digests import digests as digests
 from grpokit.data.readers import read_prompts as read_prompts
 from grpokit.data.sequences import PromptSequence as PromptSequence
@@ -18,6 +19,7 @@ from grpokit.data.sequences import refuse_pictures as refuse_pictures
 __all__ = [
     "PromptSequence",
     "as_prompts",
+    "check_pictures",
     "check_prompts",
     "digests",
     "hold_out",

@@ -1,4 +1,4 @@
-"""Digests of prompts: whether a resumed run has the prompts that it was started with.
+"""What is read of all prompts before a run: their pictures, and digests, so that a resumed run has the same prompts.
 
 Pictures in files count by the bytes of their files, without being decoded; what a run holds in memory counts by its
 values. An object of an unknown class counts by its class alone, since its text may hold an address of its process.
@@ -19,8 +19,20 @@ from PIL import Image
 from grpokit.data.sequences import PromptSequence, Stored
 from grpokit.errors import DataError, one_line
 
-_READERS = 8  # threads; hashing lets go of Python's lock
+_READERS = 8  # threads; decoding and hashing let go of Python's lock
 _PORTION = 100  # prompts that a thread takes at a time
+
+
+def check_pictures(*sequences: PromptSequence | None) -> None:
+    """Read the pictures of all prompts to their ends, so that a damaged one stops a run before its first step.
+
+    Raises:
+        DataError: a picture cannot be read.
+    """
+    with ThreadPool(_READERS) as readers:
+        for prompts in filter(None, sequences):
+            for _ in readers.imap(prompts.check_pictures, range(len(prompts)), _PORTION):
+                pass
 
 
 def digests(prompts: PromptSequence) -> dict[str, list[str]]:

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, overload
 
 from PIL.ContainerIO import ContainerIO
-from PIL.Image import Image
 
 from grpokit.errors import DataError, UsageError, a_type, counted, reworded, shown
-from grpokit.images import MAX_PIXELS, blank_picture, open_picture
+from grpokit.images import MAX_PIXELS, blank_picture, check_whole, open_picture
 from grpokit.policy import Policy
 from grpokit.sampling import STREAMS, permutation
 from grpokit.types import Prompt
@@ -40,7 +39,7 @@ class Stored:
             file.seek(self.start)
             return file.read(self.size)
 
-    def opened(self, read: Callable[..., Image], *, where: str, max_pixels: int) -> Image:
+    def opened(self, read: Callable[..., Any], *, where: str, max_pixels: int) -> Any:
         """What a function of `grpokit.images` makes of it; no more is read than that function asks for."""
         if isinstance(self.file, bytes) or self.size is None:
             return read(self.file, where=where, max_pixels=max_pixels)
@@ -100,6 +99,14 @@ class PromptSequence(Sequence[Prompt]):
         """A prompt with blank pictures, of the right mode and size, in place of those that are stored."""
         return self._read(index, blank_picture)
 
+    def check_pictures(self, index: int) -> None:
+        """Read a prompt's pictures to their ends.
+
+        Raises:
+            DataError: one of them cannot be read.
+        """
+        self._read(index, check_whole)
+
     def first(self, count: int | None) -> PromptSequence:
         """The first prompts, or all."""
         return self.subset(range(len(self))[:count])
@@ -108,7 +115,7 @@ class PromptSequence(Sequence[Prompt]):
         """Some of the prompts; unlike those of a slice they know where they come from."""
         return PromptSequence(self._row, [self._order[i] for i in indices], max_pixels=self._max_pixels)
 
-    def _read(self, index: int, read: Callable[..., Image]) -> Prompt:
+    def _read(self, index: int, read: Callable[..., Any]) -> Prompt:
         row = self.row(index)
         prompt = row.prompt
         parts = (*prompt.images, prompt.target, *prompt.meta.values())

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grpokit.config.schema import RunConfig
-from grpokit.data import PromptSequence, check_prompts
+from grpokit.data import PromptSequence, check_pictures, check_prompts
 from grpokit.errors import counted, shown
 from grpokit.evaluation.held_out import draw
 from grpokit.guards.hacking import too_seldom
@@ -37,6 +37,7 @@ def dry_run(config: RunConfig, *, name: str = "run") -> Iterator[str]:
     prompts, held_out = build.prompts(config)
     warnings = before_training.unscorable_prompts(config, prompts, held_out)
     build.check_prompts(config, prompts, held_out)
+    check_pictures(prompts, held_out)
     with build_rewards.all_rewards(config) as (terms, own_terms):
         before_training.check_scores(config, terms, held_out)
         policies = build.policies(config)

@@ -15,7 +15,7 @@ from typing import Any
 
 from grpokit import registry, report
 from grpokit.config.schema import RunConfig, resolved
-from grpokit.data import check_prompts
+from grpokit.data import check_pictures, check_prompts
 from grpokit.errors import UsageError, counted
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
@@ -107,6 +107,8 @@ class Run:
         self.resumed = self.team.first(lambda: may_go_on(self.folder, resume=resume, overwrite=overwrite))
         if resume and not self.resumed and (self.folder / CONFIG).exists():
             self.watcher.say(f"{self.folder} has no checkpoint, so the run starts over")
+        if not self.resumed:  # else digests tell whether they are the same
+            self.team.first(lambda: check_pictures(*data))
         self.terms, self._own_terms = stack.enter_context(build_rewards.all_rewards(config))  # which may fetch weights
         self._digests = resuming.digests(*data)
         self._warnings += resuming.refuse_other_processes(self.team, config, self._digests)

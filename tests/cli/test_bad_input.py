@@ -274,7 +274,7 @@ DATA_FILES = {
     "a line with a key of 5,000 letters": jsonl(json.dumps({"x" * 5000: 1}), "line 2 has the prompt nothing (null)"),
     "a prompt that is a number": jsonl('{"prompt": 5}', "p.jsonl, line 2 has the prompt 5; expected a text"),
     "a prompt of spaces": jsonl('{"prompt": "  "}', "p.jsonl, line 2: the prompt is '  '; expected a text"),
-    "a line of brackets": jsonl("[" * 100_000, "p.jsonl, line 2: not JSON (maximum recursion depth exceeded"),
+    "a line of brackets": jsonl("[" * 100_000, "p.jsonl, line 2: not JSON (it is nested too deeply)"),
     "an empty JSONL file": change("data={prompts: e.jsonl}", "e.jsonl holds no prompt", files={"e.jsonl": "\n"}),
     "a picture that is not there": jsonl(
         '{"prompt": "1", "image": "no.png"}', "line 2: source: the file no.png does not"
@@ -310,11 +310,8 @@ DATA_FILES = {
     "a target of 100 million pixels": prompts(
         "1\n", "t/1.png has 10,000 x 10,000 = 100,000,000 pixels; the limit", files={"t/1.png": png(10_000, 10_000)}
     ),
-    "a target cut off in its body": Bad(
-        ["train", "c.yaml", "data={prompts: p.txt, targets: t}"],
-        ["p.txt, line 1: t/1.png cannot be read as a picture: image file is truncated", "--resume"],
-        {"p.txt": "1\n", "t/1.png": PICTURE[:2000]},
-        leaves=True,
+    "a target cut off in its body": prompts(
+        "1\n", "p.txt, line 1: t/1.png cannot be read as a picture: Truncated", files={"t/1.png": PICTURE[:2000]}
     ),
     "held-out prompts that are not there": change(
         "eval.prompts=no.txt", "eval.prompts: The text file no.txt does not exist"
