@@ -1443,6 +1443,20 @@ FAULTS = (
         "text[last.end() :].split()",
         (MARKED,),
     ),
+    Fault(
+        "an answer of a world that fills the row",
+        f"{LM}worlds/conversations.py",
+        "count + len(sent) >= columns",
+        "count + len(sent) > columns",
+        (f"{LM_TESTS}test_worlds.py::test_an_answer_that_leaves_no_room_for_the_model_ends_the_episode",),
+    ),
+    Fault(
+        "what a world says for the model is scored",
+        f"{LM}worlds/conversations.py",
+        "[episode.output for episode in self._episodes]",
+        "[[m for m in e.messages if m['role'] == 'assistant'][-1]['content'] for e in self._episodes]",
+        (f"{LM_TESTS}test_worlds.py::test_rewards_see_the_models_own_words_and_torch_stays_as_it_was",),
+    ),
     # --- environments
     Fault(
         "gym's reference is the network that a resume loads",

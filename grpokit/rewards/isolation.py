@@ -1,7 +1,8 @@
 """Keeps rewards apart: no other reward sees what one of them changes in place.
 
 A reward may shrink a picture in place, pop from a prompt's `meta`, or set torch's default dtype. Each call therefore
-gets copies of what the policy drew, and what it changes of torch's global state is restored after the call.
+gets copies of what the policy drew, and what it changes of torch's global state is restored after the call. Worlds and
+environments, which a policy calls, may change torch's state as well.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from grpokit.errors import RunError, raised_at, typed_line
 from grpokit.types import Sample
 
 
@@ -72,6 +74,26 @@ def torch_state_kept() -> Iterator[None]:
         for (read, write), value in zip(_STATE, before, strict=True):
             if read() != value:
                 write(value)
+
+
+@contextmanager
+def outside_code(what: str, *, remedy: str = "") -> Iterator[None]:
+    """Inside runs code of others, such as a world's: torch's global state is kept, and an error is one message.
+
+    Args:
+        what: the beginning of the message, such as "The world 'shop' failed in facts".
+        remedy: its end.
+
+    Raises:
+        RunError: the code raised anything but Ctrl-C and exit, such as asyncio's CancelledError; its cause is that.
+    """
+    try:
+        with torch_state_kept():
+            yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise RunError(f"{what}: {typed_line(error)} {raised_at(error)}. {remedy}".rstrip()) from error
 
 
 def _set_default_device(device: torch.device) -> None:

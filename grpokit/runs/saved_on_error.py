@@ -18,10 +18,14 @@ def no_exit() -> Iterator[None]:
     """Code inside that would end the process, such as a policy's, fails the run with a message instead."""
     try:
         yield
+    except (Exception, KeyboardInterrupt):
+        raise
     except SystemExit as end:
         raise RunError(
             f"The run was ended from inside by sys.exit {raised_at(end)}. Raise an error there instead."
         ) from end
+    except BaseException as error:  # such as a cancelled task
+        raise RunError(f"The run was ended from inside by {typed_line(error)} {raised_at(error)}.") from error
 
 
 @contextmanager

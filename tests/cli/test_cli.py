@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -575,22 +576,27 @@ def test_a_policy_that_raises_loses_no_step(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "out/report.html").is_file()
 
 
-@pytest.mark.parametrize(("calls", "saved"), [(1, False), (5, True)])
+@pytest.mark.parametrize(
+    ("calls", "end", "words"),
+    [(1, SystemExit(0), "sys.exit"), (5, SystemExit(0), "sys.exit"), (5, asyncio.CancelledError(), "CancelledError")],
+)
 def test_a_policy_that_exits_is_an_error(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int, saved: bool
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int, end: BaseException, words: str
 ) -> None:
     """In the evaluation before training, and in step 3."""
     whole, left = TinyTokens.rollout, iter(range(1, 9))
 
     def exits(self: TinyTokens, *arguments: Any, **options: Any) -> Any:
-        return sys.exit(0) if next(left) == calls else whole(self, *arguments, **options)
+        if next(left) == calls:
+            raise end
+        return whole(self, *arguments, **options)
 
     monkeypatch.setattr(TinyTokens, "rollout", exits)
     config(tmp_path, eval__every=0)
     done = call("train", "c.yaml")
     assert done.code == 1
-    assert "sys.exit (test_cli.py, line " in done.err
-    assert ("The state after step 2 is saved in out/checkpoints/step_000002" in done.err) == saved
+    assert f"{words} (test_cli.py, line " in done.err
+    assert ("The state after step 2 is saved in out/checkpoints/step_000002" in done.err) == (calls > 1)
 
 
 def test_a_failed_evaluation_loses_no_step(call: Call, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from grpokit import Prompt, Sample, Trainer, UsageError, create
+from grpokit import GrpokitError, Prompt, Sample, Trainer, UsageError, create
 from grpokit.advantages import group, returns_to_go
 from grpokit.sampling import derive_seeds, normals
 from grpokit.types import Rollout, Seeds
@@ -244,7 +244,7 @@ def faulty(fault: str, **options: Any) -> GymPolicy:
     ],
 )
 def test_an_environment_that_fails_is_named(fault: str, words: str) -> None:
-    with pytest.raises(UsageError, match=f"Faulty-v0' .*{words}"):
+    with pytest.raises(GrpokitError, match=f"Faulty-v0' .*{words}"):
         faulty(fault, normalise=2)
 
 
@@ -263,7 +263,7 @@ def test_an_environment_that_ignores_its_seed_is_refused(start: str) -> None:
     "options", [{"env": "small_worlds:Corridor-v0"}, {"env": "small_worlds:Faulty-v0", "options": {"fault": "frames"}}]
 )
 def test_an_environment_without_pictures_names_the_setting(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"set policy.pictures: 0"):
+    with pytest.raises(GrpokitError, match=r"set policy.pictures: 0"):
         play(GymPolicy(**options, normalise=0, pictures=2), evaluate=True)
 
 

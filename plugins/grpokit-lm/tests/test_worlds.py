@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
 from itertools import count, groupby, pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -227,6 +230,83 @@ def test_a_world_that_raises_ends_its_episode_alone() -> None:
     assert ended
     assert all(rollout.samples[row].info["turns"] == 2 for row in ended)
     assert not rollout.mask[ended].any()  # it is no end of the model's own
+
+
+class Cancelled(Strict):
+    """Raises what is no `Exception`, and quotes tokens of the template."""
+
+    def reply(self, text: str) -> Any:
+        raise asyncio.CancelledError("<eos> behind <assistant>")
+
+
+def test_an_error_that_quotes_the_template_and_is_no_exception_becomes_a_message() -> None:
+    options = {"world": Cancelled, "chat_template": KNOWS_TOOLS, "max_turns": 2, "max_new_tokens": 90}
+    infos = [sample.info for sample in drawn(build(**options, world_errors="message")).samples]
+    replies = {each["content"] for info in infos for each in info["messages"] if each["role"] == "tool"}
+    assert replies == {"Error: < eos> behind < assistant>"}
+    with pytest.raises(RunError, match=r"failed in turn 1, .*CancelledError: <eos> behind"):
+        drawn(build(**options))
+
+
+class Prompter(Echo):
+    """Speaks for the model, too, and turns torch's state over."""
+
+    def reply(self, text: str) -> Any:
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(True)
+        return [{"role": "assistant", "content": "the answer is 42"}, {"role": "user", "content": "go on"}]
+
+
+def test_rewards_see_the_models_own_words_and_torch_stays_as_it_was() -> None:
+    rollout = drawn(build(world=Prompter))
+    assert {sample.info["finish"] for sample in rollout.samples} == {"length"}
+    for row, sample in enumerate(rollout.samples):
+        own = [tokens for decided, tokens in stretches(rollout, row) if decided]
+        assert sample.output == build().text_of(own[-1])
+    assert torch.get_default_dtype() == torch.float32
+    assert not rollout.old.logprobs.requires_grad
+
+
+@pytest.mark.parametrize("room", [0, 1, 2])
+def test_an_answer_that_leaves_no_room_for_the_model_ends_the_episode(room: int) -> None:
+    """`room` columns behind the first answer; with none the answer would fill the row."""
+    world = partial(Echo, long=1000)
+    turns = stretches(drawn(build(world=world)), 0)
+    own, answer = (len(tokens) for _, tokens in turns[:2])
+    info = drawn(build(world=world, max_new_tokens=own + answer + room)).samples[0].info
+    assert info["finish"] == "length"
+    assert info["tokens"] == own + room
+
+
+class Session(Echo):
+    """Counts those that are open."""
+
+    left: ClassVar[set[int]] = set()
+    fails = ""
+
+    def start(self, prompt: Prompt, seed: int) -> str:
+        self.left.add(id(self))
+        return super().start(prompt, seed)
+
+    def reply(self, text: str) -> str | None:
+        if self.fails:
+            raise ValueError("the server is gone")
+        return super().reply(text)
+
+    def close(self) -> None:
+        self.left.remove(id(self))
+        if self.fails == "twice":
+            raise ValueError("no server to close")
+
+
+@pytest.mark.parametrize("fails", ["", "once", "twice"])
+def test_worlds_are_closed_after_a_rollout_an_error_and_the_check(fails: str) -> None:
+    policy = build(world=type("Failing", (Session,), {"fails": fails}))
+    with nullcontext() if fails != "twice" else pytest.raises(RunError, match=r"failed in close: .*no server to close"):
+        policy.check(PROMPTS)
+    with nullcontext() if not fails else pytest.raises(RunError, match=r"failed in turn 1, .*server is gone"):
+        drawn(policy)
+    assert not Session.left
 
 
 class NoReply:

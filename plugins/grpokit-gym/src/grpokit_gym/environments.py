@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
 
@@ -17,9 +17,9 @@ from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.utils import iterate
 from PIL import Image
 
-from grpokit import GrpokitError, UsageError
-from grpokit.errors import counted, one_line, raised_at, shown, typed_line
-from grpokit.rewards.isolation import torch_state_kept
+from grpokit import UsageError
+from grpokit.errors import counted, one_line, shown
+from grpokit.rewards.isolation import outside_code, torch_state_kept
 from grpokit_gym.pictures import Film
 
 Array = np.ndarray[Any, Any]
@@ -97,25 +97,9 @@ class Environments:
             return generator.integers(self.actions, size=1)
         return generator.uniform(-1, 1, self.actions).astype(np.float32)
 
-    @contextmanager
-    def at_work(self, act: str, *, remedy: str = "") -> Iterator[None]:
-        """Inside runs the environment's own code; torch's global state stays as it was.
-
-        Args:
-            act: what it does, for the message.
-            remedy: the end of the message.
-
-        Raises:
-            UsageError: it raised anything but Ctrl-C or exit.
-        """
-        try:
-            with torch_state_kept():
-                yield
-        except (GrpokitError, KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # such as a cancelled task
-            words = f"env: '{self.name}' raised in {act}: {typed_line(error)} {raised_at(error)}. {remedy}"
-            raise UsageError(words.rstrip()) from error
+    def at_work(self, act: str, *, remedy: str = "") -> AbstractContextManager[None]:
+        """Inside runs the environment's own code; an error there is a RunError that names it and the act."""
+        return outside_code(f"env: '{self.name}' raised in {act}", remedy=remedy)
 
     def flat(self, observation: Any, act: str) -> Array:
         """An observation as numbers [O].
@@ -142,7 +126,7 @@ class Environments:
         """A picture of a state.
 
         Raises:
-            UsageError: there is none.
+            RunError: there is none.
         """
         with self.at_work("render", remedy=_PICTURES):
             return Image.fromarray(env.render())
@@ -169,7 +153,8 @@ class Environments:
             pictures: of an episode, evenly spread.
 
         Raises:
-            UsageError: the environment fails, or equal seeds start apart.
+            RunError: the environment fails.
+            UsageError: equal seeds start apart, or an observation cannot be used.
         """
         if self._async and not pictures:
             envs = self._vector(len(seeds))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from grpokit import (
     Policy,
     Prompt,
     Rollout,
+    RunError,
     Sample,
     Seeds,
     Trace,
@@ -311,29 +312,30 @@ class CausalLMPolicy(Policy):
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse prompts that cannot be read or are too long; of those that a world replaces, it looks at the first."""
-        if self._worlds is not None and prompts:
-            begun = self._conversations().start(prompts[:1], 1, [0])
-            prompts = prompts if begun[0] is prompts[0] else begun
+        with self._conversations() as talk:
+            if talk is not None and prompts:
+                begun = talk.start(prompts[:1], 1, [0])
+                prompts = prompts if begun[0] is prompts[0] else begun
         self.encoder.check(prompts)
         if self._engine is not None and any(prompt.image is not None for prompt in prompts):
             raise UsageError("engine writes completions of texts only, and a prompt has a picture. Leave engine out.")
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Write `group_size` completions per prompt, all together, or let the engine write them."""
-        asked = self._asked(prompts, group_size, seeds, evaluate=evaluate)
-        if self._engine is not None:
-            return Pending(self, self._engine, asked, trains=not evaluate).result()
-        talk = asked.conversations
-        draw, ends = (asked.sampler, self.stops) if talk is None else (talk.draw, talk)
-        with kept_norms(self.path.model):
-            written = self.path.write(
-                asked.readings,
-                group_size,
-                max_new_tokens=self.max_new_tokens,
-                draw=draw,
-                ended=ends.ended,
-            )
-        return self.rollout_of(asked, written, *ends.lengths(written.tokens), kept=asked.sampler.kept())
+        with self._conversations() as talk:
+            asked = self._asked(prompts, group_size, seeds, evaluate=evaluate, talk=talk)
+            if self._engine is not None:
+                return Pending(self, self._engine, asked, trains=not evaluate).result()
+            draw, ends = (asked.sampler, self.stops) if talk is None else (talk.draw, talk)
+            with kept_norms(self.path.model):
+                written = self.path.write(
+                    asked.readings,
+                    group_size,
+                    max_new_tokens=self.max_new_tokens,
+                    draw=draw,
+                    ended=ends.ended,
+                )
+            return self.rollout_of(asked, written, *ends.lengths(written.tokens), kept=asked.sampler.kept())
 
     def begin(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds) -> PendingRollout | None:
         """Let the engine begin; without one, this process writes when `rollout` is called.
@@ -351,25 +353,43 @@ class CausalLMPolicy(Policy):
         asked = self._asked(prompts, group_size, seeds, evaluate=False)
         return Pending(self, self._engine, asked, trains=True, ahead=True)
 
-    def _asked(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, evaluate: bool) -> Asked:
+    def _asked(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        seeds: Seeds,
+        *,
+        evaluate: bool,
+        talk: Conversations | None = None,
+    ) -> Asked:
         device, begun = self.device, prompts
         sampler = self.sampling.sampler(uniforms(seeds.row.to(device), self.max_new_tokens), evaluate=evaluate)
-        conversations = None if self._worlds is None else self._conversations()
-        if conversations is not None:
-            begun = conversations.start(prompts, group_size, seeds.group.tolist())
-            conversations.draws(sampler, self.max_new_tokens)
+        if talk is not None:
+            begun = talk.start(prompts, group_size, seeds.group.tolist())
+            talk.draws(sampler, self.max_new_tokens)
         return Asked(
             prompts=prompts,
             readings=[self.encoder.encode(prompt).to(device) for prompt in begun],
             group_size=group_size,
             seeds=seeds,
             sampler=sampler,
-            conversations=conversations,
+            conversations=talk,
         )
 
-    def _conversations(self) -> Conversations:
-        assert self._worlds is not None
-        return Conversations(self._worlds, encoder=self.encoder, stops=self.stops, text_of=self.text_of)
+    @contextmanager
+    def _conversations(self) -> Iterator[Conversations | None]:
+        """With worlds, conversations that begin inside; their worlds are closed at the end."""
+        if self._worlds is None:
+            yield None
+            return
+        talk = Conversations(self._worlds, encoder=self.encoder, stops=self.stops, text_of=self.text_of)
+        try:
+            yield talk
+        except BaseException:
+            with suppress(RunError):  # the first error counts
+                talk.close()
+            raise
+        talk.close()
 
     def text_of(self, tokens: Sequence[int]) -> str:
         """What rewards see of a completion: all but the tokens that frame it (`PromptEncoder.frame`)."""

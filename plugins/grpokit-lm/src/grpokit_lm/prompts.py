@@ -160,6 +160,10 @@ class PromptEncoder:
             self._frame.refuse(part, remedy="Take it out.")
         return checked
 
+    def escaped(self, text: str) -> str:
+        """A text without the tokens of the template."""
+        return self._frame.escaped(text)
+
     def between(self, messages: Sequence[Mapping[str, Any]], last: int) -> list[int]:
         """The tokens from the end of an answer, through these messages, to where the model goes on.
 

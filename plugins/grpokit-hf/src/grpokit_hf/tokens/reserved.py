@@ -27,7 +27,7 @@ def most_tokens(text: str) -> float:
 
 
 class OwnTokens:
-    """Refuses texts that would be read as part of a model's own format.
+    """Refuses or escapes texts that would be read as part of a model's own format.
 
     Args:
         tokenizer: of transformers.
@@ -37,7 +37,14 @@ class OwnTokens:
     def __init__(self, tokenizer: Any, ids: Collection[int]) -> None:
         self.ids = frozenset(ids)
         self._tokenizer = tokenizer
-        self._first = {name[0] for name in tokenizer.convert_ids_to_tokens(sorted(self.ids)) if name}
+        self._names = [name for name in tokenizer.convert_ids_to_tokens(sorted(self.ids)) if name]
+        self._first = {name[0] for name in self._names}
+
+    def escaped(self, text: str) -> str:
+        """A text with a space inside each of the tokens' names, so that it holds none of them."""
+        for name in sorted(self._names, key=len, reverse=True):
+            text = text.replace(name, f"{name[0]} {name[1:]}")
+        return text
 
     def refuse(self, text: str, *, remedy: str = "Take it out.") -> None:
         """Make sure that a text holds none of the tokens.

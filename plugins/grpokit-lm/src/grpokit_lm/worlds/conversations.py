@@ -8,6 +8,7 @@ all turns, no row waits for another one, and no token of the model is ever read 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,12 +16,15 @@ import torch
 from torch import Tensor
 
 from grpokit import Prompt, UsageError
-from grpokit.errors import RunError, a_type, one_line, raised_at, shown, typed_line
+from grpokit.errors import RunError, a_type, one_line, shown
+from grpokit.rewards.isolation import outside_code
 from grpokit_hf.tokens.drawing import Draw
 from grpokit_hf.tokens.sampler import Sampler
 from grpokit_lm.prompts import PromptEncoder
 from grpokit_lm.stopping import Stops
 from grpokit_lm.worlds.world import Message, World, WorldSettings
+
+_ERRORS = "world_errors: message tells the model, and end ends the episode."
 
 
 @dataclass(kw_only=True)
@@ -35,6 +39,7 @@ class _Episode:
         turns: of the model that have ended.
         finish: why it ended; empty while it goes on.
         length: columns, once it has ended.
+        output: the model's last turn.
     """
 
     world: World
@@ -44,6 +49,7 @@ class _Episode:
     turns: int = 0
     finish: str = ""
     length: int = 0
+    output: str = ""
 
 
 class Conversations:
@@ -71,8 +77,7 @@ class Conversations:
         """
         begun = []
         for prompt, seed in zip(prompts, seeds, strict=True):
-            worlds = [self.settings.make() for _ in range(group_size)]
-            first, *others = [self.settings.start(world, prompt, seed) for world in worlds]
+            first, *others = [self._begin(self.settings.make(), prompt, seed) for _ in range(group_size)]
             if any(other != first for other in others):
                 raise RunError(
                     f"The world '{self.settings.name}' starts the episodes of a group with different messages, such as "
@@ -80,8 +85,24 @@ class Conversations:
                 )
             messages = [] if first is None else self._read(first)
             begun.append(self._prompt(prompt, messages) if messages else prompt)
-            self._episodes += [_Episode(world=world, messages=list(messages)) for world in worlds]
+            for episode in self._episodes[-group_size:]:
+                episode.messages = list(messages)
         return begun
+
+    def _begin(self, world: World, prompt: Prompt, seed: int) -> Message | None:
+        """A world's first message; from here on it is closed with the others."""
+        self._episodes.append(_Episode(world=world))
+        return self.settings.start(world, prompt, seed)
+
+    def close(self) -> None:
+        """Close all worlds.
+
+        Raises:
+            RunError: one of them failed.
+        """
+        with ExitStack() as stack:
+            for episode in self._episodes:
+                stack.callback(self.settings.close, episode.world)
 
     def _prompt(self, prompt: Prompt, messages: Sequence[Mapping[str, Any]]) -> Prompt:
         """The prompt that has a world's first messages in place of its own text."""
@@ -144,30 +165,28 @@ class Conversations:
             episode.finish = "length"
 
     def _say(self, episode: _Episode) -> str:
-        text = self._text_of(episode.turn)
-        episode.messages.append({"role": "assistant", "content": text})
+        episode.output = self._text_of(episode.turn)
+        episode.messages.append({"role": "assistant", "content": episode.output})
         episode.turns += 1
-        return text
+        return episode.output
 
     def _answer(self, episode: _Episode) -> list[int] | None:
         """The tokens of the world's answer to a turn that has ended; None if the episode ends with it."""
         text = self._say(episode)
         last = episode.turn[-1]
+        turn = f"turn {episode.turns}, after the model wrote {shown(text, most=60)}"
         try:
-            answer = episode.world.reply(text)
-            tokens = None if answer is None else self._tokens(episode, answer, last)
-        except Exception as error:
+            with outside_code(f"The world '{self.settings.name}' failed in {turn}", remedy=_ERRORS):
+                answer = episode.world.reply(text)
+                tokens = None if answer is None else self._tokens(episode, answer, last)
+        except RunError as error:
             if self.settings.errors == "stop":
-                raise RunError(
-                    f"The world '{self.settings.name}' failed in turn {episode.turns}, after the model wrote "
-                    f"{shown(text, most=60)}: {typed_line(error)} {raised_at(error)}. world_errors: message tells the "
-                    "model, and end ends the episode."
-                ) from error
+                raise
             if self.settings.errors == "end":
                 episode.finish = "error"
                 return None
             role = "tool" if getattr(episode.world, "tools", ()) else "user"
-            words = f"Error: {one_line(error)}"
+            words = f"Error: {self._encoder.escaped(one_line(error.__cause__ or error))}"
             tokens = self._tokens(episode, {"role": role, "content": words} if self._encoder.chats else words, last)
         if tokens is None:
             episode.finish = "stop"
@@ -209,19 +228,12 @@ class Conversations:
         ]
 
     def _facts(self, world: World) -> dict[str, Any]:
-        try:
+        with outside_code(f"The world '{self.settings.name}' failed in facts"):
             facts = world.facts() if hasattr(world, "facts") else {}
-        except Exception as error:
-            raise RunError(
-                f"The world '{self.settings.name}' failed in facts: {typed_line(error)} {raised_at(error)}."
-            ) from error
         if not isinstance(facts, Mapping):
             raise RunError(f"facts of the world '{self.settings.name}' must return a mapping, got {a_type(facts)}.")
         return dict(facts)
 
     def outputs(self) -> list[str]:
-        """What rewards see: the model's last message."""
-        return [
-            next((m["content"] for m in reversed(episode.messages) if m["role"] == "assistant"), "")
-            for episode in self._episodes
-        ]
+        """What rewards see: the model's last turn. A world may send messages of an assistant, too."""
+        return [episode.output for episode in self._episodes]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
 from grpokit import Prompt, UsageError, create
-from grpokit.errors import RunError, raised_at, shown, typed_line
+from grpokit.errors import shown
+from grpokit.rewards.isolation import outside_code
 
 Message = str | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A text, which is a user's message; a message of a chat template; or a list of such messages."""
@@ -19,9 +20,10 @@ Errors = Literal["stop", "message", "end"]
 class World(Protocol):
     """What a language model talks to. Each episode has an instance of its own.
 
-    Two further members are optional. `tools` is a list of JSON schemas, which the chat template shows to the model.
+    Three further members are optional. `tools` is a list of JSON schemas, which the chat template shows to the model.
     `facts()` is called after the end, and returns a mapping that goes into `Sample.info`, such as
-    `{"return": 1.0, "success": True}`.
+    `{"return": 1.0, "success": True}`. `close()` is the last call of each world that `start` was called of, also after
+    an error, and where nothing but the start was looked at: it gives back what the world has opened.
     """
 
     def start(self, prompt: Prompt, seed: int) -> Message | None:
@@ -105,9 +107,15 @@ class WorldSettings:
         Raises:
             RunError: the world failed.
         """
-        try:
+        with outside_code(f"The world '{self.name}' failed to start"):
             return world.start(prompt, seed)
-        except Exception as error:
-            raise RunError(
-                f"The world '{self.name}' failed to start: {typed_line(error)} {raised_at(error)}."
-            ) from error
+
+    def close(self, world: World) -> None:
+        """Let a world give back what it has opened.
+
+        Raises:
+            RunError: the world failed.
+        """
+        with outside_code(f"The world '{self.name}' failed in close"):
+            if hasattr(world, "close"):
+                world.close()
