@@ -77,7 +77,8 @@ def captions(here: Path) -> None:
 
 
 def conversations(here: Path) -> None:
-    asked = ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": p}] for p in ("first", "second"))
+    before = [("system", "Be brief."), ("user", "What is 1 + 1?"), ("assistant", "2")]
+    asked = [[{"role": role, "content": text} for role, text in [*before, ("user", p)]] for p in ("first", "second")]
     lines(here / "chats.jsonl", *({"prompt": messages} for messages in asked))
 
 

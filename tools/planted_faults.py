@@ -1457,6 +1457,13 @@ FAULTS = (
         "[[m for m in e.messages if m['role'] == 'assistant'][-1]['content'] for e in self._episodes]",
         (f"{LM_TESTS}test_worlds.py::test_rewards_see_the_models_own_words_and_torch_stays_as_it_was",),
     ),
+    Fault(
+        "the first question of a conversation is the prompt",
+        "data/roles.py",
+        'asked[-1] if isinstance(asked[-1], list) else [{"text": asked[-1]}]',
+        'asked[0] if isinstance(asked[0], list) else [{"text": asked[0]}]',
+        ("tests/test_layouts.py::test_layout",),
+    ),
     # --- environments
     Fault(
         "gym's reference is the network that a resume loads",
