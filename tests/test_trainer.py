@@ -28,6 +28,7 @@ from grpokit import (
     objectives,
 )
 from grpokit.tracking import progress
+from grpokit.tracking.step_report import StepReport
 from grpokit.training import updates
 from grpokit.training.batch import minibatch_rows
 from grpokit.training.checked_policy import CheckedPolicy
@@ -834,15 +835,28 @@ def test_unscored_rows_are_counted_and_do_nothing() -> None:
 
 
 def test_a_first_step_in_which_a_reward_scores_nothing_stops() -> None:
-    prompts = [Prompt(text=prompt, meta={"answer": "x"}) for prompt in PROMPTS]
+    """Of two prompts one is declared unscorable; what an undeclared reward reads is not known, and not guessed."""
+    prompts = [Prompt(text=prompt, meta={"answer": "x"}) for prompt in PROMPTS[:2]]
+    right = RewardTerm(name="right", reward=lambda samples: list(range(len(samples))))
     mute = RewardTerm(name="mute", reward=lambda samples: [math.nan] * len(samples))
-    rewards = [RewardTerm(name="right", reward=lambda samples: list(range(len(samples)))), mute]
-    with pytest.raises(
-        UsageError, match=r"'mute' could score no .* no target; .* answer, write data\.columns\.target=a"
-    ):
-        Trainer(TinyTokens(), rewards, prompts, device="cpu").step()
+
+    def step(term: RewardTerm) -> StepReport:
+        return Trainer(TinyTokens(), [right, term], prompts, device="cpu", prompts_per_step=2).step()
+
+    partly = replace(mute, unscorable=lambda prompt: "no" if prompt.text == PROMPTS[0] else "")
+    for broken, scorable in ((mute, "[01]"), (partly, "1")):
+        with pytest.raises(UsageError, match=rf"'mute' could score .* '{scorable}' have meta\['answer'\]") as caught:
+            step(broken)
+        assert "picture" not in str(caught.value)
     for harmless in (replace(mute, weight=0.0), replace(mute, unscorable=lambda prompt: "it has no quotes")):
-        assert Trainer(TinyTokens(), [rewards[0], harmless], prompts, device="cpu").step().metrics["unscored_rows"] == 0
+        assert step(harmless).metrics["unscored_rows"] == 0
+
+
+def test_a_reward_whose_failures_may_be_skipped_is_not_mute() -> None:
+    skipped = RewardTerm(name="raises", reward=lambda samples: 1 / 0, on_error="skip", skip_limit=1)
+    right = RewardTerm(name="right", reward=lambda samples: list(range(len(samples))))
+    warnings = Trainer(TinyTokens(), [right, skipped], PROMPTS, device="cpu").step().warnings
+    assert any("ZeroDivisionError" in warning for warning in warnings)
 
 
 def test_options_of_the_advantage_are_tried_before_anything_is_drawn() -> None:

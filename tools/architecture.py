@@ -63,7 +63,7 @@ MAY_IMPORT = {
     "builtin": "errors knobs types images divergence objectives registry rewards",  # what a third party may import
     "training": "errors files knobs types sampling policy processes advantages divergence objectives data rewards "
     "tracking group_statistics",
-    "guards": "errors files knobs group_statistics data processes rewards training",
+    "guards": "errors files knobs types group_statistics data processes rewards training",
     "trainer": "errors knobs types sampling policy processes advantages objectives data rewards tracking training "
     "guards",
     "phases": "errors files sampling policy processes tracking training trainer",

@@ -101,6 +101,13 @@ FIRST_DRAW = "tests/training/test_dynamic_sampling.py::test_the_first_draw_is_th
 FURTHER = "tests/training/test_dynamic_sampling.py::test_further_prompts_are_new_as_long_as_there_are_any"
 ANSWERS = "tests/rewards/test_worker_pool.py::test_an_answer_to_another_request_or_of_another_process_is_dropped"
 FORKS = "tests/processes/test_forks.py::test_the_copy_ends"
+EVEN = "tests/guards/test_hacking.py::test_alarm_on_held_out_prompts"
+FALLEN = "tests/report/test_scores.py::test_the_verdict_names_a_monitor_that_fell"
+GOT_WORSE = "tests/report/test_scores.py::test_the_verdict_on_a_reward_that_got_worse"
+MUTE = "tests/test_trainer.py::test_a_first_step_in_which_a_reward_scores_nothing_stops"
+PATIENT = "tests/training/test_checkpoint.py::test_a_run_ends_when_its_score_has_stopped_rising"
+SKIPPED = "tests/test_trainer.py::test_a_reward_whose_failures_may_be_skipped_is_not_mute"
+TIES = "tests/runs/test_rollout_record.py::test_another_best_by_hand"
 OVERLONG = "tests/rewards/test_scoring.py::test_soft_overlong_by_the_equation"
 REPETITION = "tests/rewards/test_scoring.py::test_repetition_penalty"
 JUDGE = "plugins/grpokit-judge/src/grpokit_judge/"
@@ -499,6 +506,55 @@ FAULTS = (
         "scores = step.scores.trained",
         "scores = step.scores",
         (AGAIN,),
+    ),
+    Fault(
+        "a run waits for one more evaluation than its patience",
+        "runs/run.py",
+        ">= rule.patience",
+        "> rule.patience",
+        (PATIENT,),
+    ),
+    Fault(
+        "a broken reward passes where one prompt is unscorable",
+        "guards/first_scores.py",
+        "all(reasons)",
+        "any(reasons)",
+        (MUTE,),
+    ),
+    Fault(
+        "a reward whose failures are skipped counts as mute",
+        "guards/first_scores.py",
+        "step.scores.failed[i] or ",
+        "",
+        (SKIPPED,),
+    ),
+    Fault(
+        "a reward that rose against a negative weight fell",
+        "report/view.py",
+        '"fell" if change.change < 0 else "rose, although its weight is negative"',
+        '"fell"',
+        (GOT_WORSE,),
+    ),
+    Fault(
+        "an even monitor is named among those that fell",
+        "report/view.py",
+        'other.verdict == "worse"',
+        'other.verdict != "better"',
+        (FALLEN,),
+    ),
+    Fault(
+        "an even monitor rings",
+        "report/scores.py",
+        'c.monitor and c.verdict == "worse"',
+        'c.monitor and c.verdict != "better"',
+        (EVEN,),
+    ),
+    Fault(
+        "ties count as another best",
+        "runs/rescore.py",
+        "not bool(((x == x.max()) & (y == y.max())).any())",
+        "bool(x.argmax() != y.argmax())",
+        (TIES,),
     ),
     # --- rewards elsewhere
     Fault(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from grpokit.data import PromptSequence
 from grpokit.errors import UsageError, shown
 from grpokit.guards.observer import Observer
-from grpokit.rewards.needs import lacking
 from grpokit.rewards.terms import RewardTerm
 from grpokit.training.step import Step
+from grpokit.types import Prompt
 
 
 class FirstScores(Observer):
@@ -29,15 +29,22 @@ class FirstScores(Observer):
         for i, term in enumerate(self.terms):
             if term.monitor or step.scores.failed[i] or not bool(step.scores.matrix[:, i].isnan().all()):
                 continue
-            if term.unscorable is not None and all(map(term.unscorable, prompts)):
+            reasons = [term.unscorable(prompt) if term.unscorable else "" for prompt in prompts]
+            if all(reasons):
                 continue
-            there = {"target": any(p.target is not None for p in prompts), "image": any(p.images for p in prompts)}
-            lacks = [lacking(role, prompts) for role in there if not there[role]]
-            note = f" For prompts such as {shown(prompts[0].text)} {' and '.join(lacks)}." if lacks else ""
             raise UsageError(
                 f"The reward '{term.name}' could score no sample of the first step (NaN for all), so it would train "
-                f"nothing.{note} Give the prompts what it reads, or remove it (weight: 0 only measures it). A reward "
+                f"nothing. Prompts such as {_in_words(prompts[reasons.index('')])}. Give them what it reads "
+                "(data.columns says which column is the target), or remove it (weight: 0 only measures it). A reward "
                 "that can score only some prompts says so with `unscorable`.",
                 page="guards#before-the-first-step",
             )
         return []
+
+
+def _in_words(prompt: Prompt) -> str:
+    """What a reward can read of a prompt: what it looks for is not known."""
+    target = ["a target"] if prompt.target is not None else []
+    source = ["a source picture"] if prompt.images else []
+    columns = [f"meta[{name!r}]" for name in prompt.meta]
+    return f"{shown(prompt.text)} have {' and '.join(target + source + columns) or 'nothing but their text'}"

@@ -199,6 +199,7 @@ def test_alarm_on_held_out_prompts() -> None:
         "the score in a way that nobody wants."
     )
     assert hacking([rose, change("aesthetic", -0.05, monitor=True)]) == ""
+    assert "'even'" not in hacking([rose, fell, change("even", -0.05, monitor=True)])
     assert hacking([change("ssim", 0.05), fell]) == ""
     assert hacking([rose, change("other", -0.3)]) == ""  # both are trained on
 

@@ -146,7 +146,7 @@ def test_other_held_out_prompts_are_not_paired(tmp_path: Path) -> None:
     [
         ({"gain": 0.2}, "Rewards rose: "),
         ({"gain": -0.2}, "Rewards fell: "),
-        ({"gain": 0.2, "weight": -0.5}, "Rewards fell: "),
+        ({"gain": 0.2, "weight": -0.5}, "Rewards fell: "),  # their weighted sum
         ({"gain": 0.0}, "Rewards did not change clearly: "),
         ({"gain": 0.2, "weight": 0}, "The reward length did not change clearly: "),
         ({"steps": 1, "every": 2}, "Rewards at step 0: "),
@@ -165,7 +165,16 @@ def test_the_verdict_names_a_monitor_that_fell(tmp_path: Path) -> None:
     assert verdict(run, [risen, nice]) == (
         "The reward length rose: 0.500 → 0.500 (+0.100 ± 0.000). But nice fell: 0.139 → -0.261 (-0.400 ± 0.00058)"
     )
+    even = replace(nice, name="even", verdict="even", change=-0.01)
+    assert "even" not in verdict(run, [risen, nice, even])
     assert "But" not in verdict(run, [length, nice])
+
+
+@pytest.mark.parametrize(("change", "words"), [(0.1, "rose, although its weight is negative: "), (-0.1, "fell: ")])
+def test_the_verdict_on_a_reward_that_got_worse(tmp_path: Path, change: float, words: str) -> None:
+    run = read(make_run(tmp_path / "run"))
+    length = next(each for each in headline(run) if each.name == "length")
+    assert verdict(run, [replace(length, verdict="worse", change=change)]).startswith(f"The reward length {words}")
 
 
 @pytest.mark.parametrize(

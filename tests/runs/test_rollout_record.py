@@ -35,7 +35,7 @@ from grpokit.run_folder import rollout_record as record
 from grpokit.run_folder.rollout_record import Described
 from grpokit.runs import build
 from grpokit.runs.redraw import redraw
-from grpokit.runs.rescore import kendall_tau, rescore
+from grpokit.runs.rescore import Ranking, kendall_tau, rescore
 from grpokit.training import checkpoint
 from whole_runs import assert_same_record, train_preset
 
@@ -424,6 +424,16 @@ rewards: [{{use: "tiny_rewards:letters"}}]
     for number, (outputs, rewards, own) in enumerate(steps, start=1):
         kept = torch.tensor(rewards, dtype=torch.float64)[:, None]
         record.write(folder, step_of(outputs, step=number, rewards=kept, advantages=torch.tensor(own), weights=[2.0]))
+
+
+def test_another_best_by_hand() -> None:
+    """The first place of the first group is shared; in the second no sample is best under both."""
+    old, new = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0, 2.0]), torch.tensor([0.0, 1.0, 0.5, 2.0, 0.0, 1.0])
+    ranking = Ranking()
+    ranking.add(1, old[:3], new[:3], torch.zeros(3))
+    assert ranking.changed == 0
+    ranking.add(2, old, new, torch.arange(6) // 3)
+    assert (ranking.changed, len(ranking.taus), ranking.groups) == (1, 3, 3)
 
 
 def test_rescore_by_hand(tmp_path: Path) -> None:
