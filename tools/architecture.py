@@ -74,7 +74,7 @@ MAY_IMPORT = {
     "rewards tracking training guards trainer phases evaluation run_folder report",
     "notebook": "types trainer tracking phases evaluation runs",
     "testing": "errors types flow sampling policy data registry config rewards tracking training runs",
-    "doctor": "errors registry scaffold trainer",
+    "doctor": "errors registry config scaffold runs",
     "cli": "errors files types images policy processes data registry config scaffold rewards tracking training "
     "trainer phases evaluation run_folder report runs plan testing doctor",
     "__init__": "errors _lazy knobs types policy reference objectives registry rewards tracking training guards "

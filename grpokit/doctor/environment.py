@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from grpokit import registry
 from grpokit.registry.specs import Asset
 
 MARK = "finding: "  # before what the other process finds
 _PATIENCE = 180.0  # seconds; the first import of torch from a slow disk is most of it
+_SLOW = 2.0  # seconds; a module that imports grpokit alone takes milliseconds
 _SHOWN = ("grpokit", "torch", "accelerate", "transformers", "diffusers", "peft")
 _VARIABLE = re.compile(r"\$\{(\w+):-([^${}]*)\}")
 
@@ -58,20 +60,36 @@ def packages() -> Iterator[Finding]:
     for line in done.stdout.strip().splitlines() if done.returncode else []:
         name = canonicalize_name(line.split()[0])
         own = name in plugins or name.startswith("grpokit-")
-        advice = f"Run: pip install {name}" if own else ""
+        advice = _update(name, line) if own else ""
         yield Finding(area="packages", state="problem" if own else "note", what=line.rstrip("."), advice=advice)
 
 
+def _update(name: str, line: str) -> str:
+    """What mends a line of `pip check` about a package, and takes no other package back to an older version."""
+    conflict = re.search(r"but you have (\S+) (\S+?)\.?$", line)
+    if conflict is None:
+        return f"Run: pip install {name}"
+    other, version = conflict[1], Version(conflict[2]).public
+    return (
+        f"Run: pip install --upgrade {name} '{other}>={version}'. If pip finds no such release, {name} does not work "
+        f"beside this {other}: uninstall it, or install it into an environment of its own."
+    )
+
+
 def plugins() -> Iterator[Finding]:
-    """Plugins with their errors, and names that two of them use."""
+    """Plugins with their errors and slow imports, and names that two of them use."""
     for plugin in registry.plugins():
         what = f"plugin '{plugin.name}' of {plugin.package} {plugin.version}"
-        if not plugin.error:
+        if plugin.error:
+            what = f"{what} is broken: {plugin.error}"
+            advice = f"What it brings cannot be used. Update it, or run: pip uninstall {plugin.package}"
+            yield Finding(area="plugins", state="problem", what=what, advice=advice)
+        elif plugin.seconds > _SLOW:
+            what = f"{what} takes {plugin.seconds:.0f} s to import, and every command waits for it"
+            advice = f"Its author should import heavy packages with the component, and not in '{plugin.module}'."
+            yield Finding(area="plugins", state="note", what=what, advice=advice)
+        else:
             yield Finding(area="plugins", state="ok", what=what)
-            continue
-        what = f"{what} is broken: {plugin.error}"
-        advice = f"What it brings cannot be used. Update it, or run: pip uninstall {plugin.package}"
-        yield Finding(area="plugins", state="problem", what=what, advice=advice)
     for (kind, name), choices in registry.clashes().items():
         what = f"the {kind} name '{name}' is ambiguous"
         advice = f"In a config write {' or '.join(map(repr, choices))}."
@@ -139,7 +157,8 @@ def training() -> Iterator[Finding]:
             yield Finding(**json.loads(line.removeprefix(MARK)))
     if done.returncode:
         ending = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-        words = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1][:300]
+        errors = re.findall(r"^[\w.]+: .+", done.stderr, re.MULTILINE)
+        words = (errors or done.stderr.strip().splitlines() or ["it printed nothing"])[-1][:300]
         what = f"the process that imports torch and trains ended with {ending}: {words}"
         advice = "A library crashes when it is imported or used. Reinstall what the message names, such as torch: pip "
         advice += "install --force-reinstall torch"

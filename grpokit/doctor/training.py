@@ -6,27 +6,28 @@ import dataclasses
 import importlib
 import importlib.util
 import json
+import platform
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import torch
-from accelerate.commands.env import env_command, env_command_parser
 
+from grpokit.config import schema
 from grpokit.doctor.environment import MARK, Finding, weights
 from grpokit.errors import typed_line
+from grpokit.runs import build, build_rewards
 from grpokit.scaffold import write
-from grpokit.trainer import Trainer
 
 
 def device() -> Iterator[Finding]:
-    """What `accelerate env` says, and why CUDA is missing, if it is."""
-    facts = env_command(env_command_parser().parse_args([]))
-    names = ("Platform", "System RAM", "PyTorch accelerator", "GPU type")
-    what = ", ".join(f"{name}: {facts[name]}" for name in names if name in facts)
-    yield Finding(area="machine", state="ok", what=what)
+    """Platform, memory and GPUs, and why CUDA is missing, if it is."""
+    memory = psutil.virtual_memory().total / 2**30
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    yield Finding(area="machine", state="ok", what=", ".join([platform.platform(), f"{memory:.1f} GiB", *gpus]))
     cuda, has_driver = torch.version.cuda, shutil.which("nvidia-smi") is not None
     build = f"torch is built for {f'CUDA {cuda}' if cuda else 'ROCm' if torch.version.hip else 'CPUs'}"
     if torch.cuda.is_available():
@@ -57,28 +58,25 @@ def torchvision() -> Iterator[Finding]:
 
 
 def self_test() -> Iterator[Finding]:
-    """Importance ratio, learning and exact resume of the policy that `grpokit new policy` writes."""
+    """Importance ratio, learning and exact resume of what `grpokit new policy` writes, by its config."""
     torch.set_num_threads(1)  # with several, a sum on the CPU may round differently each time
     with tempfile.TemporaryDirectory() as folder:
         package = write.new("policy", "doctor-toy", folder=Path(folder)).folder
         sys.path.insert(0, str(package / "src"))
-        policy, task = (importlib.import_module(f"grpokit_doctor_toy.{module}") for module in ("policy", "task"))
-        rewards, prompts = {"right": task.letters_right}, task.prompts("train")
-        whole, resumed = (
-            Trainer(
-                policy.LetterTable(), rewards, prompts, steps=10, learning_rate=0.2, group_size=16, micro_batch_size=64
-            )
-            for _ in range(2)
-        )
-        first = whole.step().metrics
-        whole.save(package / "first")
-        resumed.load(package / "first")
-        last, _ = ([report.metrics for report in trainer][-1] for trainer in (whole, resumed))
+        changes = ("policy.use=grpokit_doctor_toy.policy:LetterTable", "trainer.steps=10", "trainer.learning_rate=0.2")
+        config = schema.load(package / "src/grpokit_doctor_toy/preset.yaml", changes)
+        prompts, _ = build.prompts(config)
+        policies = [build.policies(config) for _ in range(2)]
+        with build_rewards.all_rewards(config) as (terms, _):
+            whole, resumed = (build.trainer(config, each, terms, prompts) for each in policies)
+            first = whole.step().metrics
+            whole.save(package / "first")
+            resumed.load(package / "first")
+            last, _ = ([report.metrics for report in trainer][-1] for trainer in (whole, resumed))
     ratio, before, after = first["ratio/max"], first["reward"], last["reward"]
-    same = torch.equal(*(trainer.policy.state_dict()["weight"] for trainer in (whole, resumed)))
-    what = (
-        f"on {whole.torch_device.type}: the importance ratio begins at {ratio:.6g}, the reward goes from {before:.2f} "
-    )
+    same = torch.equal(*(each[""].state_dict()["weight"] for each in policies))
+    device = whole.current.trainer.torch_device.type
+    what = f"on {device}: the importance ratio begins at {ratio:.6g}, the reward goes from {before:.2f} "
     what += f"to {after:.2f}, and a resumed run ends with {'the same' if same else 'other'} weights"
     well = abs(ratio - 1) < 1e-4 and after > before and same
     advice = "The ratio should be 1, the reward should rise, and the weights should be the same. Training cannot be "

@@ -12,6 +12,7 @@ import importlib
 import importlib.metadata
 import inspect
 import os
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin, get_type_hints
@@ -38,6 +39,7 @@ class Plugin:
         version: of the distribution.
         specs: what its hooks yielded.
         error: one line, empty if it loaded.
+        seconds: how long it took to load.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Plugin:
     version: str = ""
     specs: list[Spec] = field(default_factory=list)
     error: str = ""
+    seconds: float = 0.0
     manager: pluggy.PluginManager | None = None
 
 
@@ -65,6 +68,7 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
     plugin = Plugin(name=entry.name, module=entry.module)
     if entry.dist is not None:
         plugin.package, plugin.version = entry.dist.name, entry.dist.version
+    begin = time.perf_counter()
     try:
         module = entry.load()
         _check_hook_names(module)
@@ -78,6 +82,7 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
         raise
     except BaseException as error:  # the one place that isolates: what a plugin does wrong stays its own
         plugin.error = str(error) if isinstance(error, GrpokitError) else described(error)
+    plugin.seconds = time.perf_counter() - begin
     return plugin
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from command_line import Call
 from grpokit import Asset, RewardSpec, registry
 from grpokit.doctor import environment
 from grpokit.doctor.environment import Finding
+from grpokit.registry import entry_points
 from grpokit.registry.entry_points import Plugin
 
 
@@ -63,6 +65,20 @@ def test_a_library_that_kills_its_process(first_on_path: Path) -> None:
     assert "ended with signal 11" in problems(findings)[0].what
 
 
+@pytest.mark.long
+def test_a_library_that_configs_need(first_on_path: Path) -> None:
+    error = "`RunConfig` is not fully defined"
+    (first_on_path / "pydantic.py").write_text(f'raise RuntimeError("{error}\\n\\nFor further information read on")\n')
+    (finding,) = problems(list(environment.training()))
+    assert f"RuntimeError: {error}" in finding.what
+
+
+@pytest.mark.long
+def test_outside_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert problems(list(environment.training())) == []
+
+
 def test_a_library_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     def hangs(*command: object, **options: object) -> None:
         raise subprocess.TimeoutExpired("python", 1)
@@ -80,6 +96,38 @@ def test_a_broken_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip uninstall grpokit-mine" in finding.advice
 
 
+def test_a_plugin_that_keeps_every_command_waiting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text("import time\ntime.sleep(0.05)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(environment, "_SLOW", 0.04)
+    slow = entry_points.load(EntryPoint("mine", "waits", "grpokit"))
+    monkeypatch.setattr(registry, "plugins", lambda: (slow, Plugin(name="light", seconds=0.001)))
+    waits, light = environment.plugins()
+    assert (waits.state, light.state) == ("note", "ok")
+    assert "not in 'waits'" in waits.advice
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        (
+            "grpokit-mine 0.3 has requirement transformers<5,>=4.40, but you have transformers 5.23.0.",
+            "pip install --upgrade grpokit-mine 'transformers>=5.23.0'.",
+        ),
+        (
+            "grpokit-mine 0.3 has requirement torch>=2.14, but you have torch 2.13.0+cpu.",
+            "pip install --upgrade grpokit-mine 'torch>=2.13.0'.",
+        ),
+        ("grpokit-mine 0.3 requires jax, which is not installed.", "pip install grpokit-mine"),
+    ],
+)
+def test_no_advice_takes_a_package_back(monkeypatch: pytest.MonkeyPatch, line: str, command: str) -> None:
+    checked = subprocess.CompletedProcess([], 1, f"{line}\n", "")
+    monkeypatch.setattr(environment, "_python", lambda *words: checked)
+    (finding,) = problems(list(environment.packages()))
+    assert finding.advice.startswith(f"Run: {command}")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "state"), [("grpokit-mine", "problem"), ("someone-elses", "note")])
 def test_requirements_that_are_not_met(name: str, state: str, first_on_path: Path) -> None:
@@ -87,7 +135,7 @@ def test_requirements_that_are_not_met(name: str, state: str, first_on_path: Pat
     place.mkdir()
     lines = f"Name: {name}\nVersion: 1.0\nRequires-Dist: numpy>=1000\nRequires-Dist: no-such-package-anywhere\n"
     (place / "METADATA").write_text(f"Metadata-Version: 2.1\n{lines}")
-    _, *found = environment.packages()
+    found = [finding for finding in environment.packages() if finding.what.startswith(name)]  # this environment's apart
     assert [finding.state for finding in found] == [state, state]
     assert any("no-such-package-anywhere" in finding.what for finding in found)
 
