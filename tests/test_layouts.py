@@ -174,6 +174,12 @@ def test_objects_in_a_text_file(tmp_path: Path) -> None:
     assert [prompt.text for prompt in read_prompts(tmp_path / "prompts.txt")] == ["a sign", "a cup"]
 
 
+def test_the_last_turn_of_a_user_is_the_prompt(tmp_path: Path) -> None:
+    turns = [{"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "b"), ("user", "c"))]
+    lines(tmp_path / "p.jsonl", {"prompt": turns})
+    assert [prompt.text for prompt in read_prompts(tmp_path / "p.jsonl")] == ["c"]
+
+
 def test_a_shard_is_read_where_it_lies(tmp_path: Path) -> None:
     shards(tmp_path)
     prompts = read_prompts(tmp_path / "shards")
@@ -191,6 +197,14 @@ def test_a_shard_is_read_where_it_lies(tmp_path: Path) -> None:
     (tmp_path / "shards/0.tar").write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"0\.tar cannot be read as a tar archive"):
         read_prompts(tmp_path / "shards")
+
+
+def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for number in (7, 3, 11, 1, 9):
+        with tarfile.open(tmp_path / f"{number:02}.tar", "w") as shard:
+            add(shard, "a.txt", str(number).encode())
+    for place in (tmp_path, tmp_path / "*.tar"):
+        assert [prompt.text for prompt in read_prompts(place)] == ["1", "3", "7", "9", "11"]
 
 
 def test_texts_in_shards_are_utf_8(tmp_path: Path) -> None:

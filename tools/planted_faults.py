@@ -115,6 +115,8 @@ JUDGE_TESTS = "plugins/grpokit-judge/tests/"
 UNANSWERED = f"{JUDGE_TESTS}test_checklist.py::test_what_cannot_be_scored"
 ASKED_AGAIN = f"{JUDGE_TESTS}test_reward.py::test_a_judge_that_draws_its_answers_is_asked_again"
 PAUSE = f"{JUDGE_TESTS}test_reward.py::test_a_pause_is_not_made_up_for"
+SHARDS = "tests/test_layouts.py::test_shards_are_read_in_the_order_of_their_names"
+PROFILES = "tests/test_data.py::test_pictures_have_the_colours_of_their_profile[png-RGB]"
 NOTATIONS = "tests/rewards/test_numerals.py::test_what_a_number_is"
 GROUNDING = "plugins/grpokit-grounding/src/grpokit_grounding/"
 CROPS = "plugins/grpokit-grounding/tests/test_crop_match.py::test_crops_by_hand"
@@ -1584,6 +1586,41 @@ FAULTS = (
         "digest(arguments)",
         "digest(arguments[:2])",
         (KONTEXT,),
+    ),
+    Fault(
+        "sweeps pair differences by place and not by seed",
+        "runs/sweep.py",
+        "gaps = [score - first[seed] for seed, score in main.items() if seed in first and main is not first]",
+        "gaps = [a - b for a, b in zip(main.values(), first.values(), strict=False) if main is not first]",
+        ("tests/runs/test_sweep.py::test_differences_are_paired_by_seed",),
+    ),
+    Fault(
+        "the first turn of a user becomes the prompt",
+        "data/roles.py",
+        'and one.get("role") == "user"]',
+        'and one.get("role") == "user"][:1]',
+        ("tests/test_layouts.py::test_the_last_turn_of_a_user_is_the_prompt",),
+    ),
+    Fault(
+        "the shards of a folder are unsorted",
+        "data/readers.py",
+        'sorted(path.glob("*.tar"))',
+        'list(path.glob("*.tar"))',
+        (SHARDS,),
+    ),
+    Fault(
+        "the shards of a pattern are unsorted",
+        "data/readers.py",
+        "sorted(glob.glob(str(path)))",
+        "glob.glob(str(path))",
+        (SHARDS,),
+    ),
+    Fault(
+        "pictures keep the colours of their own profile",
+        "images.py",
+        "return _in_srgb(_upright(picture))",
+        "return _upright(picture)",
+        (PROFILES,),
     ),
 )
 

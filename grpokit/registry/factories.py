@@ -85,7 +85,7 @@ def parameters(kind: str, name: str, params: Mapping[str, Any]) -> dict[str, Any
     """All named parameters of a component's factory, with these values or their defaults; nothing is built.
 
     Args:
-        kind: "policy" or "objective".
+        kind: as of `create`.
         name: as of `create`.
         params: those that are set.
 
@@ -93,8 +93,8 @@ def parameters(kind: str, name: str, params: Mapping[str, Any]) -> dict[str, Any
         PluginError: as `create`.
     """
     target, what, _ = _factory(kind, name)
-    _check_params(target, what, params, data=0)
-    takes, _ = _declared(target, data=0)
+    _check_params(target, what, params, data=_later(kind, target))
+    takes, _ = _declared(target, data=_later(kind, target))
     return {p.name: p.default for p in takes.values() if p.default is not p.empty} | dict(params)
 
 
@@ -109,7 +109,12 @@ def declared(kind: str, name: str) -> tuple[dict[str, inspect.Parameter], bool]:
         PluginError: unknown or ambiguous name, missing dependency.
     """
     target, _, _ = _factory(kind, name)
-    return _declared(target, data=0 if inspect.isclass(target) else _DATA.get(kind, 0))
+    return _declared(target, data=_later(kind, target))
+
+
+def _later(kind: str, target: Callable[..., Any]) -> int:
+    """How many arguments of a factory later calls fill in."""
+    return 0 if inspect.isclass(target) else _DATA.get(kind, 0)
 
 
 def _declared(target: Callable[..., Any], *, data: int) -> tuple[dict[str, inspect.Parameter], bool]:

@@ -41,6 +41,18 @@ def check_scores(config: RunConfig, terms: Sequence[RewardTerm], held_out: Seque
         raise ConfigError(f"{config.place('run', 'stop')}it needs evaluations during the run: set eval.every.")
 
 
+def readable_prompts(config: RunConfig) -> tuple[PromptSequence, PromptSequence | None, list[str]]:
+    """The training prompts and the held-out ones, with warnings about those that a reward cannot score.
+
+    Raises:
+        UsageError: as `unscorable_prompts`, or the policy cannot read one of them.
+    """
+    prompts, held_out = build.prompts(config)
+    warnings = unscorable_prompts(config, prompts, held_out)
+    build.check_prompts(config, prompts, held_out)
+    return prompts, held_out, warnings
+
+
 def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: PromptSequence | None) -> list[str]:
     """A warning for each reward of a run and of its phases that cannot score some prompts, as its plugin knows.
 

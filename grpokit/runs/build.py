@@ -66,17 +66,21 @@ def policies(config: RunConfig) -> dict[str, Policy]:
     return several
 
 
-def check_known(config: RunConfig) -> None:
-    """Refuse names of a policy or a reward that no installed plugin has; nothing is built.
+def check_components(config: RunConfig) -> None:
+    """Refuse names that no installed plugin has and parameters that a component does not take; no weights are read.
 
     Raises:
         UsageError: with the place of the name in the config.
     """
-    named = [(("policy",), "policy", config.policy.use)]
-    for place, kind, use in [*named, *((("rewards", i), "reward", term.use) for i, term in enumerate(config.rewards))]:
-        if ":" not in use:  # a path is imported where its run begins
-            with config.at(*place):
-                registry.find(kind, use)
+    with config.at("policy"):
+        registry.parameters("policy", config.policy.use, config.policy.params)
+    for _, own in config.phased():
+        for place, reward in enumerate(own.rewards):
+            if reward.placement is None:  # else its plugin may be installed there alone
+                with own.at("rewards", place):
+                    registry.parameters("reward", reward.use, reward.params)
+        objective(own)
+        advantage(own)
 
 
 def policy(config: RunConfig) -> Policy:
@@ -201,7 +205,7 @@ def trainer(
         terms = (own_rewards or {}).get(phase.name, rewards)
         named = _policy_of(config, place, phase, policies)
         settings: dict[str, Any] = {name: getattr(own.trainer, name) for name in meanings(TrainerSettings)}
-        settings |= {"advantage": advantage(own, terms), "objective": objective(own), "device": device(own)}
+        settings |= {"advantage": advantage(own), "objective": objective(own), "device": device(own)}
         with config.at("phases", place) if config.phases else nullcontext():
             built = Trainer(
                 policies[named],
@@ -235,7 +239,7 @@ def _policy_of(config: RunConfig, place: int, phase: PhaseConfig, policies: Mapp
     )
 
 
-def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
+def advantage(config: RunConfig) -> AdvantageFn:
     """Build the advantage function, and try it on numbers in the shapes of training: it checks its parameters there."""
     setting = config.trainer.advantage
     name = setting if isinstance(setting, str) else setting.use
@@ -243,7 +247,7 @@ def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
         built: AdvantageFn = _component("advantage", setting, {})
         check_callable("advantage", name, built, "rewards, weights and groups")
         groups = torch.arange(2).repeat_interleave(config.trainer.group_size)
-        weights = torch.tensor([r.weight for r in rewards if not r.monitor], dtype=torch.float64)
+        weights = torch.tensor([r.weight for r in config.rewards if r.weight], dtype=torch.float64)
         scores = torch.arange(float(len(groups) * len(weights))).reshape(len(groups), -1).double()
         with registry.explained(f"The advantage '{name}' fails on a trial batch"):
             compute(built, scores, weights, groups, scores[:, :1])

@@ -34,9 +34,7 @@ def dry_run(config: RunConfig, *, name: str = "run") -> Iterator[str]:
         RewardError, RunError: a reward or the policy failed.
     """
     tracking.require(config.trackers.use)
-    prompts, held_out = build.prompts(config)
-    warnings = before_training.unscorable_prompts(config, prompts, held_out)
-    build.check_prompts(config, prompts, held_out)
+    prompts, held_out, warnings = before_training.readable_prompts(config)
     check_pictures(prompts, held_out)
     with build_rewards.all_rewards(config) as (terms, own_terms):
         before_training.check_scores(config, terms, held_out)

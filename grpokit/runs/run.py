@@ -99,9 +99,8 @@ class Run:
     def read(self, stack: ExitStack, *, resume: bool, overwrite: bool) -> None:
         """Read the prompts, lock the folder, and build the rewards; the stack ends what must end with the run."""
         config = self.config
-        data = self.prompts, self.held_out = build.prompts(config)
-        self._warnings = before_training.unscorable_prompts(config, *data)
-        build.check_prompts(config, *data)
+        self.prompts, self.held_out, self._warnings = before_training.readable_prompts(config)
+        data = self.prompts, self.held_out
         if self.team.rank == 0:
             stack.enter_context(locked(self.folder))
         self.resumed = self.team.first(lambda: may_go_on(self.folder, resume=resume, overwrite=overwrite))

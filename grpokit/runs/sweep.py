@@ -24,7 +24,7 @@ from grpokit.evaluation.intervals import half_width
 from grpokit.files import write_text
 from grpokit.run_folder.names import CONFIG, REPORT
 from grpokit.run_folder.reader import Run, read
-from grpokit.runs import build, resuming
+from grpokit.runs import before_training, build, resuming
 from grpokit.runs import train as training
 
 PAGE = "sweep.md"
@@ -71,7 +71,8 @@ def sweep(
     configs: dict[str, RunConfig] = {}
     for point in points:  # all of them, so that the last run's mistake does not wait for the others
         configs[point.name], name = presets.read_config(source, point.overrides)
-        build.check_known(configs[point.name])
+        build.check_components(configs[point.name])
+        before_training.readable_prompts(configs[point.name])
         folder = folder or Path("sweeps") / name
     assert folder is not None
     finished = {point.name for point in points if _finished(folder / point.name, configs[point.name])}

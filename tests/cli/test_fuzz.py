@@ -113,9 +113,8 @@ def build_all(text: str, overrides: Sequence[str] = ()) -> None:
             for prompts in build.prompts(config):
                 for prompt in prompts[:2] if prompts else ():
                     assert isinstance(prompt, Prompt)
-        terms = build_rewards.rewards(config)
-        build.advantage(config, terms)
-        build.objective(config)
+        build.check_components(config)
+        build_rewards.rewards(config)
         build.policy(config)
     except GrpokitError as error:
         check_message(error)

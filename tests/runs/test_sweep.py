@@ -13,6 +13,7 @@ import pytest
 
 from command_line import Call, config, rows, steady
 from grpokit.run_folder.journal import Journal
+from grpokit.runs.sweep import table
 from grpokit.tracking.step_report import StepReport
 
 SMALL = ("trainer.steps=2", "eval.every=0")
@@ -110,11 +111,23 @@ def test_what_a_sweep_refuses_before_it_trains(call: Call, tmp_path: Path) -> No
         (("trainer.steps=1,0",), "trainer.steps"),
         (("trainer.stepz=1,2",), "did you mean 'steps'"),
         (("rewards=[{use: ocrr}],[{use: ocr}]",), "There is no reward called 'ocrr'"),
+        (("rewards=[{use: length, minimum: 1}],[{use: length, least: 1}]",), "has no parameter 'least'"),
+        (("trainer.objective=grpo,grpoo",), "There is no objective called 'grpoo'"),
+        (("trainer.advantage=group,{use: gdpo, x: 1}",), "has no parameter 'x'"),
+        (("policy.size=1,2",), "has no parameter 'size'"),
+        (("data.prompts=prompts.jsonl,other.jsonl",), "other.jsonl does not exist"),
+        (("eval.fraction=0.5,0.01", "eval.prompts=null"), "Holding out 0.01 of 4 prompts"),
         (("seed=1,2", "run.dir=x"), "Use --dir"),
     ):
         done = call("sweep", "c.yaml", *words)
         assert (done.code, message in done.err) == (2, True), done.err
     assert not (tmp_path / "sweeps").exists()
+
+
+def test_differences_are_paired_by_seed() -> None:
+    """Not by place: the settings share the seeds 2 and 3, and the gap is 1 in both."""
+    page = table({"a": {"reward": {"1": 1.0, "2": 5.0, "3": 9.0}}, "b": {"reward": {"3": 10.0, "2": 6.0}}})
+    assert "+1.000 ± 0.000" in page.splitlines()[-1]
 
 
 def test_rewards_of_other_weights_are_not_summed(call: Call, tmp_path: Path) -> None:
