@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -134,22 +134,26 @@ def evaluate(
     from grpokit.training import checkpoint
 
     per_prompt = count or config.eval.samples
-    found = _evaluated(config, place, prompts, per_prompt)
-    columns, parts = side_by_side.compared(found, total=not using), side_by_side.by_value(found, by)
-    step = None if place is None else checkpoint.read_state(place)["step"]
-    judges = _scored_by(config, found["before"].scores.names) if using else {}
-    if as_json:
-        facts = {"source": source, "checkpoint": place and str(place), "step": step, "seed": config.seed}
-        facts |= {"prompts": len(prompts), "samples_per_prompt": per_prompt}
-        facts |= {"scored_by": judges, "by": {part: _nested(own) for part, own in parts.items()}} if using else {}
-        print(json.dumps({**facts, **_nested(columns)}))
-    else:
-        print_scores(columns, title=Path(using).stem if using else "held-out", parts=parts)
-        for name, words in judges.items():
-            print(f"{name}: {words}")
-    if using is not None and (folder := out or _folder(place, using)):
-        page = side_by_side.write(folder, config, dict(zip((0, step or 0), found.values(), strict=False)))
-        print(f"report: {page}", file=sys.stderr if as_json else sys.stdout)
+    folder = out
+    if using is not None and out is None and place is not None:
+        folder = _folder(config, place, using, [per_prompt, limit, *(overrides or [])])
+    with side_by_side.reserved(folder) if folder else nullcontext():
+        found = _evaluated(config, place, prompts, per_prompt)
+        columns, parts = side_by_side.compared(found, total=not using), side_by_side.by_value(found, by)
+        step = None if place is None else checkpoint.read_state(place)["step"]
+        judges = _scored_by(config, found["before"].scores.names) if using else {}
+        if as_json:
+            facts = {"source": source, "checkpoint": place and str(place), "step": step, "seed": config.seed}
+            facts |= {"prompts": len(prompts), "samples_per_prompt": per_prompt}
+            facts |= {"scored_by": judges, "by": {part: _nested(own) for part, own in parts.items()}} if using else {}
+            print(json.dumps({**facts, **_nested(columns)}))
+        else:
+            print_scores(columns, title=Path(using).stem if using else "held-out", parts=parts)
+            for name, words in judges.items():
+                print(f"{name}: {words}")
+        if folder is not None:
+            page = side_by_side.write(folder, config, dict(zip((0, step or 0), found.values(), strict=False)))
+            print(f"report: {page}", file=sys.stderr if as_json else sys.stdout)
 
 
 @app.command(cls=ConfigCommand)
@@ -266,15 +270,17 @@ def _scored_by(config: RunConfig, names: Sequence[str]) -> dict[str, str]:
     return dict(zip(names, uses, strict=True))
 
 
-def _folder(place: Path | None, using: str) -> Path | None:
-    """Where the page of an evaluation goes: into the run of a checkpoint."""
+def _folder(config: RunConfig, place: Path, using: str, words: Sequence[object]) -> Path:
+    """Where the page of an evaluation goes: into the run of a checkpoint, and apart from every other evaluation."""
+    from grpokit.config.schema import resolved
+    from grpokit.data.digests import digest
     from grpokit.run_folder.names import CONFIG
 
-    if place is None:
-        return None
+    settings = resolved(config)
+    own = digest([settings["data"], settings["rewards"], settings["seed"], *words])[:6]
     run = place.parent.parent
     home = run if (run / CONFIG).is_file() else place
-    return home / "evaluations" / f"{Path(using).stem}-{place.name}"
+    return home / "evaluations" / f"{Path(using).stem}-{place.name}-{own}"
 
 
 def _announce(what: str, each: int, prompts: Sequence[Prompt]) -> None:

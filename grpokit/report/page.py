@@ -25,7 +25,7 @@ from grpokit.files import replacing, writing
 from grpokit.report.pictures import Inlined
 from grpokit.report.scores import hacking, headline
 from grpokit.report.view import view
-from grpokit.run_folder.names import REPORT, REPORT_PICTURE
+from grpokit.run_folder.names import COMPARISON, REPORT, REPORT_PICTURE
 from grpokit.run_folder.reader import Run, read
 
 _PROGRAM = ("dom.js", "samples.js", "curves.js", "tables.js", "compare.js", "app.js")  # in the order in which they run
@@ -74,7 +74,7 @@ def compare(*runs: Path, out: Path | None = None) -> Path:
     distinct(runs)
     if len(runs) < 2:
         raise UsageError(f"A comparison needs at least two runs; got {len(runs)}.")
-    path = _page_file(out, runs[-1] / "compare.html")
+    path = _page_file(out, runs[-1] / COMPARISON)
     frozen = _frozen([read(run) for run in runs])
     _whole(path, lambda place: place.write_bytes(frozen))
     return path

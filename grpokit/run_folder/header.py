@@ -29,7 +29,7 @@ from grpokit.files import delete, write_text, writing
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG, DATA, MACHINE, VERSIONS
 from grpokit.training.checkpoint import latest
 
-_UNFINISHED = ".unfinished"  # in the folder of a run that is being begun
+UNFINISHED = ".unfinished"  # in the folder of a run that is being begun
 
 
 def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
@@ -43,7 +43,7 @@ def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"The run folder {folder} is a file. Choose another with run.dir=...")
     names = {place.name for place in folder.iterdir()} if folder.is_dir() else set()
-    if not names or _UNFINISHED in names:
+    if not names or UNFINISHED in names:
         return False
     missing = [name for name in (VERSIONS, CONFIG) if name not in names]  # a project may have the second
     problem = ""
@@ -71,7 +71,7 @@ def begun(folder: Path, *, resumed: bool) -> Iterator[None]:
         yield
         return
     folder = Path(os.path.realpath(folder))  # a link to a run stays a link
-    mark, is_new = folder / _UNFINISHED, not folder.exists()
+    mark, is_new = folder / UNFINISHED, not folder.exists()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         mark.touch()

@@ -1,4 +1,4 @@
-"""One process at a time trains in a run folder."""
+"""One process at a time writes to the folder of a run or an evaluation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from grpokit.errors import UsageError
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in a folder; a killed process releases it too.
+def locked(folder: Path, *, work: str = "training in", option: str = "run.dir=...") -> Iterator[None]:
+    """Keep other processes from writing to a folder; a killed process releases it too.
+
+    Args:
+        folder: of a run or an evaluation.
+        work: what this process and others do there, for messages.
+        option: what names another folder, for messages.
 
     Raises:
-        UsageError: another process trains there, or the folder cannot be made.
+        UsageError: another process is at work there, or the folder cannot be made.
     """
     path = lock_of(folder)
     new_parents = [place for place in path.parents if not place.exists()]
@@ -31,11 +36,10 @@ def locked(folder: Path) -> Iterator[None]:
     except Timeout as error:
         owner = " ".join(path.read_text(encoding="utf-8", errors="replace").split())
         raise UsageError(
-            f"Another process ({owner}) is training in {folder}. Wait until it ends, or choose another folder with "
-            "run.dir=..."
+            f"Another process ({owner}) is {work} {folder}. Wait until it ends, or choose another folder with {option}"
         ) from error
     except OSError as error:
-        raise UsageError(f"The run folder {folder} cannot be made: {error}.") from error
+        raise UsageError(f"The folder {folder} cannot be made: {error}.") from error
     try:
         if not isinstance(lock, SoftFileLock):  # which keeps notes of its own in the file
             path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")

@@ -19,7 +19,7 @@ END = "end.json"
 SAMPLES, GROUPS, ROLLOUTS, CHECKPOINTS = "samples", "groups", "rollouts", "checkpoints"
 ROWS, SCORES, TRACE = "samples.jsonl", "scores.json", "trace.safetensors"  # in them
 
-REPORT, REPORT_PICTURE = "report.html", "report.png"
+REPORT, REPORT_PICTURE, COMPARISON = "report.html", "report.png", "compare.html"
 
 
 def check_run_folder(folder: Path) -> None:

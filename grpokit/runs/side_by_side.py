@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from grpokit import report
 from grpokit.config.schema import RunConfig
+from grpokit.errors import UsageError
 from grpokit.evaluation.held_out import Evaluation
-from grpokit.files import writing
 from grpokit.report.scores import changes
-from grpokit.run_folder.header import write_header
+from grpokit.run_folder.header import UNFINISHED, begun, write_header
 from grpokit.run_folder.journal import Journal, all_scores, finite
+from grpokit.run_folder.lock import locked
+from grpokit.run_folder.names import (
+    COMPARISON,
+    CONFIG,
+    DATA,
+    END,
+    EVALUATIONS,
+    METRICS,
+    REPORT,
+    REPORT_PICTURE,
+    SAMPLES,
+    VERSIONS,
+)
+from grpokit.run_folder.reader import read_object
 
 _SHOWN = 64  # samples of each evaluation on the page
+_PAGES = {REPORT, REPORT_PICTURE, COMPARISON}
+_FILES = {VERSIONS, DATA, CONFIG, METRICS, EVALUATIONS, END, SAMPLES, *_PAGES}  # all that an evaluation has
 
 Columns = dict[str, dict[str, float | None]]
 """Title -> a row of `eval.jsonl`; "change" has the mean differences, and the intervals of paired differences."""
@@ -63,22 +80,39 @@ def by_value(found: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
     return parts
 
 
+@contextmanager
+def reserved(folder: Path) -> Iterator[None]:
+    """Inside, no other process writes an evaluation into a folder.
+
+    Raises:
+        UsageError: another process does, or the folder holds anything but an earlier evaluation.
+    """
+    with locked(folder, work="writing an evaluation into", option="--out."):
+        names = {place.name for place in folder.iterdir()} if folder.is_dir() else set()
+        is_evaluation = {CONFIG, DATA} <= names <= _FILES and read_object(folder / DATA)["train"] is None
+        if names and UNFINISHED not in names and not is_evaluation:
+            raise UsageError(
+                f"{folder} already holds files that are not an evaluation. Choose another folder with --out.",
+                page="evaluations",
+            )
+        yield
+
+
 def write(folder: Path, config: RunConfig, found: Mapping[int, Evaluation]) -> Path:
     """Keep evaluations in a folder that `grpokit report` reads and compares, and write its page.
 
     Args:
-        folder: of the evaluation; an earlier one in it is replaced.
+        folder: of the evaluation, and reserved for it; an earlier one in it is replaced.
         config: what was evaluated.
         found: completed steps -> the evaluation.
 
     Raises:
         RunError: it cannot be written.
     """
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    journal = Journal(folder, -1)  # no row of an earlier one stays
-    write_header(folder, config, {"train": None, "held_out": None})
-    for step, evaluation in found.items():
-        journal.evaluation(step, evaluation, most=_SHOWN)
-    journal.end("finished", planned=0)
-    return report.write(folder)
+    with begun(folder, resumed=False):
+        write_header(folder, config, {"train": None, "held_out": None})
+        journal = Journal(folder, 0)
+        for step, evaluation in found.items():
+            journal.evaluation(step, evaluation, most=_SHOWN)
+        journal.end("finished", planned=0)
+        return report.write(folder)

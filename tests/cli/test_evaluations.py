@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from command_line import Call, config, embedded
 from grpokit import cli
 from grpokit.evaluation.intervals import half_width
+from grpokit.run_folder.lock import locked
 from grpokit.run_folder.reader import read
 
 EVALUATION = """\
@@ -48,7 +50,7 @@ def test_before_and_after_with_paired_intervals_and_a_page(
 ) -> None:
     monkeypatch.chdir(finished)
     done = call("evaluate", "out", "--with", "sums.yaml")
-    folder = Path("out/evaluations/sums-step_000005")
+    (folder,) = Path("out/evaluations").glob("sums-step_000005-*")
     assert (done.code, done.out.splitlines()[-1]) == (0, f"report: {folder}/report.html")
     assert "digits: {use: 'tiny_policies:digit_sum'}\nlength: {use: length, maximum: 3, scale: 0.1}\n" in done.out
 
@@ -100,6 +102,39 @@ def test_the_same_draws_for_a_preset_and_a_checkpoint_elsewhere(
     again = call("evaluate", "c.yaml", "--with", "sums.yaml", "--out", tmp_path / "kept", "--limit", 1)
     assert again.code == 0
     assert (tmp_path / "kept/eval.jsonl").read_text().count("\n") == 1  # an earlier one is replaced
+
+
+def test_an_evaluation_replaces_itself_and_nothing_else(
+    call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copytree(finished / "out", tmp_path / "out")
+    monkeypatch.chdir(finished)
+    words = ["evaluate", tmp_path / "out", "--with", "sums.yaml"]
+    pages = [call(*words, *more).out.splitlines()[-1] for more in ([], ["samples=1"], ["--limit", 2], [])]
+    assert pages[0] == pages[3]
+    assert len(set(pages)) == len(list((tmp_path / "out/evaluations").iterdir())) == 3
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/config.yaml").write_text("mine: true")
+    (tmp_path / "slim").mkdir()
+    for name in ("versions.json", "data.json", "config.yaml"):  # of a run, and its other files are elsewhere
+        shutil.copy(finished / "out" / name, tmp_path / "slim")
+    for name in ("out", "mine", "slim"):
+        before = {path: path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
+        refused = call(*words, "--out", tmp_path / name)
+        assert refused.code == 2
+        assert "--out" in refused.err
+        assert {path: path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()} == before
+
+    (tmp_path / "killed").mkdir()
+    for name in (".unfinished", "versions.json"):
+        (tmp_path / "killed" / name).touch()
+    with locked(tmp_path / "killed"):
+        busy = call(*words, "--out", tmp_path / "killed")
+    assert busy.code == 2
+    assert "is writing an evaluation into" in busy.err
+    assert call(*words, "--out", tmp_path / "killed").code == 0
+    assert not (tmp_path / "killed/.unfinished").exists()
 
 
 @pytest.mark.parametrize(

@@ -523,7 +523,7 @@ def test_a_lock_leaves_no_folder_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
     place = tmp_path / "file" / "out"
-    with pytest.raises(UsageError, match=r"The run folder .*file/out cannot be made"), locked(place):
+    with pytest.raises(UsageError, match=r"The folder .*file/out cannot be made"), locked(place):
         raise AssertionError
 
 
