@@ -60,7 +60,8 @@ class Sample:
 
     Attributes:
         prompt: the prompt.
-        output: a `str`, a `PIL.Image.Image`, or whatever the policy makes.
+        output: a `str`, a `PIL.Image.Image`, or whatever the policy makes. None where it could make nothing, such as a
+            picture of numbers that are not finite: no reward is asked about it, and the row is unscored.
         group: the global id of the group that the sample belongs to.
         info: further facts from the policy. Of a text, "finish" is "stop" if it ended by itself and "length" if it was
             cut, and "tokens" is its length.

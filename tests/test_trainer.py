@@ -859,6 +859,16 @@ def test_a_reward_whose_failures_may_be_skipped_is_not_mute() -> None:
     assert any("ZeroDivisionError" in warning for warning in warnings)
 
 
+def test_a_first_step_without_any_output_stops() -> None:
+    class Mute(TinyTokens):
+        def rollout(self, *args: Any, **kwargs: Any) -> Any:
+            rollout = super().rollout(*args, **kwargs)
+            return replace(rollout, samples=[replace(sample, output=None) for sample in rollout.samples])
+
+    with pytest.raises(UsageError, match="The policy made no output in the first step"):
+        make(Mute()).step()
+
+
 def test_options_of_the_advantage_are_tried_before_anything_is_drawn() -> None:
     with pytest.raises(UsageError, match="std must be"):
         make(advantage=lambda r, w, g: advantages.group(r, w, g, std="foo"))

@@ -27,6 +27,8 @@ class FirstScores(Observer):
             return []
         prompts = [self.prompts.unopened(i) for i in step.prompts]
         for i, term in enumerate(self.terms):
+            if not step.scores.asked[i] and not term.monitor:
+                raise UsageError("The policy made no output in the first step, so nothing can be scored or trained.")
             if term.monitor or step.scores.failed[i] or not bool(step.scores.matrix[:, i].isnan().all()):
                 continue
             reasons = [term.unscorable(prompt) if term.unscorable else "" for prompt in prompts]

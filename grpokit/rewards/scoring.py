@@ -87,7 +87,7 @@ class Scores:
 class Scoring:
     """Rewards at work on some samples; those that score elsewhere begin at once.
 
-    Each reward gets its own copies, so `samples` do not change.
+    Each reward gets its own copies, so `samples` do not change. A sample without output is unscored.
 
     Args:
         terms: the rewards.
@@ -97,10 +97,12 @@ class Scoring:
 
     def __init__(self, terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int | None = None) -> None:
         self.terms = terms
-        self.asked = [term.due(step) and len(samples) > 0 for term in terms]
-        self._samples = samples
+        self._groups = torch.tensor([sample.group for sample in samples], dtype=torch.int64)
+        self._rows = torch.tensor([sample.output is not None for sample in samples]).nonzero()[:, 0]
+        self._samples: Sequence[Sample] = [samples[row] for row in self._rows]
+        self.asked = [term.due(step) and len(self._samples) > 0 for term in terms]
         self._pending: dict[int, Pending] = {
-            i: submitted(term.reward, samples)
+            i: submitted(term.reward, self._samples)
             for i, term in enumerate(terms)
             if self.asked[i] and isinstance(term.reward, Submits)
         }
@@ -125,15 +127,15 @@ class Scoring:
                 columns[i] = collected(terms[i], pending, samples)
         finally:
             self.cancel()
-        lost = torch.zeros(len(samples), len(terms), dtype=torch.bool)
+        matrix = torch.full((len(self._groups), len(terms)), math.nan, dtype=torch.float64)
+        lost = torch.zeros_like(matrix, dtype=torch.bool)
         for i, column in enumerate(columns):
-            lost[list(column.lost), i] = True
+            matrix[self._rows, i] = torch.tensor(column.values, dtype=torch.float64)
+            lost[self._rows[list(column.lost)], i] = True
         return Scores(
-            matrix=torch.tensor([c.values for c in columns], dtype=torch.float64)
-            .T.reshape(len(samples), len(terms))
-            .contiguous(),
+            matrix=matrix,
             weights=torch.tensor([t.weight for t in terms], dtype=torch.float64),
-            groups=torch.tensor([sample.group for sample in samples], dtype=torch.int64),
+            groups=self._groups,
             names=[t.name for t in terms],
             seconds=[c.seconds for c in columns],
             lost=lost,

@@ -229,7 +229,7 @@ def _output(folder: Path, index: int, sample: Sample) -> dict[str, Any]:
             else:
                 continue
             row[name] = file.name
-    if not isinstance(sample.output, Image.Image):
+    if not isinstance(sample.output, (Image.Image, type(None))):
         row["output"] = sample.output if isinstance(sample.output, str) else repr(sample.output)
     if sample.prompt.target is not None and "target" not in row:
         row["target_text"] = str(sample.prompt.target)

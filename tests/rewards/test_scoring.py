@@ -54,6 +54,25 @@ def samples(*outputs: Any, target: Any = None) -> list[Sample]:
     return [Sample(prompt=Prompt(text=f"prompt {i}", target=target), output=o, group=0) for i, o in enumerate(outputs)]
 
 
+def test_no_reward_is_asked_about_a_sample_without_output() -> None:
+    """Of three rows a reward fails on the last: it costs row 4, by its place among all rows."""
+    rows = [replace(s, group=g) for s, g in zip(samples(None, "ab", None, "abc", "x"), (0, 0, 1, 1, 2), strict=True)]
+
+    def length(given: Sequence[Sample]) -> list[float]:
+        if any(sample.output == "x" for sample in given):
+            raise ValueError("no x")
+        return [float(len(sample.output)) for sample in given]
+
+    lenient = RewardTerm(name="lenient", reward=length, on_error="skip", skip_limit=0.5)
+    scores = score([lenient, RewardTerm(name="weight", reward=says([5.0, 6.0, 7.0]))], rows)
+    assert scores.matrix.nan_to_num(-1).tolist() == [[-1, -1], [2, 5], [-1, -1], [3, 6], [-1, 7]]
+    assert scores.lost.nonzero().tolist() == [[4, 0]]
+    assert scores.groups.tolist() == [0, 0, 1, 1, 2]
+    nothing = Scoring([lenient], samples(None, None)).result()
+    assert nothing.matrix.isnan().all()
+    assert nothing.asked == [False]
+
+
 def says(values: Any) -> Callable[[Sequence[Sample]], Any]:
     """A reward that returns just this."""
     return lambda samples: values

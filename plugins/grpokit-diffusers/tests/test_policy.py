@@ -14,7 +14,9 @@ import torch
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
 from tiny_edits import prompts_of
 
-from grpokit import Prompt, Rollout, UsageError
+from grpokit import Prompt, RewardTerm, Rollout, UsageError
+from grpokit.builtin.image_rewards import brightness
+from grpokit.rewards.scoring import score
 from grpokit.sampling import derive_seeds, normals
 from grpokit.testing import outcomes, policy_checks
 from grpokit_diffusers.policy import DiffusersFlow
@@ -52,6 +54,31 @@ CASES = [(model, call) for model, calls in STOCK.items() for call in calls]
 def as_large_as_the_result(fitted: Callable[[int, float], Any], area: int, ratio: float) -> Any:
     """The size of a source of Qwen-Image-Edit, that a stock pipeline gives 1024 x 1024 pixels or so."""
     return fitted(math.prod(SIZE) if area == 1024**2 else area, ratio)
+
+
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_a_picture_with_numbers_that_are_not_finite_is_none(evaluate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a single one is infinite; the others of its pass stay, and no reward is asked about it."""
+    policy, prompts = build("tiny-sd3"), [Prompt(text="a cat"), Prompt(text="three dogs")]
+    before = drawn(policy, prompts, group=3, evaluate=evaluate).samples
+    vae = policy.pipeline.vae
+    decode = vae.decode
+
+    def overflows(latents: torch.Tensor, *, return_dict: bool) -> tuple[torch.Tensor]:
+        (pixels,) = decode(latents, return_dict=return_dict)
+        pixels[1, 2, 3, 4] = math.inf
+        return (pixels,)
+
+    monkeypatch.setattr(vae, "decode", overflows)
+    with pytest.warns(UserWarning, match=r"AutoencoderKL in float32 gave numbers that are not finite"):
+        samples = drawn(policy, prompts, group=3, evaluate=evaluate).samples
+    assert [sample.output is None for sample in samples] == [False, True, False] * 2
+    assert all(one.output in (None, other.output) for one, other in zip(samples, before, strict=True))
+    matrix = score([RewardTerm(name="brightness", reward=brightness)], samples).matrix
+    assert matrix[:, 0].isnan().tolist() == [False, True, False] * 2
+    monkeypatch.setattr(policy.family, "velocity", lambda latents, *_, **__: latents * math.nan)
+    with pytest.warns(UserWarning, match=r"SD3Transformer2DModel in float32 gave numbers that are not finite"):
+        drawn(policy, prompts[:1], group=3, evaluate=evaluate)
 
 
 @pytest.mark.parametrize(("model", "call"), CASES, ids=str)

@@ -141,6 +141,19 @@ def test_rewards_may_see_a_shrunk_picture(decoder: Decoder) -> None:
     assert abs(ImageStat.Stat(whole).mean[0] - ImageStat.Stat(shrunk).mean[0]) < 2
 
 
+def test_a_picture_with_numbers_that_are_not_finite_is_none(
+    decoder: Decoder, pipeline: GlmImagePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = lambda latents, **_: (latents.new_full((len(latents), 3, 64, 128), torch.nan),)  # noqa: E731
+    monkeypatch.setattr(pipeline.vae, "decode", broken)
+    target, settings = Target(draft=None, large=Grid(rows=2, columns=4)), replace(FAST, reward_size=[16, 32])
+    with pytest.warns(UserWarning, match="AutoencoderKL in float32 gave numbers that are not finite"):
+        pictures = decoder.pictures(
+            torch.arange(8).expand(3, -1), [PLAIN], seeds=seeds_of(1, 3), settings=settings, target=target
+        )
+    assert pictures == [None] * 3
+
+
 def test_the_stock_pipelines_own_tokens_give_its_own_picture(pipeline: GlmImagePipeline, decoder: Decoder) -> None:
     seeds = seeds_of(1, 1)
     noise = decoder.noise(seeds.group, HEIGHT, WIDTH)

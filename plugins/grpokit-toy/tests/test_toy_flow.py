@@ -93,6 +93,14 @@ def test_the_output_is_the_end_of_the_stored_path() -> None:
             assert [s.output for s in rollout.samples] == [tuple(end) for end in ends]
 
 
+def test_a_point_that_is_nowhere_has_no_score() -> None:
+    policy = ToyFlow()
+    policy.net.layers[0].weight.data[:] = math.inf
+    found = evaluate(policy, {"ring": on_ring}, ring_prompts("eval", limit=2), samples_per_prompt=3)
+    assert [sample.output for sample in found.samples] == [None] * 6
+    assert found.scores.matrix.isnan().all()
+
+
 def test_the_last_step_of_cps_gives_the_clean_estimate() -> None:
     policy = ToyFlow(sampler="cps", steps=5)
     rollout = draw(policy)

@@ -211,10 +211,10 @@ class PipelineFamily(Family):
     def encoded(self, text: str) -> Text:
         """What the transformer reads of a text, by the pipeline's own encoders: tensors of one row."""
 
-    def pictures(self, latents: Tensor, size: Size) -> list[Image]:
+    def pictures(self, latents: Tensor, size: Size) -> Sequence[Image | None]:
         """See `Family`; a few at a time."""
-        latents, processor = latents.to(self.pipeline.vae.dtype), self.pipeline.image_processor
-        return painted(latents, lambda part: self.decoded(part, size), processor, size=size, most=PIXELS_PER_PASS)
+        latents = latents.to(self.pipeline.vae.dtype)
+        return painted(latents, lambda part: self.decoded(part, size), self.pipeline, size=size, most=PIXELS_PER_PASS)
 
     def decoded(self, latents: Tensor, size: Size) -> Tensor:
         """Pixels [n, 3, H, W] of latents [n, ...]."""

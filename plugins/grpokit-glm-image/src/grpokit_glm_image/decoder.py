@@ -182,7 +182,7 @@ class Decoder:
         settings: DecodeSettings,
         target: Target,
         source_codes: Sequence[Sequence[Tensor]] = (),
-    ) -> list[Image]:
+    ) -> list[Image | None]:
         """The pictures of B = P * G rows of tokens, prompt by prompt.
 
         Args:
@@ -199,7 +199,7 @@ class Decoder:
         prior = painter.prior(codes, size)  # [B, transformer's tokens]
         group = len(tokens) // len(prompts)
         passes = math.ceil(group / (settings.rows or max(1, TOKENS_PER_PASS // prior.shape[1])))
-        pictures: list[Image] = []
+        pictures: list[Image | None] = []
         with torch.autocast(painter.device.type, enabled=False):  # the autoencoder overflows in float16
             for index, (prompt, rows) in enumerate(zip(prompts, prior.split(group), strict=True)):
                 own = seeds.row[index * group :][:group] if settings.noise == "row" else seeds.group[index : index + 1]
@@ -211,7 +211,7 @@ class Decoder:
         if settings.reward_size is None:
             return pictures
         height, width = settings.reward_size
-        return [picture.resize((width, height), Resampling.LANCZOS) for picture in pictures]
+        return [picture and picture.resize((width, height), Resampling.LANCZOS) for picture in pictures]
 
     def noise(self, seeds: Tensor, height: int, width: int) -> Tensor:
         """Noise [n, C, h, w] on the device."""

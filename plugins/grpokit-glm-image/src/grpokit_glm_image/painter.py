@@ -178,8 +178,8 @@ class Painter(Family):
             latents: Tensor = vae.encode(pixels.to(self.device, vae.dtype)).latent_dist.mode()
             return ((latents - mean) / std).to(self.transformer.dtype)
 
-    def pictures(self, latents: Tensor, size: Size) -> list[Image]:
-        """Pictures of latents [n, C, h, w], a few at a time."""
+    def pictures(self, latents: Tensor, size: Size) -> Sequence[Image | None]:
+        """See `Family`; a few at a time."""
         vae = self._pipeline.vae
         mean, std = self._scale()
 
@@ -187,8 +187,7 @@ class Painter(Family):
             pixels: Tensor = vae.decode(latents * std + mean, return_dict=False)[0]
             return pixels
 
-        processor = self._pipeline.image_processor
-        return painted(latents.to(vae.dtype), decode, processor, size=size, most=PIXELS_PER_PASS)
+        return painted(latents.to(vae.dtype), decode, self._pipeline, size=size, most=PIXELS_PER_PASS)
 
     def _pass(self, latents: Tensor, time: Tensor, told: Told, *, conditional: bool) -> Tensor:
         """Velocities of latents [n, C, h, w], with or without what they are told."""

@@ -316,7 +316,7 @@ class GlmImageAR(Policy):
             self.model, self.loaded, Path(folder), size=self.encoder.size, edits=self.encoder.edits, merge=merge
         )
 
-    def _decode(self, tokens: Tensor, prompts: Sequence[Prompt], seeds: Seeds, *, evaluate: bool) -> list[Image]:
+    def _decode(self, tokens: Tensor, prompts: Sequence[Prompt], seeds: Seeds, *, evaluate: bool) -> list[Image | None]:
         """The pictures of tokens [B, T]."""
         sources = [self.writer.sources(prompt) for prompt in prompts]
         settings = self._eval_decoding if evaluate else self._decoding

@@ -141,7 +141,7 @@ class ToyFlow(Policy):
                 views = [self._matched(latents[-1], **copies, radius=radius)]
         groups = seeds.group_ids.repeat_interleave(group_size)
         samples = [
-            Sample(prompt=prompts[i // group_size], output=Point(xy, radius=wanted), group=group)
+            Sample(prompt=prompts[i // group_size], output=_point_at(xy, radius=wanted), group=group)
             for i, (group, xy, wanted) in enumerate(
                 zip(groups.tolist(), latents[-1].tolist(), radius.tolist(), strict=True)
             )
@@ -256,6 +256,10 @@ class Point(tuple[float, float]):
         out = io.BytesIO()
         draw_points([self], self.radius, size=96, dot=3).save(out, format="PNG")
         return out.getvalue()
+
+
+def _point_at(xy: Sequence[float], *, radius: float) -> Point | None:
+    return Point(xy, radius=radius) if all(map(math.isfinite, xy)) else None
 
 
 def on_ring(samples: Sequence[Sample], *, width: float = 0.15) -> list[float]:

@@ -103,5 +103,5 @@ class Family(ABC):
         """
 
     @abstractmethod
-    def pictures(self, latents: Tensor, size: Size) -> list[Image]:
-        """Decode latents [n, ...] at sigma 0."""
+    def pictures(self, latents: Tensor, size: Size) -> Sequence[Image | None]:
+        """Decode latents [n, ...] at sigma 0; None for a picture whose pixels are not finite."""

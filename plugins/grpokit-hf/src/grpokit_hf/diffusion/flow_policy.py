@@ -67,7 +67,7 @@ class _Drawn:
     latents: Tensor
     old: Decisions
     steps: list[int]
-    pictures: list[Image]
+    pictures: Sequence[Image | None]
 
 
 class FlowPolicy(Policy):
