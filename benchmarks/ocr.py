@@ -99,7 +99,7 @@ def right(engine: Engine, pictures: Sequence[Picture]) -> tuple[float, float, fl
     found: list[list[str]] = []
     for _ in range(PASSES):
         start, used = time.perf_counter(), time.process_time()
-        found = engine.recognise(images)
+        found = [[line.replace("\t", " ") for line in lines] for lines in engine.recognise(images)]
         wall, cpu = min(wall, time.perf_counter() - start), min(cpu, time.process_time() - used)
     same = [[a.casefold() for a in f] == [b.casefold() for b in w] for f, (_, w) in zip(found, pictures, strict=True)]
     return sum(same) / len(pictures), len(pictures) / wall, len(pictures) / cpu

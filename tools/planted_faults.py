@@ -110,6 +110,8 @@ SKIPPED = "tests/test_trainer.py::test_a_reward_whose_failures_may_be_skipped_is
 TIES = "tests/runs/test_rollout_record.py::test_another_best_by_hand"
 OVERLONG = "tests/rewards/test_scoring.py::test_soft_overlong_by_the_equation"
 REPETITION = "tests/rewards/test_scoring.py::test_repetition_penalty"
+OCR = "plugins/grpokit-ocr/src/grpokit_ocr/"
+OCR_TEXTS = "plugins/grpokit-ocr/tests/test_scoring.py::test_text_without_extra_scores_the_same_under_every_penalty"
 JUDGE = "plugins/grpokit-judge/src/grpokit_judge/"
 JUDGE_TESTS = "plugins/grpokit-judge/tests/"
 UNANSWERED = f"{JUDGE_TESTS}test_checklist.py::test_what_cannot_be_scored"
@@ -950,6 +952,13 @@ FAULTS = (
         "place = max(self._next, time.monotonic())",
         "place = max(self._next, 0.0)",
         (PAUSE,),
+    ),
+    Fault(
+        "words below each other that lose their space",
+        f"{OCR}scoring.py",
+        "and here not in begins:",
+        "and here >= 0:",
+        (f"{OCR_TEXTS}[two words below each other-1.0]",),
     ),
     Fault("a crop without its last row", f"{GROUNDING}crop_match.py", "math.ceil(box.y2)", "int(box.y2)", (CROPS,)),
     # --- the token fast path

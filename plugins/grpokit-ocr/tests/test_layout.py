@@ -29,18 +29,22 @@ def test_the_ink_box_is_the_word_with_a_margin():
         ([], []),
         ([((0, 0, 9, 9), "  ")], []),
         ([((0, 20, 9, 30), "two"), ((50, 0, 99, 10), "one")], ["one", "two"]),
-        ([((50, 0, 99, 10), "right"), ((0, 1, 40, 11), "left")], ["left right"]),
+        ([((50, 0, 99, 10), "right"), ((0, 1, 40, 11), "left")], ["left\tright"]),
         # Of ten rows six are shared with the line above: one line. Four: two lines.
-        ([((0, 0, 9, 10), "a"), ((20, 4, 29, 14), "b")], ["a b"]),
+        ([((0, 0, 9, 10), "a"), ((20, 4, 29, 14), "b")], ["a\tb"]),
         ([((0, 0, 9, 10), "a"), ((20, 6, 29, 16), "b")], ["a", "b"]),
         # A small word beside large letters; the line below starts further left.
-        ([((60, 12, 90, 22), "off"), ((10, 0, 50, 30), "50%"), ((5, 40, 80, 60), "today")], ["50% off", "today"]),
+        ([((60, 12, 90, 22), "off"), ((10, 0, 50, 30), "50%"), ((5, 40, 80, 60), "today")], ["50%\toff", "today"]),
         # Decisions: each overlaps the next one, yet the third is below the first.
-        ([((0, 0, 9, 10), "a"), ((20, 4, 29, 14), "b"), ((40, 8, 49, 18), "c")], ["a b", "c"]),
+        ([((0, 0, 9, 10), "a"), ((20, 4, 29, 14), "b"), ((40, 8, 49, 18), "c")], ["a\tb", "c"]),
         # From right to left, as most of a line's letters run.
-        ([((0, 0, 40, 10), "עולם"), ((50, 1, 99, 11), "שלום")], ["שלום עולם"]),
-        ([((0, 0, 40, 10), "50"), ((50, 1, 99, 11), "مرحبا")], ["مرحبا 50"]),
-        ([((0, 0, 40, 10), "cafe"), ((50, 1, 99, 11), "גן")], ["cafe גן"]),
+        ([((0, 0, 40, 10), "עולם"), ((50, 1, 99, 11), "שלום")], ["שלום\tעולם"]),
+        ([((0, 0, 40, 10), "50"), ((50, 1, 99, 11), "مرحبا")], ["مرحبا\t50"]),
+        ([((0, 0, 40, 10), "cafe"), ((50, 1, 99, 11), "גן")], ["cafe\tגן"]),
+        # Upright columns of Chinese are read from the right; those that lie are not, nor are Latin ones.
+        ([((0, 0, 10, 40), "五元"), ((20, 0, 30, 50), "绿茶好")], ["绿茶好\t五元"]),
+        ([((0, 0, 30, 20), "五元"), ((40, 0, 80, 20), "绿茶好")], ["五元\t绿茶好"]),
+        ([((0, 0, 10, 40), "OPEN"), ((20, 0, 30, 40), "DAILY")], ["OPEN\tDAILY"]),
     ],
 )
 def test_the_reading_order(pieces, lines):

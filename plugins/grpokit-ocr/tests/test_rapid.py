@@ -62,7 +62,38 @@ def test_pieces_side_by_side_are_one_line(reader):
     face = ImageFont.truetype(FONTS / "DejaVuSans-Bold.ttf", 30)
     for text, at in (("sale", (440, 22)), ("summer", (30, 20)), ("today", (30, 120))):
         ImageDraw.Draw(image).text(at, text, font=face, fill="black")
-    assert reader.recognise([image]) == [["summer sale", "today"]]
+    assert reader.recognise([image]) == [["summer\tsale", "today"]]
+
+
+def below_each_other(word: str, *, letters: int = 48, gap: int = 6) -> Image.Image:
+    image = Image.new("RGB", (200, 480), "white")
+    face, y = ImageFont.truetype(FONTS / "DejaVuSans.ttf", letters), 20
+    for letter in word:
+        left, top, right, bottom = face.getbbox(letter)
+        ImageDraw.Draw(image).text((90 - (left + right) // 2, y - top), letter, font=face, fill="black")
+        y += round(bottom - top) + gap
+    return image
+
+
+@pytest.mark.parametrize(
+    ("text", "picture"),
+    [
+        ("river boat", page(["river boat"], size=(300, 60)).transpose(Image.Transpose.ROTATE_90)),
+        ("river boat", page(["river boat"], size=(300, 60)).transpose(Image.Transpose.ROTATE_270)),
+        ("river", below_each_other("river")),
+        ("BREAD", below_each_other("BREAD", letters=64, gap=30)),  # found as five lines
+    ],
+    ids=["up", "down", "letters", "far apart"],
+)
+def test_text_that_does_not_lie_is_read(reader, text, picture):
+    sample = Sample(prompt=Prompt(text=f'a sign "{text}"'), output=picture, group=0)
+    assert OCRReward(engine=reader)([sample]) == OCRReward(threads=2)([sample]) == [1.0]
+
+
+def test_a_letter_that_is_taller_than_wide_stands_upright():
+    """Turned, the reader is sure to see an underscore."""
+    images = [below_each_other(letter) for letter in "Il"]
+    assert LineReader(threads=2).recognise(images) == [["1"], ["1"]]
 
 
 def test_a_page_that_one_line_cannot_read_scores_as_a_page(reader):

@@ -10,7 +10,7 @@ import pytest
 from rapidfuzz.distance import Levenshtein
 
 from grpokit_ocr import scoring
-from grpokit_ocr.scoring import MAX_FREE_ORDER, MAX_WORDS, normalise, score_text, similarity
+from grpokit_ocr.scoring import MAX_FREE_ORDER, MAX_WORDS, normalise, score_text, similarity, word_accuracy
 
 
 def test_doctests():
@@ -74,6 +74,20 @@ NO_EXTRA = [
     ("Korean has spaces: 1 of 5", 'the sign "영업 시간"', ["영업시간"], 4 / 5),
     ("two Chinese texts, in the other order", '"绿茶" above "五元"', ["五元", "绿茶"], 1.0),
     ("vowel marks that nobody draws", 'the sign "שָׁלוֹם"', ["שלום"], 1.0),
+    ("letters below each other", 'the word "river"', list("river"), 1.0),
+    ("some of them together", 'the word "river"', ["RI", "V", "ER"], 1.0),
+    ("and one misread of 5", 'the word "river"', list("rxver"), 4 / 5),
+    ("and one lost of 5", 'the word "river"', list("rver"), 4 / 5),
+    ("two words below each other", 'the words "red tea"', list("redtea"), 1.0),
+    ("a word over two lines", 'the word "butterfly"', ["butter", "fly"], 1.0),
+    ("and with a hyphen", 'the word "butterfly"', ["butter-", "fly"], 1.0),
+    ("a hyphen that belongs to it", 'the word "check-in"', ["check-", "in"], 1.0),
+    ("the last word over two lines", 'the words "open daily"', ["open dai", "ly"], 1.0),
+    ("two words that are split: no space is lost", 'the words "hello world"', ["hel", "lo", "wor", "ld"], 1.0),
+    ("two columns of a text each", '"open daily" and "sale now"', ["open\tsale", "daily\tnow"], 1.0),
+    ("of unequal length", '"open daily" and "sale"', ["open\tsale", "daily"], 1.0),
+    ("rows with a gap", '"tea 2.50" and "milk 3"', ["tea\t2.50", "milk\t3"], 1.0),
+    ("letters in two columns", '"open" and "sale"', ["o\ts", "p\ta", "e\tl", "n\te"], 1.0),
     ("apostrophe not read: 1 of 5", '"don\'t" on a door', ["dont"], 4 / 5),
 ]
 
@@ -92,6 +106,12 @@ def test_text_without_extra_scores_the_same_under_every_penalty(prompt, lines, s
         ('"tea"', ["tea shop"], 1.0, 3 / 8),
         ('"tea"', ["tea", "shop"], 0.5, 0.5 * 3 / 8 + 0.5),
         ('"tea"', ["tea", "shop"], 0.0, 1.0),
+        # Below each other it is as much too long, and so is a letter beside a column.
+        ('"tea"', ["t", "e", "a", "shop"], 1.0, 3 / 8),
+        ('"tea"', ["tea", "x"], 1.0, 3 / 5),
+        ('"tea"', ["x", "t", "e", "a"], 1.0, 3 / 5),
+        ('"tea"', ["t\tx", "e", "a"], 1.0, 3 / 5),
+        ('"tea"', list("teashop"), 1.0, 3 / 11),
         # A wrong letter and extra text: distance 6 of 8 ("tex shop"); best run "tex" has 2 of 3 right.
         ('"tea"', ["tex", "shop"], 1.0, 2 / 8),
         ('"tea"', ["tex", "shop"], 0.0, 2 / 3),
@@ -162,7 +182,7 @@ def test_the_best_cut_is_found(seed):
     words = some_text(rng, rng.randint(1, 5)).split()
     penalty = rng.choice([0.0, 0.3, 1.0])
     prompt = " and ".join(f'"{target}"' for target in targets)
-    score = score_text(prompt, words, extra_text_penalty=penalty)
+    score = score_text(prompt, [" ".join(words)], extra_text_penalty=penalty)
     assert score == pytest.approx(by_trying_all(targets, words, penalty), abs=1e-12)
 
 
@@ -206,3 +226,9 @@ def test_many_quoted_texts_are_taken_in_the_order_of_the_prompt():
     prompt = " ".join(f'"{word}"' for word in words)
     assert score_text(prompt, words) == 1.0
     assert score_text(prompt, words[::-1]) < 1.0
+
+
+def test_words_below_each_other_are_words():
+    assert word_accuracy('a sign "tea room"', ["t", "e", "a", "room"]) == 1.0
+    assert word_accuracy('a sign "tea room"', ["tea", "ro-", "om"]) == 1.0
+    assert word_accuracy('a sign "tea room"', ["t", "a", "e", "room"]) == 0.5

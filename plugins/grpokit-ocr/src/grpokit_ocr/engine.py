@@ -35,6 +35,8 @@ class Engine(Protocol):
     def recognise(self, images: Sequence[Image.Image]) -> list[list[str]]:
         """Return, for each RGB picture, its lines of text in reading order; no line for a blank one.
 
+        A tab in a line says that what it separates stands side by side, and may be columns.
+
         What is read from one picture must not depend on the others.
         """
 

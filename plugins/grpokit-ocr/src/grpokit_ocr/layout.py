@@ -56,16 +56,19 @@ def enlargement(size: tuple[int, int], *, side: int, most: float) -> float:
 
 
 def in_reading_order(pieces: Iterable[tuple[Box, str]]) -> list[str]:
-    """Join pieces of text to lines: from top to bottom, and in a line as its script runs; blank pieces are left out.
+    """Join pieces of text to lines: from top to bottom, and in a line as its script runs, with tabs between the pieces.
 
-    A line with more letters of scripts such as Hebrew and Arabic than of others runs from right to left.
+    Blank pieces are left out.
+
+    A line with more letters of scripts such as Hebrew and Arabic than of others runs from right to left, and so do
+    upright columns of Chinese and Japanese.
 
     A piece belongs to the line of the piece above it if their heights overlap by more than half of the lower one.
 
     >>> in_reading_order([((60, 11, 90, 29), "day"), ((10, 40, 50, 60), "sale"), ((10, 10, 50, 30), "open")])
-    ['open day', 'sale']
+    ['open\\tday', 'sale']
     >>> in_reading_order([((10, 10, 50, 30), "עולם"), ((60, 11, 90, 29), "שלום")])
-    ['שלום עולם']
+    ['שלום\\tעולם']
     """
     lines: list[list[tuple[Box, str]]] = []
     for box, text in sorted(pieces, key=lambda piece: (piece[0][1], piece[0][0])):
@@ -75,13 +78,15 @@ def in_reading_order(pieces: Iterable[tuple[Box, str]]) -> list[str]:
             lines[-1].append((box, text))
         else:
             lines.append([(box, text)])
-    return [" ".join(_along(line)) for line in lines]
+    return ["\t".join(_along(line)) for line in lines]
 
 
 def _along(line: Sequence[tuple[Box, str]]) -> list[str]:
     """The texts of a line in the order in which its script runs."""
     kinds = [unicodedata.bidirectional(letter) for _, text in line for letter in text]
-    if kinds.count("R") + kinds.count("AL") > kinds.count("L"):
+    wide = [unicodedata.east_asian_width(letter) in "WF" for _, text in line for letter in text]
+    upright = all(wide) and all(lower - upper > 1.5 * (right - left) for (left, upper, right, lower), _ in line)
+    if upright or kinds.count("R") + kinds.count("AL") > kinds.count("L"):
         return [text.strip() for _, text in sorted(line, key=lambda piece: -piece[0][2])]
     return [text.strip() for _, text in sorted(line, key=lambda piece: piece[0][0])]
 

@@ -106,7 +106,21 @@ class LineReader:
         return lines
 
     def read(self, lines: Sequence[Image.Image]) -> list[tuple[str, float]]:
-        """Return the text of each picture of one line, and the mean probability of its letters (0 without any)."""
+        """Return the text of each picture of one line, and the mean probability of its letters (0 without any).
+
+        One that is much taller than wide may run up or down, or have its letters below each other: it is read turned to
+        either side as well, and the surest reading counts. A turned one has two letters at least, or it may be an I.
+        """
+        turned = [_turned(line) for line in lines]
+        texts = iter(self._read([picture for pictures in turned for picture in pictures]))
+        surest = []
+        for pictures in turned:
+            upright, *others = [next(texts) for _ in pictures]
+            others = [(text, sure) for text, sure in others if sum(map(str.isalnum, text)) > 1]
+            surest.append(max([upright, *others], key=lambda reading: reading[1]))
+        return surest
+
+    def _read(self, lines: Sequence[Image.Image]) -> list[tuple[str, float]]:
         texts = [("", 0.0)] * len(lines)
         by_width: dict[int, list[tuple[int, NDArray[np.float32]]]] = defaultdict(list)
         for i, line in enumerate(lines):
@@ -208,12 +222,18 @@ def packaged_model(kind: Literal["rec", "det"] = "rec") -> Path:
 
 
 def _straighten(image: Image.Image, quad: NDArray[np.float32]) -> Image.Image:
-    """Cut a line out along its corners [4, 2]; one that is much taller than wide is turned to lie."""
+    """Cut a line out along its corners [4, 2]."""
     width = max(1, round(float(max(np.linalg.norm(quad[0] - quad[1]), np.linalg.norm(quad[3] - quad[2])))))
     height = max(1, round(float(max(np.linalg.norm(quad[0] - quad[3]), np.linalg.norm(quad[1] - quad[2])))))
     corners = tuple(float(value) for corner in (0, 3, 2, 1) for value in quad[corner])
-    line = image.transform((width, height), Image.Transform.QUAD, corners, Image.Resampling.BICUBIC)
-    return line.transpose(Image.Transpose.ROTATE_90) if height >= 1.5 * width else line
+    return image.transform((width, height), Image.Transform.QUAD, corners, Image.Resampling.BICUBIC)
+
+
+def _turned(line: Image.Image) -> list[Image.Image]:
+    """A line as it may have to lie for reading."""
+    if line.height < 1.5 * line.width:
+        return [line]
+    return [line, line.transpose(Image.Transpose.ROTATE_90), line.transpose(Image.Transpose.ROTATE_270)]
 
 
 def _upright(quads: NDArray[np.float32]) -> list[Box]:

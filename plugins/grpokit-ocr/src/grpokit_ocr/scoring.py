@@ -7,6 +7,7 @@ which belongs to no quoted text costs exactly what it adds to the edit distance,
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import unicodedata
@@ -38,7 +39,7 @@ _SPACELESS = (
     "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"  # Chinese, Japanese
 )
 _WORD = re.compile(f"(?=\\w){_SPACELESS}|(?:(?!{_SPACELESS})\\w)+")
-_NO_SPACE = re.compile(f"(?<={_SPACELESS}) | (?={_SPACELESS})")
+_NO_SPACE = re.compile(f"(?<={_SPACELESS})[ \n]|[ \n](?={_SPACELESS})")
 
 
 def normalise(text: str) -> str:
@@ -81,9 +82,12 @@ def score_text(prompt_text: str, lines: Sequence[str], *, extra_text_penalty: fl
     words around its best run: no letter is charged twice. With one target and p = 1 the score is sim(target, all that
     was read), which is 1 - the normalised edit distance.
 
+    The end of a line is a space, or nothing where the target goes on: letters below each other are a word, and a word
+    may be split. What stands side by side may be columns; the better of both orders counts.
+
     Args:
         prompt_text: the prompt; each quoted span is a target.
-        lines: what was read, in reading order.
+        lines: what was read, in reading order; between what stands side by side there is a tab.
         extra_text_penalty: p in [0, 1]. 1: text beyond the targets costs as much per letter as a wrong letter. 0: it is
             free ("contains the word is perfect", which a generator learns to exploit).
 
@@ -100,12 +104,16 @@ def score_text(prompt_text: str, lines: Sequence[str], *, extra_text_penalty: fl
     targets = [target for target in map(normalise, quoted(prompt_text)) if target]
     if not targets:
         return math.nan
-    words = _pieces(_folded(" ".join(lines)))
+    orders = {tuple(lines), tuple(_columns(lines))}
+    return max(_score(targets, _words(order), extra_text_penalty) for order in orders)
+
+
+def _score(targets: Sequence[str], words: Sequence[str], penalty: float) -> float:
     if not words:
         return 0.0
-    if len(targets) == 1 and extra_text_penalty == 1:
-        return similarity(targets[0], _NO_SPACE.sub("", " ".join(words)))
-    gains = [_part_scores(target, words, extra_text_penalty) for target in targets]
+    if len(targets) == 1 and penalty == 1:
+        return similarity(targets[0], _on_one_line(targets[0], words))
+    gains = [_part_scores(target, words, penalty) for target in targets]
     return _best_cut(gains, len(words)) / len(targets)
 
 
@@ -123,22 +131,66 @@ def word_accuracy(prompt_text: str, lines: Sequence[str]) -> float:
     >>> word_accuracy("招牌“今日茶”", ["茶 日"])
     0.6666666666666666
     """
-    wanted = Counter(_WORD.findall(_folded(" ".join(quoted(prompt_text)))))
-    found = wanted & Counter(_WORD.findall(_folded(" ".join(lines))))
-    return found.total() / wanted.total() if wanted else math.nan
+    targets = [_folded(target) for target in quoted(prompt_text)]
+    wanted = Counter(_WORD.findall(" ".join(targets)))
+    there = Counter(_WORD.findall(_folded(" ".join(lines))))
+    for target in targets:
+        there |= Counter(_WORD.findall(_on_one_line(target, _words(lines))))
+    return (wanted & there).total() / wanted.total() if wanted else math.nan
 
 
-def _pieces(text: str) -> list[str]:
-    words = text.split()
+def _columns(lines: Sequence[str]) -> list[str]:
+    """Lines in another order: what stands side by side are columns.
+
+    >>> _columns(["open\\tsale", "daily\\tnow"])
+    ['open', 'daily', 'sale', 'now']
+    """
+    rows = [line.split("\t") for line in lines]
+    return [row[i] for i in range(max(map(len, rows), default=0)) for row in rows if i < len(row)]
+
+
+def _words(lines: Sequence[str]) -> list[str]:
+    """The words, each behind a space, or a line break where it begins a line; many are grouped."""
+    text = "".join("\n" + " ".join(_folded(line).split()) for line in lines)
+    words = re.findall(r"\s\S+", text)
     size = math.ceil(len(words) / MAX_WORDS)
-    return [" ".join(words[i : i + size]) for i in range(0, len(words), size)] if words else []
+    return ["".join(words[i : i + size]) for i in range(0, len(words), size)] if words else []
+
+
+def _on_one_line(target: str, words: Sequence[str]) -> str:
+    """Some words as one line: a break is nothing between letters that the target has side by side, else a space."""
+    text = _NO_SPACE.sub("", "".join(words)[1:])
+    plain = text.replace("\n", " ")
+    if "\n" not in text or len("".join(text.split())) > 3 * len(target):  # of which most is other text
+        return plain
+    places, begins = _places(text, target), set(itertools.accumulate(map(len, target.split())))
+    line, count = "", 0  # what is joined so far, and its letters that are no spaces
+    for part in text.split("\n"):
+        hyphen = line.endswith("-") and count - 1 not in places
+        here, before = places.get(count), places.get(count - 1 - hyphen)
+        if here is not None and before == here - 1 and here not in begins:
+            line = line[:-1] if hyphen else line
+        elif line:
+            line += " "
+        line += part
+        count += len("".join(part.split()))
+    return max(plain, line, key=lambda read: similarity(target, read))
+
+
+def _places(text: str, target: str) -> dict[int, int]:
+    """Of a letter in a text, the place of the target's letter that it stands for; spaces and breaks are left out."""
+    places: dict[int, int] = {}
+    for part in Levenshtein.opcodes("".join(text.split()), "".join(target.split())):
+        if part.tag in ("equal", "replace"):
+            places.update(zip(range(part.src_start, part.src_end), range(part.dest_start, part.dest_end), strict=True))
+    return places
 
 
 def _part_scores(target: str, words: Sequence[str], penalty: float) -> NDArray[np.float64]:
     """[W + 1, W + 1]: entry [a, b] is what words a..b-1 score as the target's part; 0 where a >= b."""
     count = len(words)
     spans = [(a, b) for a in range(count) for b in range(a + 1, count + 1)]
-    texts = [_NO_SPACE.sub("", " ".join(words[a:b])) for a, b in spans]
+    texts = [_on_one_line(target, words[a:b]) for a, b in spans]
     distances = process.cdist([target], texts, scorer=Levenshtein.distance)[0]
     whole = np.zeros((count + 1, count + 1))
     for (a, b), text, distance in zip(spans, texts, distances, strict=True):
