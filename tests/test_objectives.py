@@ -430,6 +430,15 @@ def test_dppo_drops_tokens_that_move_on_where_they_have_moved_far(threshold: flo
     assert loss.stats["clip_high"][0].tolist() == [dropped[0], False, False, False]
 
 
+@pytest.mark.parametrize(("ratio", "dropped"), [("token", [True, True, False]), ("sequence", [False] * 3)])
+def test_dppo_asks_its_own_ratio_where_a_decision_moves(ratio: Any, dropped: list[bool]) -> None:
+    """The ratios 3, 3 and 0.1 move on and back; the sequence's is the cube root of 0.9, and moves back."""
+    p, p_old = torch.tensor([[0.6, 0.6, 0.02]]).double(), torch.full((1, 3), 0.2).double()
+    new, old = Decisions(logprobs=p.log()), Decisions(logprobs=p_old.log())
+    loss = DPPO(ratio=ratio)(new, old, torch.ones(1).double(), torch.ones(1, 3).bool())
+    assert loss.stats["clip_high"][0].tolist() == dropped
+
+
 @pytest.mark.parametrize(("threshold", "drop"), [(0.2, True), (0.2001, False)])
 def test_dppo_compares_gaussian_decisions_by_their_exact_kl(threshold: float, drop: bool) -> None:
     """Means (0.2, 0.4) apart and std 0.5: (0.04 + 0.16) / 2 / 0.5 = 0.2 nats per dimension."""

@@ -122,6 +122,7 @@ PROFILES = "tests/test_data.py::test_pictures_have_the_colours_of_their_profile[
 NOTATIONS = "tests/rewards/test_numerals.py::test_what_a_number_is"
 GROUNDING = "plugins/grpokit-grounding/src/grpokit_grounding/"
 CROPS = "plugins/grpokit-grounding/tests/test_crop_match.py::test_crops_by_hand"
+PLANNED_PASSES = "tests/plan/test_estimate.py::test_passes_by_hand"
 ZERO_STD = "tests/test_advantages.py::test_groups_that_teach_nothing_are_those_whose_weighted_sums_are_equal"
 SMALL = "tests/test_advantages.py::test_a_small_difference_between_large_rewards_still_teaches"
 CORRECTION = "tests/training/test_correction.py::test_"
@@ -505,6 +506,34 @@ FAULTS = (
         (ADVANTAGE,),
     ),
     Fault(
+        "an early streak that makes a later one converged",
+        "guards/zero_std.py",
+        "self.count, self.streak_best = 0, -math.inf",
+        "self.count = 0",
+        ("tests/training/test_guards.py::test_an_early_streak_is_no_convergence_of_a_later_one",),
+    ),
+    Fault(
+        "a gate that compares with the first steps for ever",
+        "training/gated_kl.py",
+        "[*self._past, mean][-_STEPS:]",
+        "[*self._past, mean][:_STEPS]",
+        ("tests/training/test_gated_kl.py::test_the_share_is_compared_with_the_last_twenty_steps",),
+    ),
+    Fault(
+        "planned passes without the last, smaller one",
+        "plan/needs.py",
+        "math.ceil(self.rows / self.micro_batch(decisions)[0])",
+        "self.rows // self.micro_batch(decisions)[0]",
+        (PLANNED_PASSES,),
+    ),
+    Fault(
+        "a planned pass for old log-probs though one update needs none",
+        "plan/needs.py",
+        "not exact and self.updates > 1",
+        "not exact",
+        (PLANNED_PASSES,),
+    ),
+    Fault(
         "a monitor's spread counts as something to learn from",
         "guards/zero_std.py",
         "scores = step.scores.trained",
@@ -743,6 +772,13 @@ FAULTS = (
         "usual = 0.15 if old.mean is None else 1e-5",
         "usual = 1e-5",
         (DPPO,),
+    ),
+    Fault(
+        "dppo always by the ratio of a token",
+        "builtin/objectives.py",
+        "log_ratio(new, old, mask, self.ratio) > 0",
+        'log_ratio(new, old, mask, "token") > 0',
+        ("tests/test_objectives.py::test_dppo_asks_its_own_ratio_where_a_decision_moves",),
     ),
     Fault("no weights of steps", "training/passes.py", "if weights is None:", "if True:", (STEP_WEIGHTS,)),
     Fault(
@@ -1203,6 +1239,13 @@ FAULTS = (
         (FLOW_CONTRACT,),
     ),
     Fault(
+        "a flow's weights of another row's window",
+        f"{HF}diffusion/flow_policy.py",
+        "to(decided).repeat_interleave(group_size, 0)",
+        "to(decided).repeat(group_size, 1)",
+        (f"{FLOW_TESTS}test_every_row_has_the_weights_of_its_own_window",),
+    ),
+    Fault(
         "a flow's rows that share the noise of a step",
         f"{HF}diffusion/flow_policy.py",
         "self._noise(rows, 1 + k, mode.size)",
@@ -1247,6 +1290,13 @@ FAULTS = (
         '* (scale if ".lora_B." in name else 1)',
         "* 1",
         (EXPORTED,),
+    ),
+    Fault(
+        "tokens that all pictures with one text share",
+        f"{GLM}dit.py",
+        "(p.text, *map(digest, p.images), seed)",
+        "(p.text, seed)",
+        (f"{GLM_TESTS}test_edits.py::test_prompts_with_one_text_and_different_pictures_have_their_own_tokens",),
     ),
     Fault(
         "tokens of an earlier writer that are painted on",

@@ -45,6 +45,15 @@ def test_rows_and_prompts_of_a_micro_batch_of_rows_of_100(
     assert job(**settings).micro_batch(100) == expected
 
 
+def test_passes_by_hand() -> None:
+    """Five rows by two are three passes; where there is one update, no weight has changed before it."""
+    five = job(prompts_per_step=1, group_size=5, micro_batch_size=2)
+    assert five.micro_batches(10) == 3
+    assert not five.old_pass(exact=False)
+    twice = job(prompts_per_step=2, group_size=5, updates_per_rollout=2)
+    assert [twice.old_pass(exact=exact) for exact in (False, True)] == [True, False]
+
+
 def test_drawing_in_parts() -> None:
     parts = job(prompts_per_step=4, group_size=8, rollout_batch_size=12)
     assert (parts.rollout_rows, parts.rollout_prompts, parts.rollout_calls) == (8, 1, 4)

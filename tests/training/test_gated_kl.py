@@ -85,6 +85,15 @@ def test_the_share_follows_the_suspicion_and_is_kept_in_checkpoints() -> None:
     assert other.share == gate.share  # as suspect as one of the last steps
 
 
+def test_the_share_is_compared_with_the_last_twenty_steps() -> None:
+    """Mean suspicions .5, 25 times .1, and .3: above the last twenty, and not above the first."""
+    gate = GatedKL(TrainerSettings(kl_gate=KLGate(share=0.5, high=1.0)))
+    gate.rows(scored([1, 2], [2, 1]))
+    for monitor in (*([2.0, 1, 4, 3, 5],) * 25, [5.0, 4, 3, 2, 1]):
+        gate.rows(scored([1, 2, 3, 4, 5], monitor))
+    assert gate.share == pytest.approx(0.495)  # .5 x .9 x 1.1
+
+
 class Half:
     """Suspects the first half of the rows."""
 

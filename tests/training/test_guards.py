@@ -361,6 +361,14 @@ def test_a_policy_that_has_collapsed_does_not() -> None:
         look(zero_std, [0, 0, 0, 0], step=3)
 
 
+def test_an_early_streak_is_no_convergence_of_a_later_one() -> None:
+    zero_std = ZeroStd(2)
+    for step, column in enumerate(([1, 1, 1, 1], [0.8, 1, 0.8, 1], [0, 0, 0, 0]), 1):
+        look(zero_std, column, step=step)
+    with pytest.raises(RunError, match="For 2 steps in a row"):
+        look(zero_std, [0, 0, 0, 0], step=4)
+
+
 def test_convergence_is_by_the_best_of_the_steps_without_spread() -> None:
     """Prompts differ in what can be reached, so the last zero_std step may lie below."""
     zero_std = ZeroStd(3)

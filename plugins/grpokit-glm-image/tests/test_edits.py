@@ -228,6 +228,14 @@ def test_contract_of_the_painter(options: dict[str, Any]) -> None:
     assert not [outcome for outcome in found if outcome.state == "failed"]
 
 
+def test_prompts_with_one_text_and_different_pictures_have_their_own_tokens() -> None:
+    prompts = [Prompt(text="red", images=[picture]) for picture in (WIDE, HIGH, WIDE)]
+    seeds = derive_seeds(1, stream="train", step=0, prompts=3, group_size=2)
+    codes = painter(token_sets=1).rollout(prompts, 2, seeds=seeds).trace.per_group["codes"]
+    assert not torch.equal(codes[0], codes[1])
+    assert torch.equal(codes[0], codes[2])
+
+
 @pytest.mark.parametrize("prompt", [ONE[1], TWO[1]], ids=["one picture", "two pictures"])
 @pytest.mark.parametrize("guidance", [1.0, 1.5])
 def test_the_painter_follows_the_stock_pipeline(

@@ -99,6 +99,15 @@ def test_the_steps_of_a_window_have_their_own_weights() -> None:
     assert drawn(build(window={"width": 2})).weights is None
 
 
+def test_every_row_has_the_weights_of_its_own_window() -> None:
+    policy = build(step_weight="tempflow", window={"width": 2, "start": "random", "share": 1.0})
+    rollout = drawn(policy, group=2, step=1)
+    windows = rollout.trace.per_group["steps"]
+    assert windows.tolist() == [[3, 4], [4, 5], [1, 2]]
+    rows = [policy._weights[windows[row // 2]].tolist() for row in range(6)]  # [K] -> [T]
+    assert rollout.weights.tolist() == [pytest.approx(row) for row in rows]
+
+
 def test_a_weight_multiplies_the_gradient_of_the_policy_loss() -> None:
     """Six even steps: guard's weights are all 6; micro-batches and calls of the rollout change nothing."""
     norms = []
