@@ -111,7 +111,7 @@ TIES = "tests/runs/test_rollout_record.py::test_another_best_by_hand"
 OVERLONG = "tests/rewards/test_scoring.py::test_soft_overlong_by_the_equation"
 REPETITION = "tests/rewards/test_scoring.py::test_repetition_penalty"
 OCR = "plugins/grpokit-ocr/src/grpokit_ocr/"
-OCR_TEXTS = "plugins/grpokit-ocr/tests/test_scoring.py::test_text_without_extra_scores_the_same_under_every_penalty"
+BELOW = "plugins/grpokit-ocr/tests/test_scoring.py::test_words_below_each_other_are_words"
 JUDGE = "plugins/grpokit-judge/src/grpokit_judge/"
 JUDGE_TESTS = "plugins/grpokit-judge/tests/"
 UNANSWERED = f"{JUDGE_TESTS}test_checklist.py::test_what_cannot_be_scored"
@@ -994,7 +994,7 @@ FAULTS = (
         f"{OCR}scoring.py",
         "and here not in begins:",
         "and here >= 0:",
-        (f"{OCR_TEXTS}[two words below each other-1.0]",),
+        (BELOW,),
     ),
     Fault("a crop without its last row", f"{GROUNDING}crop_match.py", "math.ceil(box.y2)", "int(box.y2)", (CROPS,)),
     # --- the token fast path
