@@ -77,6 +77,8 @@ def test_crops_by_hand(box, exclusive, inclusive):
 def test_coordinates_of_another_scale():
     (score,) = reward(first_and_last, scale=1000)([sample([200, 375, 500, 875], image=NUMBERED)])
     assert score == 100 * 32 + 64  # the picture is 10 x 8: [2, 3, 5, 7]
+    with pytest.warns(UserWarning, match="crop-match: of 8 boxes in answers 8 cannot be right"):
+        reward(first_and_last)([sample([200, 375, 500, 875], image=NUMBERED)] * 8)
 
 
 def test_answers_without_a_box_score_zero_and_prompts_without_a_picture_nothing():

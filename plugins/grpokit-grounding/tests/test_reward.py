@@ -200,6 +200,28 @@ def test_a_target_lies_in_the_picture(box, reason):
             call()
 
 
+@pytest.mark.parametrize(
+    ("boxes", "scale", "reason"),
+    [
+        (([150, 200, 700, 900], [1, 2, 500, 600], [3, 4, 50, 30]), None, "6 cannot be right, .* lies outside of"),
+        (([0.1, 0.2, 0.7, 0.9], [0.1, 0.2, 0.7, 0.4], [1, 2, 30, 40]), None, "6 cannot be right, .* less than a pixel"),
+        (([10, 20, 70, 35], [10, 20, 60, 30], [500, 100, 900, 800]), 1000, "6 cannot be right, .* less than a pixel"),
+        (([150, 200, 700, 900], [3, 4, 50, 30], [5, 4, 50, 30]), None, None),
+        (([150, 200, 700, 900], [300, 400, 500, 600], [0, 0, 999, 999]), 1000, None),
+    ],
+)
+def test_answers_of_a_scale_that_nobody_named(boxes, scale, reason):
+    """Most answers to pictures of 80 x 40 pixels; it is said once, and not of a few answers."""
+    rows = [sample(answer(box), [5, 5, 30, 30], (80, 40)) for box in boxes]
+    reward = BoxIoU(scale=scale)
+    reward(rows)
+    rows *= 3
+    if reason is not None:
+        with pytest.warns(UserWarning, match=f"^box-iou: of 9 boxes in answers {reason}.* Set .scale. to what"):
+            reward(rows)
+    reward(rows)
+
+
 def test_a_row_without_a_target_cannot_be_scored():
     scores = BoxIoU()([sample(answer(TARGET)), sample(answer(TARGET), TARGET), sample("no box")])
     assert [math.isnan(x) for x in scores] == [True, False, True]

@@ -16,7 +16,7 @@ from PIL import Image
 from grpokit import RewardError, Sample, create
 from grpokit.errors import counted
 from grpokit_grounding.boxes import Box, Edges
-from grpokit_grounding.reward import answer_box, checked_edges, checked_scale, text_of
+from grpokit_grounding.reward import answer_box, checked_edges, checked_scale, text_of, warn_of_scale
 
 NAME = "crop-match"
 
@@ -48,6 +48,7 @@ class CropMatch:
         scale: float | None = None,
     ) -> None:
         self.edges, self.scale = checked_edges(edges, NAME), checked_scale(scale, NAME)
+        self._warned = False
         self.match = create("reward", match, match_params)
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
@@ -63,8 +64,9 @@ class CropMatch:
             RewardError: an output is not a text, or `match` does not give a score for each crop.
         """
         scores, crops = [0.0] * len(samples), {}
-        for row, sample in enumerate(samples):
-            box = answer_box(text_of(row, sample, NAME), self.edges)
+        boxes = [answer_box(text_of(row, sample, NAME), self.edges) for row, sample in enumerate(samples)]
+        self._warned = self._warned or warn_of_scale(NAME, samples, boxes, self.scale)
+        for row, (sample, box) in enumerate(zip(samples, boxes, strict=True)):
             if sample.prompt.image is None:
                 scores[row] = math.nan
             elif box is not None and (crop := self._crop(sample.prompt.image, box)):

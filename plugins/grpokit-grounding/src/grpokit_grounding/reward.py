@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Sequence
 from typing import get_args
 
@@ -17,6 +18,9 @@ from grpokit_grounding.boxes import Box, Edges, iou, read_box
 
 OUTSIDE = 0.05
 """The share of a picture's side by which a target may lie outside of it, since people draw boxes with a swing."""
+
+FEWEST_ANSWERS = 8
+"""Boxes in the answers of a call from which something about all answers may be said."""
 
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _WHOLE = re.compile(r"\s*<think>(.*)</think>\s*<answer>.*</answer>\s*", re.DOTALL)
@@ -46,6 +50,7 @@ class BoxIoU:
             raise UsageError(f"box-iou: threshold must lie above 0 and at most at 1 (null: graded), got {threshold}.")
         self.threshold = threshold
         self.edges, self.scale = checked_edges(edges, "box-iou"), checked_scale(scale, "box-iou")
+        self._warned = False
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """Score samples.
@@ -60,17 +65,18 @@ class BoxIoU:
             RewardError: an output is not a text.
             DataError: a target is not a box, or lies outside of the picture.
         """
-        return [self._one(row, sample) for row, sample in enumerate(samples)]
+        boxes = [answer_box(text_of(row, sample, "box-iou"), self.edges) for row, sample in enumerate(samples)]
+        self._warned = self._warned or warn_of_scale("box-iou", samples, boxes, self.scale)
+        return [self._one(row, sample, box) for row, (sample, box) in enumerate(zip(samples, boxes, strict=True))]
 
-    def _one(self, row: int, sample: Sample) -> float:
-        text, prompt = text_of(row, sample, "box-iou"), sample.prompt
+    def _one(self, row: int, sample: Sample, answer: Box | None) -> float:
+        prompt = sample.prompt
         if _lacks(prompt, self.scale):
             return math.nan
         try:
             target = _target_box(prompt, self.edges)
         except DataError as error:
             raise DataError(f"The target of row {row} (prompt {prompt.text!r}): {error}") from error
-        answer = answer_box(text, self.edges)
         if answer is not None and prompt.image is not None:
             answer = answer.in_pixels(prompt.image.size, self.scale)
         overlap = 0.0 if answer is None else iou(answer, target)
@@ -189,6 +195,38 @@ def text_of(row: int, sample: Sample, reward: str) -> str:
             "reward scores texts: use it with a policy that writes them."
         )
     return sample.output
+
+
+def warn_of_scale(reward: str, samples: Sequence[Sample], answers: Sequence[Box | None], scale: float | None) -> bool:
+    """Warn where most boxes in answers do not fit their pictures, so that they may count in something else.
+
+    Args:
+        reward: its name.
+        samples: B samples.
+        answers: B boxes.
+        scale: of the answers.
+
+    Returns:
+        Whether there was a warning.
+    """
+    misfits, count = [], 0
+    for sample, box in zip(samples, answers, strict=True):
+        if box is None or sample.prompt.image is None:
+            continue
+        count += 1
+        try:
+            _check_place(box.in_pixels(sample.prompt.image.size, scale), sample.prompt.image.size)
+        except ValueError as error:
+            misfits.append(str(error))
+    if count < FEWEST_ANSWERS or 2 * len(misfits) <= count:
+        return False
+    warnings.warn(
+        f"{reward}: of {count:,} boxes in answers {len(misfits):,} cannot be right, the first because "
+        f"{misfits[0]}. Set `scale` to what a picture's sides count as in the model's answers: 1000 for thousandths, 1 "
+        "for parts of 1, null for pixels.",
+        stacklevel=3,
+    )
+    return True
 
 
 def checked_scale(scale: float | None, reward: str) -> float | None:
