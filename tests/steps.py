@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
+
 import torch
 from torch import Tensor
 
@@ -10,9 +13,10 @@ from grpokit.training.metrics import Notes
 from grpokit.training.step import Step
 
 
-def a_step(number: int, scores: Scores, advantages: Tensor | None = None) -> Step:
+def a_step(number: int, scores: Scores, advantages: Tensor | None = None, ends: Sequence[str] = ()) -> Step:
     step = Step(number=number, notes=Notes(torch.device("cpu")))
     step.scores = scores
+    step.drawn = SimpleNamespace(rows=SimpleNamespace(ends=[(end, None) for end in ends]))
     if advantages is not None:
         step.advantages = advantages
     return step

@@ -6,10 +6,9 @@ import math
 
 from torch import Tensor
 
-from grpokit.errors import RunError
+from grpokit.errors import RunError, counted
 from grpokit.group_statistics import Groups, zero_per_group
 from grpokit.guards.observer import Observer
-from grpokit.rewards.scoring import Scores
 from grpokit.training.state import State
 from grpokit.training.step import Step
 
@@ -38,11 +37,11 @@ class ZeroStd(Observer):
         if not bool(zero_per_group(step.advantages, scores.groups).all()):
             self.count, self.streak_best = 0, -math.inf
             self.best = max(self.best, reward)  # as it is where no row is scored: NaN is not larger
-            return self._flat(scores, step.number)
+            return self._flat(step)
         self.count += 1
         self.streak_best = max(self.streak_best, reward)
         columns = zip(scores.names, scores.matrix.T, strict=True)
-        spread = "; ".join(_spread(name, column, scores.groups) for name, column in columns)
+        spread = "; ".join(_spread(name, column, scores.groups) for name, column in columns) + _cut(step)
         if self.most is not None and self.count >= self.most:
             stretch = (
                 f"For {self.count} steps in a row, all samples of every group got the same rewards, so there was "
@@ -69,8 +68,8 @@ class ZeroStd(Observer):
             f"from: {spread}.{limit}"
         ]
 
-    def _flat(self, scores: Scores, step: int) -> list[str]:
-        warnings = []
+    def _flat(self, step: Step) -> list[str]:
+        warnings, scores = [], step.scores.trained
         for name, column in zip(scores.names, scores.matrix.T, strict=True):
             steps = self.flat.get(name, 0)
             self.flat[name] = steps = None if steps is None or not _is_flat(column, scores.groups) else steps + 1
@@ -78,8 +77,9 @@ class ZeroStd(Observer):
                 self.flat[name] = None
                 warnings.append(
                     f"In {self.FLAT} steps the reward '{name}' has not told the samples of any group apart, so it "
-                    f"taught nothing; the others did. In step {step}: {_spread(name, column, scores.groups)}. Usual "
-                    "causes: the prompts lack what it reads, or it is too hard or too easy for every sample."
+                    f"taught nothing; the others did. In step {step.number}: "
+                    f"{_spread(name, column, scores.groups)}{_cut(step)}. Usual causes: the prompts lack what it "
+                    "reads, or it is too hard or too easy for every sample."
                 )
         return warnings
 
@@ -114,6 +114,15 @@ def _spread(name: str, column: Tensor, groups: Tensor) -> str:
         return f"'{name}' gave {low:g} to all {len(values)} rows that it scored"
     reason = "the same inside each group" if _is_flat(column, groups) else "which did not count"
     return f"'{name}' gave {low:g} to {high:g}, {reason}"
+
+
+def _cut(step: Step) -> str:
+    """A remark if the limit of length cut half of the texts or more, so that they may lack what rewards look for."""
+    ends = step.drawn.rows.ends
+    cut = sum(finish == "length" for finish, _ in ends)
+    if not cut or 2 * cut < len(ends):
+        return ""
+    return f". {cut:,} of {counted(len(ends), 'text')} were cut at the limit of length: raise policy.max_new_tokens"
 
 
 def _is_flat(column: Tensor, groups: Tensor) -> bool:

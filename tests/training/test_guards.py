@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -296,9 +297,9 @@ def scores_of(*columns: list[float]) -> Scores:
 GROUPS = torch.tensor([0, 0, 1, 1])
 
 
-def look(zero_std: ZeroStd, *columns: list[float], step: int) -> list[str]:
+def look(zero_std: ZeroStd, *columns: list[float], step: int, ends: Sequence[str] = ()) -> list[str]:
     scores = scores_of(*columns)
-    return zero_std.scored(a_step(step, scores, advantages.group(scores.matrix, scores.weights, GROUPS)))
+    return zero_std.scored(a_step(step, scores, advantages.group(scores.matrix, scores.weights, GROUPS), ends))
 
 
 def test_a_reward_that_never_tells_samples_apart_stops_the_run() -> None:
@@ -335,6 +336,20 @@ def test_a_reward_that_teaches_nothing_beside_others_is_said_once() -> None:
     assert list(said) == [3]
     (warning,) = said[3]
     assert "'ssim' gave 0.25 to 1, the same inside each group" in warning
+
+
+@pytest.mark.parametrize(("cut", "said"), [(3, True), (2, True), (1, False), (0, False)])
+def test_texts_that_were_cut_name_their_limit(cut: int, *, said: bool) -> None:
+    ends = ["length"] * cut + ["stop"] * (4 - cut)
+    warnings = look(ZeroStd(9), [0, 0, 0, 0], step=1, ends=ends)
+    flat = ZeroStd(None)
+    for step in range(3):
+        warnings += look(flat, [0, 0, 0, 0], [0, 1, 0, 1], step=step, ends=ends)
+    words = [f"{cut} of 4 texts were cut at the limit of length: raise policy.max_new_tokens." in w for w in warnings]
+    assert words == [said, said]
+    with pytest.raises(RunError) as stopped:
+        look(ZeroStd(1), [0, 0, 0, 0], step=1, ends=ends)
+    assert ("max_new_tokens" in str(stopped.value)) == said
 
 
 def test_steps_with_spread_start_the_count_anew() -> None:
