@@ -81,7 +81,8 @@ def test_the_transformer_and_text_encoders_are_rounded_and_no_autoencoder() -> N
 def test_an_adapter_works_on_the_full_base(quantization: str, away: tuple[float, float], tmp_path: Path) -> None:
     """`away`: of its velocities from those that it was trained on, as a share. It does more than the rounding."""
     policy = trained(quantization)
-    policy.export(tmp_path)
+    card = policy.export(tmp_path)["usage"]
+    assert f"# The adapter was trained on a base of {quantization[0]} bits. " in card
     rollout = drawn(policy)
     stock = tiny_pipeline("tiny-sd3")
     stock.load_lora_weights(tmp_path)

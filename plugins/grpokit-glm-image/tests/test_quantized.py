@@ -113,7 +113,8 @@ def test_the_exported_adapter_works_on_the_full_base(
     """`away`: the distance of its logits from those that it was trained with, as a share."""
     policy = build(GlmImageAR, quantization)
     change(policy)
-    policy.export(tmp_path)
+    card = policy.export(tmp_path)["usage"]
+    assert f"# The adapter was trained on a base of {quantization[0]} bits. " in card
     full = PeftModel.from_pretrained(tiny_pipeline().vision_language_encoder.eval(), tmp_path)
     ids = torch.arange(24)[None]
     positions = torch.arange(24).expand(3, 1, 24)

@@ -160,6 +160,19 @@ def test_an_adapter_of_a_gguf_file(tmp_path: Path) -> None:
         assert type(card["tokenizer"]) is type(loaded.tokenizer)
 
 
+@pytest.mark.parametrize("quantization", ["4bit", "8bit"])
+def test_the_card_of_an_adapter_quantises_its_base(quantization: Any, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    folder = save_tiny_model(tmp_path / "base", "llama")
+    loaded = load_model(folder, quantization=quantization, trains_base=False, device="cpu")
+    model = adapted(loaded.model, "lora")
+    change(model)
+    (tmp_path / "out").mkdir()
+    card = by_card(export(model, loaded, tmp_path / "out")["usage"], tmp_path / "out", loaded.name)
+    here, there = (each.config.quantization_config.to_dict() for each in (loaded.model, card["model"]))
+    assert here == there
+
+
 def test_a_merge_without_adapter(tmp_path: Path) -> None:
     loaded = load_model(tiny_model("llama"), tokenizer=tiny_tokenizer())
     with pytest.raises(UsageError, match="There is no adapter to merge"):

@@ -23,7 +23,7 @@ from grpokit_hf.diffusion.saving import save_lora
 from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.diffusion.trained_lora import find_lora
 from grpokit_hf.models.adapters import stays_adapter
-from grpokit_hf.models.quantized import Quantization, check_whole
+from grpokit_hf.models.quantized import Quantization, check_whole, remark
 from grpokit_hf.models.weights import save_whole
 
 _LORA: Mapping[str, Any] = {"r": 32, "alpha": 64}
@@ -180,7 +180,7 @@ class DiffusersFlow(FlowPolicy):
             "base_model": self._name,
             "library_name": "diffusers",
             "versions": f"diffusers {diffusers.__version__}, peft {peft.__version__}",
-            "usage": f"import torch\nfrom diffusers import {kind}\n\n"
+            "usage": f"{remark(model)}import torch\nfrom diffusers import {kind}\n\n"
             f'pipe = {kind}.from_pretrained("{source}", torch_dtype=torch.bfloat16){then}\n',
         }
 

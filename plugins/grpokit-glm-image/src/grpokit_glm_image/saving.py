@@ -21,7 +21,7 @@ from torch import nn
 from grpokit_glm_image.pipeline import Loaded, whole_writer
 from grpokit_hf.diffusion.saving import save_lora
 from grpokit_hf.models.adapters import quiet, stays_adapter
-from grpokit_hf.models.quantized import check_whole
+from grpokit_hf.models.quantized import check_whole, remark
 from grpokit_hf.models.sources import in_package
 from grpokit_hf.models.weights import save_weights, save_whole, tensors_of
 
@@ -48,7 +48,7 @@ def export(
     check_whole(model, merge=merge)
     if stays_adapter(model, merge=merge):
         save_weights(model, folder)
-        return _facts(loaded, "peft", _ADAPTER_USAGE, size, edits=edits)
+        return _facts(loaded, "peft", remark(model) + _ADAPTER_USAGE, size, edits=edits)
     parts = loaded.pipeline.components | {"vision_language_encoder": _whole(model, loaded)}
     save_whole(GlmImagePipeline(**parts), folder)
     return _facts(loaded, "diffusers", _USAGE, size, edits=edits)
@@ -76,7 +76,7 @@ def export_painter(
     check_whole(model, merge=merge)
     if stays_adapter(model, merge=merge):
         save_lora(model, folder)
-        return _facts(loaded, "diffusers", _PAINTER_USAGE, size, edits=edits)
+        return _facts(loaded, "diffusers", remark(model) + _PAINTER_USAGE, size, edits=edits)
     own = copy.deepcopy(model).to("cpu")
     painter = own.merge_and_unload(safe_merge=True) if isinstance(own, PeftModel) else own
     writer = whole_writer(loaded) if loaded.ar.model.visual is None else loaded.ar

@@ -53,6 +53,8 @@ class Loaded:
         processor: of a vision-language model, else None. `tokenizer` is its tokenizer.
         name: the hub id or folder that it came from, or the class of a given object.
         options: revision, local_files_only and trust_remote_code, as they were given.
+        quantization: keywords of `BitsAndBytesConfig` with which its weights were quantised here; empty if they were
+            not.
     """
 
     model: PreTrainedModel
@@ -60,6 +62,7 @@ class Loaded:
     processor: ProcessorMixin | None = None
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    quantization: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load_model(
@@ -150,6 +153,7 @@ def load_model(
         processor=processor,
         name=source.name,
         options={"revision": revision, **reading},
+        quantization=quantized.bitsandbytes_settings(quantization, chosen) if quantization else {},
     )
 
 

@@ -58,9 +58,14 @@ def _facts(loaded: Loaded, library: str, usage: str) -> dict[str, str]:
     reader = "tokenizer" if text_only else "processor"
     code, shipped = usage.format(kind=kind, reader=reader, Reader=reader.capitalize()), in_package(loaded.name)
     place, gguf = sources.split_gguf(loaded.name)
-    if gguf and "BASE_MODEL" in code:
-        named = f'"{place}", gguf_file="{gguf}", quantization_config=GgufConfig(dequantize=True)'
-        code = code.replace('"BASE_MODEL"', named).replace(f"import {kind}", f"import GgufConfig, {kind}")
+    base = f'"{place}", gguf_file="{gguf}"' if gguf else '"BASE_MODEL"'
+    config = "GgufConfig(dequantize=True)" if gguf else ""
+    if loaded.quantization:
+        bits = ", ".join(f"{key}={value!r}" for key, value in loaded.quantization.items())
+        config = f"BitsAndBytesConfig({bits})"
+    if config and "BASE_MODEL" in code:
+        code = code.replace('"BASE_MODEL"', f"{base}, quantization_config={config}")
+        code = code.replace(f"import {kind}", f"import {config.partition('(')[0]}, {kind}")
     if shipped is not None and "BASE_MODEL" in code:  # a name that transformers does not know
         package, path = shipped
         code = f"from importlib.resources import files\n\n{code}".replace(

@@ -94,17 +94,31 @@ def stored_settings(config: PreTrainedConfig) -> Mapping[str, Any]:
     return stored if isinstance(stored, Mapping) else stored.to_dict()
 
 
+def bitsandbytes_settings(quantization: str, compute: torch.dtype) -> dict[str, Any]:
+    """The keywords of `BitsAndBytesConfig`: "4bit" (NF4, doubly quantised) or "8bit"."""
+    if quantization == "8bit":
+        return {"load_in_8bit": True}
+    return {
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True,
+        "bnb_4bit_compute_dtype": str(compute).removeprefix("torch."),
+    }
+
+
 def bitsandbytes_config(quantization: str, compute: torch.dtype) -> Any:
     """What transformers wants to know to quantise weights while it loads them. Its model then needs `steady`."""
     config: Any = BitsAndBytesConfig
-    if quantization == "8bit":
-        return config(load_in_8bit=True)
-    return config(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=compute,
-    )
+    return config(**bitsandbytes_settings(quantization, compute))
+
+
+def remark(model: nn.Module) -> str:
+    """A comment for the code of a model card, if an adapter's base was quantised by `quantise`; else empty."""
+    base: Any = inner(model)
+    if not is_quantised(base):
+        return ""
+    bits = 4 if getattr(base, "is_loaded_in_4bit", False) else 8
+    return f"# The adapter was trained on a base of {bits} bits. This code loads the base in full precision.\n"
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Linear]:
