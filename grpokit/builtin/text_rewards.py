@@ -21,6 +21,8 @@ from grpokit.errors import DataError, UsageError, a_type, shown
 from grpokit.rewards.needs import text_target
 from grpokit.types import Prompt, Sample
 
+_GOES_ON = re.compile(r"[0-9]*(?:[.,/][0-9]+)*")
+
 
 class ExactMatch:
     """1 where the text equals the target (both stripped of outer white space), else 0.
@@ -83,8 +85,9 @@ class NumericAnswer:
     2.5e-3, 3/4 and \\frac{3}{4} are numbers, and "3-5" ends in 5.
 
     Args:
-        pattern: its group matches the number, which may be wrapped (`answers.unwrapped`); by default the last number in
-            the last \\boxed{...}, or without one in the text. No match scores 0.
+        pattern: its group matches the number, which may be wrapped (`answers.unwrapped`). Digits that go on behind the
+            match belong to it: 4.5 is not 4. None: the last number in the last \\boxed{...}, or without one in the
+            text. No match scores 0.
         tolerance: the largest absolute difference that still counts.
     """
 
@@ -105,7 +108,7 @@ class NumericAnswer:
         if self.pattern is None:
             answer = last_number(boxed(text) or text)
         else:
-            numbers = map(number, unwrapped(_extract(text, self.pattern) or ""))
+            numbers = map(number, unwrapped(_whole_number(text, self.pattern)))
             answer = next((each for each in numbers if each is not None), None)
         return float(answer is not None and abs(answer - right) <= self.tolerance)
 
@@ -271,6 +274,16 @@ def compiled(pattern: str, reward: str) -> re.Pattern[str]:
 def _extract(text: str, pattern: re.Pattern[str]) -> str | None:
     match = pattern.search(text)
     return match and match.group(1 if pattern.groups else 0)
+
+
+def _whole_number(text: str, pattern: re.Pattern[str]) -> str:
+    """What the group of a pattern matches, with the rest of a number that goes on behind the match."""
+    match = pattern.search(text)
+    if match is None or match[1] is None:
+        return ""
+    if match.end() > match.end(1):  # the pattern itself says what follows
+        return match[1]
+    return match[1] + _GOES_ON.match(text, match.end())[0]  # type: ignore[index]  # which matches nothing, too
 
 
 def _composed(text: str) -> str:

@@ -648,6 +648,12 @@ def test_format_is_of_the_whole_text() -> None:
         (r"<a>$\boxed{42}$</a>, in 3 steps", 42, {"pattern": "<a>(.*)</a>"}, 1),
         ("<a>```\n42\n```</a>", 42, {"pattern": "<a>(.*)</a>"}, 1),
         ("<a>'42'</a>", 42, {"pattern": "<a>(.*)</a>"}, 1),
+        ("Answer: 4.5", 4, {"pattern": "Answer: ([0-9]+)"}, 0),
+        ("Answer: 4.5", 4.5, {"pattern": "Answer: ([0-9]+)"}, 1),
+        ("Answer: 4/5", 4, {"pattern": "Answer: ([0-9]+)"}, 0),
+        ("Answer: 1,234 m", 1234, {"pattern": "Answer: ([0-9]+)"}, 1),
+        ("Answer: 4.", 4, {"pattern": "Answer: ([0-9]+)"}, 1),
+        ("Answer: 4/5 are", 4, {"pattern": "Answer: ([0-9]+)/5"}, 1),
         ("<a>42 or 43</a>", 42, {"pattern": "<a>(.*)</a>"}, 0),
     ],
 )

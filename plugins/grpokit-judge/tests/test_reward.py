@@ -242,6 +242,14 @@ def test_waits_as_long_as_the_server_asks(judge):
     assert second - first >= 0.4 > third - second
 
 
+def test_no_server_makes_it_wait_for_ever(judge, monkeypatch):
+    monkeypatch.setattr(calls, "LONGEST_WAIT", 0.2)
+    judge.script = [(429, {"Retry-After": "3600"}, "{}")]
+    assert reward(judge)([sample(255)]) == [1.0]
+    first, second = (request.time for request in judge.requests)
+    assert 0.2 <= second - first < 5
+
+
 def refusing(state, code, words="this request was filtered by our policy"):
     return (state, {}, json.dumps({"error": {"code": code, "message": words}}))
 
