@@ -52,7 +52,7 @@ def test_results_come_in_reading_order():
         ]
     )
     reader = EasyReader(results, layout="page", batch_size=7)
-    assert reader.recognise([sign()]) == [["summer sale", "today", "only"]]
+    assert reader.recognise([sign()]) == [["summer\tsale", "today", "only"]]
     ((pixels, options),) = results.given
     assert options == {"batch_size": 7}
     assert pixels.shape == (60, 100, 3)
