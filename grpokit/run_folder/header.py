@@ -10,6 +10,7 @@ import ast
 import json
 import os
 import platform
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from grpokit.files import delete, write_text, writing
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG, DATA, MACHINE, VERSIONS
 from grpokit.training.checkpoint import latest
 
+_NAMED = re.compile(r"([A-Za-z_][\w.]*):[\w.-]+")
 UNFINISHED = ".unfinished"  # in the folder of a run that is being begun
 
 
@@ -105,27 +107,30 @@ def versions(config: RunConfig) -> dict[str, Any]:
 
 
 def _own_code(config: RunConfig) -> dict[str, str]:
-    """Module -> digest of its code, for the components that a config names as "package.module:function".
+    """Module -> digest of its code, for all that a config names as "package.module:function", an environment too.
 
     Comments and blank lines do not count, nor does what the module imports.
     """
     plugins = {plugin.name for plugin in registry.plugins()}
-    modules = {name.partition(":")[0] for name in _uses(resolved(config)) if ":" in name} - plugins
+    modules = {*_modules(resolved(config))} - plugins
     return {module: digest(ast.dump(ast.parse(source))) for module in sorted(modules) if (source := _source(module))}
 
 
-def _uses(settings: Any) -> Iterator[str]:
-    """The components that a config names."""
-    for key, value in settings.items() if isinstance(settings, Mapping) else enumerate(settings):
-        if key in ("use", "advantage", "objective") and isinstance(value, str):
-            yield value
+def _modules(settings: Any) -> Iterator[str]:
+    """What stands before a colon in the values of a config, where it may be a module."""
+    for value in settings.values() if isinstance(settings, Mapping) else settings:
+        if isinstance(value, str) and (named := _NAMED.fullmatch(value)):
+            yield named[1]
         elif isinstance(value, (Mapping, list)):
-            yield from _uses(value)
+            yield from _modules(value)
 
 
 def _source(module: str) -> bytes:
     """The source of a module, empty where it has none."""
-    spec = find_spec(module)
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):  # another text with a colon
+        return b""
     return Path(spec.origin).read_bytes() if spec and spec.origin and spec.origin.endswith(".py") else b""
 
 

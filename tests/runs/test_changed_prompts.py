@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from PIL import Image
 
 from grpokit import DataError, Trainer, UsageError
+from grpokit.config import schema
 from grpokit.data import digests, read_prompts
 from grpokit.data.digests import digest
+from grpokit.run_folder import header
 from grpokit.runs import before_training, resuming
 from grpokit.runs import train as run
 from small_runs import STEPS, rows, train, write_prompts
@@ -91,6 +94,20 @@ def test_evaluations_by_other_rewards_are_set_aside(change: str, monkeypatch: py
     assert "resumed with other rewards: they or their code changed" in messages
     assert rows("out/eval.earlier-1.jsonl") == earlier
     assert [row["step"] for row in rows("out/eval.jsonl")] == [3, 6]
+
+
+def test_code_that_a_policy_names_stands_in_the_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the key is called; other texts with a colon are no modules."""
+    monkeypatch.syspath_prepend(Path())
+    Path("own_steps.py").write_text("steps = 3\n")
+    texts = {"env": "own_steps:Walk-v0", "system": "Note:x", "stop": ["no.such.module:x", "own.:y"]}
+    settings = {"policy": {"use": "p", **texts}, "data": {"prompts": "a.txt"}, "rewards": [{"use": "r"}]}
+    config = schema.parse(yaml.safe_dump(settings), "c.yaml")
+    before = header.versions(config)["code"]
+    Path("own_steps.py").write_text("steps = 4\n")
+    after = header.versions(config)["code"]
+    assert list(before) == list(after) == ["own_steps"]
+    assert before != after
 
 
 def test_a_resume_says_from_where() -> None:
