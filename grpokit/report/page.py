@@ -23,8 +23,9 @@ from plotly.offline import get_plotlyjs
 from grpokit.errors import UsageError
 from grpokit.files import replacing, writing
 from grpokit.report.pictures import Inlined
-from grpokit.report.scores import hacking, headline
-from grpokit.report.view import view
+from grpokit.report.sameness import sameness
+from grpokit.report.scores import headline
+from grpokit.report.view import alarms, view
 from grpokit.run_folder.names import COMPARISON, REPORT, REPORT_PICTURE
 from grpokit.run_folder.reader import Run, read
 
@@ -32,8 +33,9 @@ _PROGRAM = ("dom.js", "samples.js", "curves.js", "tables.js", "compare.js", "app
 
 
 def alarm(run: Path) -> str:
-    """The report's alarm about reward hacking on held-out prompts; empty if there is no sign of it."""
-    return hacking(headline(read(run)))
+    """The report's alarm about held-out prompts: reward hacking, or one output for all; empty if there is no sign."""
+    content = read(run)
+    return alarms(headline(content), sameness(content))
 
 
 def write(run: Path, *, out: Path | None = None) -> Path:

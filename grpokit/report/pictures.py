@@ -94,6 +94,17 @@ def is_inside(path: Path) -> bool:
         return False
 
 
+def opened(path: Path) -> Image.Image | None:
+    """A run's picture as RGB; None where it is missing or damaged, or lies elsewhere."""
+    if not is_inside(path):
+        return None
+    try:
+        with Image.open(path) as picture:
+            return to_rgb(picture, what=path.name)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, RewardError):  # Pillow's, for half a file
+        return None
+
+
 def _small(path: Path, side: int) -> str:
     try:
         if path.stat().st_size > _BIGGEST:

@@ -13,11 +13,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import MaxNLocator
-from PIL import Image
 
-from grpokit.errors import RewardError
-from grpokit.images import to_rgb
-from grpokit.report.pictures import is_inside
+from grpokit.report.pictures import opened
 from grpokit.report.samples import by_prompt
 from grpokit.run_folder.names import SAMPLES
 from grpokit.run_folder.reader import Row, Run
@@ -120,13 +117,8 @@ def _before_and_after(run: Run) -> tuple[list[int], list[tuple[np.ndarray, np.nd
 
 
 def _picture(folder: Path, row: Row) -> np.ndarray | None:
-    path = folder / Path(row.get("file") or "-").name
-    if not is_inside(path):
+    picture = opened(folder / Path(row.get("file") or "-").name)
+    if picture is None:
         return None
-    try:
-        with Image.open(path) as picture:
-            small = to_rgb(picture, what=path.name)
-            small.thumbnail((_SIDE, _SIDE))
-            return np.asarray(small)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, RewardError):  # Pillow's, for half a file
-        return None
+    picture.thumbnail((_SIDE, _SIDE))
+    return np.asarray(picture)

@@ -22,6 +22,7 @@ from grpokit.report import samples
 from grpokit.report.curves import advantages, charts, reward_against_kl
 from grpokit.report.metric_words import words
 from grpokit.report.pictures import Album
+from grpokit.report.sameness import sameness
 from grpokit.report.scores import Change, changes, hacking, headline, missing, moved, prompts_of
 from grpokit.run_folder.names import MACHINE
 from grpokit.run_folder.reader import Run
@@ -47,7 +48,7 @@ def view(runs: Sequence[Run], albums: Sequence[Album]) -> dict[str, Any]:
 
 
 def _run(run: Run, album: Album, *, evaluations: int, groups: int, with_these: Sequence[int]) -> dict[str, Any]:
-    scores = headline(run)
+    scores, same = headline(run), sameness(run)
     last = run.metrics[-1] if run.metrics else {}
     return {
         "name": run.title,
@@ -56,9 +57,9 @@ def _run(run: Run, album: Album, *, evaluations: int, groups: int, with_these: S
         "state": _state(run),
         "failure": run.message if run.state == "failed" else "",
         "facts": _facts(run),
-        "verdict": verdict(run, scores),
-        "mood": _mood(run, scores),
-        "alarm": hacking(scores),
+        "verdict": verdict(run, scores, same),
+        "mood": _mood(run, scores, same),
+        "alarm": alarms(scores, same),
         "warnings": [*map(_warning, run.warnings)],
         "scores": [asdict(change) for change in scores],
         "rewards": list(run.weights),
@@ -77,12 +78,19 @@ def _run(run: Run, album: Album, *, evaluations: int, groups: int, with_these: S
     }
 
 
-def verdict(run: Run, scores: Sequence[Change]) -> str:
+def alarms(scores: Sequence[Change], same: str) -> str:
+    """Signs that a score is not what was wanted; arguments as for `verdict`."""
+    one = f"Did all outputs become one? {same}. Look at them: the policy may no longer read its prompt." if same else ""
+    return " ".join(filter(None, [hacking(scores), one]))
+
+
+def verdict(run: Run, scores: Sequence[Change], same: str) -> str:
     """What training did to the reward on held-out prompts, which monitors fell, and what is missing.
 
     Args:
         run: the run.
         scores: its headline.
+        same: from `sameness`.
     """
     trained = [change for change in scores if not change.monitor]
     if not trained:
@@ -111,6 +119,8 @@ def verdict(run: Run, scores: Sequence[Change]) -> str:
     if hacking(scores):
         fallen = [other for other in scores if other.monitor and other.verdict == "worse"]
         sentences.append(f"But {' and '.join(f'{other.name} fell: {_numbers(other)}' for other in fallen)}")
+    if same:
+        sentences.append(f"But {same}")
     return ". ".join([*sentences, *([f"Part is missing: {' and '.join(gaps)}"] if gaps else [])])
 
 
@@ -125,9 +135,9 @@ def _numbers(change: Change) -> str:
     return f"{figure(change.before)} → {figure(change.after)} ({figure(change.change, sign='+')}{width})"
 
 
-def _mood(run: Run, scores: Sequence[Change]) -> str:
+def _mood(run: Run, scores: Sequence[Change], same: str) -> str:
     """The verdict in one word, for its colour; empty where it has none."""
-    if hacking(scores):
+    if alarms(scores, same):
         return "alarmed"
     return "" if missing(run) or all(change.monitor for change in scores) else _main(scores).verdict
 

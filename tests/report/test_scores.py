@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
+from grpokit import report
 from grpokit.evaluation.intervals import half_width, mean_of_totals, student_t
 from grpokit.report.pictures import Inlined
 from grpokit.report.scores import headline
 from grpokit.report.view import verdict, view
 from grpokit.run_folder.reader import read
-from made_runs import make_run, read_rows, write_rows
+from made_runs import make_run, picture, read_rows, write_rows
 
 # --- intervals -----------------------------------------------------------------------------------------------------
 
@@ -162,12 +164,61 @@ def test_the_verdict_names_a_monitor_that_fell(tmp_path: Path) -> None:
     length, nice = by_name["length"], by_name["nice"]
     assert nice.monitor
     risen = replace(length, verdict="better", change=0.1)
-    assert verdict(run, [risen, nice]) == (
+    assert verdict(run, [risen, nice], "") == (
         "The reward length rose: 0.500 → 0.500 (+0.100 ± 0.000). But nice fell: 0.139 → -0.261 (-0.400 ± 0.00058)"
     )
     even = replace(nice, name="even", verdict="even", change=-0.01)
-    assert "even" not in verdict(run, [risen, nice, even])
-    assert "But" not in verdict(run, [length, nice])
+    assert "even" not in verdict(run, [risen, nice, even], "")
+    assert "But" not in verdict(run, [length, nice], "")
+
+
+@pytest.mark.parametrize(
+    ("blank", "words"),
+    [(16, "But 16 of 16 held-out samples after step 4 are alike, "), (15, "But 15 of 16 "), (14, "")],
+)
+def test_nothing_is_good_where_all_outputs_are_one(tmp_path: Path, blank: int, words: str) -> None:
+    """Blank pictures with some grain, as a reward for small files draws them; the pictures of step 0 differ."""
+    folder = make_run(tmp_path / "run", gain=0.2)
+    place = folder / "samples/step_000004"
+    for n in range(blank):
+        grain = np.random.default_rng(n).integers(240, 247, (40 + n, 40, 3)).astype(np.uint8)
+        Image.fromarray(grain).save(place / f"{n:04d}.png")
+    write_rows(
+        place / "samples.jsonl", [{**row, "target_text": row["prompt"]} for row in read_rows(place / "samples.jsonl")]
+    )
+    run = view([read(folder)], [Inlined()])["runs"][0]
+    assert (run["mood"], words in run["verdict"]) == ("alarmed" if words else "better", True)
+    assert bool(words) == ("all outputs become one?" in report.alarm(folder)) == bool(run["alarm"])
+
+
+@pytest.mark.parametrize(
+    ("targets", "sources", "rows", "alarmed"),
+    [
+        (["4", "5"], False, 16, True),  # one answer to all questions
+        (["4"], False, 16, False),  # which is the right one
+        ([None], False, 16, False),  # as the same return in all episodes
+        (["4", "5"], False, 3, False),
+        (["4", "5"], True, 16, True),  # one text, which asks the same of many pictures
+        (["4", "5"], None, 16, False),  # one prompt, which has one answer
+    ],
+)
+def test_one_answer_to_all_prompts(
+    tmp_path: Path, targets: list[str | None], sources: bool | None, rows: int, alarmed: bool
+) -> None:
+    folder = make_run(tmp_path / "run", gain=0.2, text=" 4")
+    place = folder / "samples/step_000004"
+    kept = read_rows(place / "samples.jsonl")[:rows]
+    for n, row in enumerate(kept):
+        row["target_text"] = targets[n % len(targets)]
+        if row["target_text"] is None:
+            del row["target_text"]
+        if sources is not False:
+            row["prompt"] = "how many?"
+        if sources:
+            picture(8 * n).save(place / f"{n}.source.png")
+            row["source"] = f"{n}.source.png"
+    write_rows(place / "samples.jsonl", kept)
+    assert (view([read(folder)], [Inlined()])["runs"][0]["mood"] == "alarmed") == alarmed
 
 
 @pytest.mark.parametrize(("change", "words"), [(0.1, "rose, although its weight is negative: "), (-0.1, "fell: ")])

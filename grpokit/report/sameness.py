@@ -1,0 +1,81 @@
+"""Whether a policy's outputs have become one, whatever the prompt: blank pictures, or one answer to every question.
+
+A score may rise by that, and no other score need fall.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from grpokit.report.pictures import opened
+from grpokit.report.samples import by_prompt
+from grpokit.run_folder.names import SAMPLES
+from grpokit.run_folder.reader import Row, Run
+
+_PROMPTS = 4  # fewer may have the same output by chance
+_SHARE = 0.9  # of the outputs that are alike
+_SIDE, _LEVELS = 16, 8  # pictures of so many pixels a side look alike if no colour differs by more
+
+Seen = str | np.ndarray | None
+
+
+def sameness(run: Run) -> str:
+    """How many held-out outputs of the last evaluation are alike though their prompts differ; empty if few are.
+
+    Texts count only where their targets differ: elsewhere one answer may be right, as the same return in all episodes.
+    """
+    folders = run.sample_folders(SAMPLES)
+    if not folders:
+        return ""
+    step, folder = folders[-1]
+    outputs, targets = [], []
+    for row in _one_of_each_prompt(folder):
+        output = _seen(folder, row, "file", "output")
+        if output is not None:
+            outputs.append(output)
+            targets.append(_seen(folder, row, "target", "target_text"))
+    same, needed = _alike(outputs), _SHARE * len(outputs)
+    has_texts = any(isinstance(output, str) for output in outputs)
+    may_be_one = _alike(targets) >= needed or (has_texts and not any(isinstance(target, str) for target in targets))
+    if len(outputs) < _PROMPTS or same < needed or may_be_one:
+        return ""
+    return f"{same} of {len(outputs)} held-out samples after step {step} are alike, though their prompts differ"
+
+
+def _one_of_each_prompt(folder: Path) -> list[Row]:
+    """The first sample of each text and source."""
+    first: dict[tuple[str, bytes], Row] = {}
+    for (prompt, _), row in by_prompt(folder).items():
+        source = _picture(folder, row, "source")
+        first.setdefault((prompt, b"" if source is None else source.tobytes()), row)
+    return [*first.values()]
+
+
+def _seen(folder: Path, row: Row, picture: str, text: str) -> Seen:
+    """A part of a row, which is a picture or a text; None where it has none."""
+    if row.get(picture):
+        return _picture(folder, row, picture)
+    return str(row[text]).strip() if text in row else None
+
+
+def _picture(folder: Path, row: Row, part: str) -> np.ndarray | None:
+    """A small copy [_SIDE, _SIDE, 3] of a picture; None where it cannot be read."""
+    picture = opened(folder / Path(row.get(part) or "-").name)
+    return None if picture is None else np.asarray(picture.resize((_SIDE, _SIDE), Image.Resampling.BOX), int)
+
+
+def _alike(parts: Sequence[Seen]) -> int:
+    """The most that are alike: texts to the letter, pictures up to what an eye does not see."""
+    texts = Counter(part for part in parts if isinstance(part, str))
+    pictures = [part for part in parts if isinstance(part, np.ndarray)]
+    same = max(texts.values(), default=0)
+    if pictures:
+        stack = np.stack(pictures)  # [n, _SIDE, _SIDE, 3]
+        furthest = np.abs(stack - np.median(stack, 0)).max((1, 2, 3))
+        same = max(same, int((furthest <= _LEVELS).sum()))
+    return same
