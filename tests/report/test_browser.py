@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -27,6 +28,11 @@ LOOK = """() => {
   const ratio = (a, e) => { const [x, y] = [light(numbers(a).slice(0, 3)), light(behind(e))].sort((p, q) => q - p);
     return (x + .05) / (y + .05); };
   const words = all.filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()));
+  const prose = words.filter(e => !e.closest("pre, code"));
+  const lines = (node, number) => { const range = document.createRange(); range.setStart(node, number.index);
+    range.setEnd(node, number.index + number[0].length);
+    return new Set([...range.getClientRects()].map(place => Math.round(place.top))).size; };
+  const broken = node => [...node.data.matchAll(/[+−]?\\d[\\d.]*/g)].filter(number => lines(node, number) > 1);
   const strokes = all.filter(e => e.matches("path.js-line") && parseFloat(getComputedStyle(e).strokeWidth) >= 2);
   const rolls = e => [getComputedStyle(e).overflowX, getComputedStyle(e).overflowY].includes("auto");
   const controls = [...document.querySelectorAll("main :is(button, input, select, a, summary, .plot)")];
@@ -38,6 +44,8 @@ LOOK = """() => {
     lines: Math.min(...strokes.map(e => ratio(getComputedStyle(e).stroke, e))), strokes: strokes.length,
     unreachable: all.filter(e => rolls(e) && e.tabIndex < 0 && !e.closest(".plot")).map(e => e.outerHTML.slice(0, 80)),
     unnamed: controls.filter(e => !(e.ariaLabel || e.textContent.trim() || e.labels?.length)).map(e => e.outerHTML),
+    broken: prose.flatMap(e => [...e.childNodes]).filter(n => n.nodeType == 3).flatMap(broken).map(n => n.input),
+    hyphens: prose.map(e => e.textContent).filter(text => /(^|[\\s(])-\\d/.test(text)),
     uncaptioned: document.querySelectorAll("table:not(:has(caption))").length,
     bad: [...document.querySelectorAll("main script, main b b")].length + Number("hacked" in window),
   };
@@ -97,7 +105,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     pictures = make_run(folder / "pictures", side=96, steps=200, every=50)
     write_rows(pictures / "warnings.jsonl", [{"step": s, "message": f"Step {s} was odd."} for s in range(8)])
-    texts = make_run(folder / "texts", text="<think>" + "1+2" * 80, name="a-name-that-is-" + "very-" * 9 + "long")
+    texts = make_run(
+        folder / "texts", gain=-0.2, text="<think>" + "1+2" * 80, name="a-name-that-is-" + "very-" * 9 + "long"
+    )
     markup = f"<b><img src=x onerror=window.hacked=1>{EVIL}"
     evil = make_run(folder / "evil", name=markup, prompt=markup, text=markup)
     write_rows(evil / "warnings.jsonl", [{"step": 1, "message": markup}])
@@ -127,6 +137,7 @@ def test_it_reads_well(visit: Callable[..., Any], pages: dict[str, Path], name: 
     assert found["lines"] >= 3
     assert found["unreachable"] == found["unnamed"] == []  # whatever scrolls takes the keyboard's focus
     assert (found["uncaptioned"], found["bad"]) == (0, 0)
+    assert found["broken"] == found["hyphens"] == []  # no figure is on two lines, and there is one minus sign
 
 
 def test_markup_is_shown_as_text(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
@@ -225,6 +236,7 @@ def test_a_print_out_has_all_charts_in_light_colours(visit: Callable[..., Any], 
     assert None in page.evaluate(widths)
     on_paper = page.evaluate(f"(dispatchEvent(new Event('beforeprint')), [{widths}, [...{inks}]])")  # without a wait
     assert on_paper == [[330] * 12, ["#565e69"]]
+    assert len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4"))) <= 5
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     page.wait_for_function(f"() => {widths}.every(width => width > 330)")
     assert page.evaluate(f"[...{inks}]") == ["#a5adb8"]

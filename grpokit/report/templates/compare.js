@@ -22,22 +22,22 @@ function tile(score, single) {
 }
 
 function facts(run) {
-  return el("dl", { class: "facts" }, run.facts.map(([name, text]) => el("div", {}, el("dt", {}, name), el("dd", {}, text))));
+  return el("dl", { class: "facts" }, run.facts.map(([name, text]) => el("div", {}, el("dt", {}, name), el("dd", {}, sentence(text)))));
 }
 
 function warnings(run, of) {
-  const items = run.warnings.map(({ text, steps }) => el("li", {}, text, " ", el("small", {}, steps)));
+  const items = run.warnings.map(({ text, steps }) => el("li", {}, sentence(text), " ", el("small", {}, steps)));
   const title = `${counted(items.length, "warning")}${of}`;
   const list = el("ul", {}, items);
   return [
     run.failure ? el("section", { class: "warn failed", "aria-label": `Failure${of}` }, el("h2", {}, `The run failed${of}`), el("p", {}, run.failure)) : null,
-    run.alarm ? el("section", { class: "warn alarm", "aria-label": `Alarm${of}` }, el("h2", {}, `Alarm${of}`), el("p", {}, run.alarm)) : null,
+    run.alarm ? el("section", { class: "warn alarm", "aria-label": `Alarm${of}` }, el("h2", {}, `Alarm${of}`), el("p", {}, sentence(run.alarm))) : null,
     !items.length ? null : el("section", { class: "warn", "aria-label": title }, items.length > 5
       ? el("details", { "data-open": `warnings${of}` }, el("summary", {}, title), list) : [el("h2", {}, title), list]),
   ];
 }
 
-const verdict = run => el("p", { class: `verdict ${run.mood}` }, run.verdict);
+const verdict = run => el("p", { class: `verdict ${run.mood}` }, sentence(run.verdict));
 
 function headOfOne() {
   const run = state.view.runs[0];

@@ -99,7 +99,7 @@ async function drawPlot(plot) {
   const [data, wanted] = drawings.get(plot)();
   const fresh = !plot.data;
   const { react } = window.Plotly ?? await library();
-  await react(plot, data, printing() ? { ...wanted, width: PRINTED } : wanted, { displayModeBar: false, responsive: true, doubleClick: false });
+  await react(plot, data, printing() ? { ...wanted, ...PRINTED } : wanted, { displayModeBar: false, responsive: true, doubleClick: false });
   if (!fresh) return;
   plot.on("plotly_relayout", event => { if (Object.keys(event).some(key => key.includes(".range["))) resetOf(plot).hidden = false; });
   plot.on("plotly_doubleclick", () => showAll(plot));
@@ -137,7 +137,7 @@ function redrawAll() {
 }
 
 // On paper there are all charts, in the colours of the light page.
-const PRINTED = 330; // pixels of a chart's width: two of them beside each other fit A4 and Letter
+const PRINTED = { width: 330, height: 190 }; // pixels: two charts beside each other fit A4 and Letter, and three rows
 const printing = () => document.documentElement.classList.contains("printing");
 let folded = false;
 function onPaper(on) {

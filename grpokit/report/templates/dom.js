@@ -17,8 +17,16 @@ function el(tag, attributes = {}, ...children) {
 function figure(value, digits = 3, signed = false) {
   if (typeof value !== "number") return "–";
   const size = Math.abs(value);
-  const text = size && (size < 10 ** -digits || size >= 1e6) ? size.toPrecision(2) : size.toFixed(digits);
-  return (value < 0 && Number(text) ? "−" : signed ? "+" : "") + text;
+  const text = size > 1e-12 && (size < 10 ** -digits || size >= 1e6) ? size.toPrecision(2) : size.toFixed(digits);
+  return (value < 0 && Number(text) ? "−" : signed ? "+" : "") + oneSign(text);
+}
+
+const oneSign = text => text.replaceAll("-", "−"); // of numbers that are less than 0, and of their exponents
+
+// A sentence whose figures stay whole, "+0.314 ± 0.026" among them, and have the minus sign of the charts.
+function sentence(text) {
+  const figures = text.replace(/(?<![\w=.-])-(?=\d)/g, "−").split(/([+−]?\d[\d.,]*(?: ± [\d.e-]+)?)/);
+  return figures.map((part, i) => (i % 2 ? el("span", { class: "whole" }, part) : part));
 }
 
 const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;

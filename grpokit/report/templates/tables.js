@@ -54,7 +54,7 @@ function details() {
   const text = (label, content) => el("pre", { tabindex: "0", role: "region", "aria-label": label }, content);
   return section("details", "Details", state.view.runs.map((run, i) => {
     const of = several() ? ` of ${run.name}` : "";
-    const value = number => (isNumber(number) ? (Number.isInteger(number) ? number.toLocaleString("en") : Number(number.toPrecision(5)).toString()) : number ?? "–");
+    const value = number => (isNumber(number) ? oneSign(Number.isInteger(number) ? number.toLocaleString("en") : Number(number.toPrecision(5)).toString()) : number ?? "–");
     return [
       run.last.length ? part(`last-${i}`, `The last step in numbers${of}`,
         table(`The last step in numbers${of}`, ["metric", "value"], run.last.map(([name, number]) => [name, value(number)]))) : null,
