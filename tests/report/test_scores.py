@@ -225,7 +225,7 @@ def test_one_answer_to_all_prompts(
 def test_the_verdict_on_a_reward_that_got_worse(tmp_path: Path, change: float, words: str) -> None:
     run = read(make_run(tmp_path / "run"))
     length = next(each for each in headline(run) if each.name == "length")
-    assert verdict(run, [replace(length, verdict="worse", change=change)]).startswith(f"The reward length {words}")
+    assert verdict(run, [replace(length, verdict="worse", change=change)], "").startswith(f"The reward length {words}")
 
 
 @pytest.mark.parametrize(
