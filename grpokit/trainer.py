@@ -326,6 +326,11 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         monitors = {term.name for term in self.terms if term.monitor}
         if self.kl_gate is not None and not (monitors - {self.diversity} and self.objective.needs_reference):
             raise UsageError("kl_gate needs a KL (kl_coef above 0) and a monitor: weight 0, and not the diversity's.")
+        if self.kl_gate is not None and self.objective.kl == "k1":
+            raise UsageError(
+                "kl_gate cannot let go of a KL by kl 'k1', whose gradient does not depend on the reference. Set "
+                "kl: k3, or kl: gaussian for decisions of several dimensions."
+            )
         if self.diversity is not None and self.diversity not in monitors:
             raise UsageError(f"diversity: no monitor is called '{self.diversity}'. Add it as a reward of weight 0.")
         trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(trained))

@@ -18,14 +18,14 @@ from grpokit.advantages import AdvantageFn, compute
 from grpokit.config.parts import Component, PhaseConfig, PromptSource
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
-from grpokit.errors import ConfigError, DataError, PluginError, nearest
+from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest
 from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.images import MAX_PIXELS
 from grpokit.knobs import TrainerSettings, meanings
 from grpokit.objectives import Objective
 from grpokit.phases.phase import Phase
 from grpokit.phases.phased_trainer import PhasedTrainer
-from grpokit.policy import Policy
+from grpokit.policy import Policy, optional
 from grpokit.registry.specs import PolicySpec
 from grpokit.rewards.terms import RewardTerm
 from grpokit.trainer import Trainer
@@ -217,6 +217,12 @@ def trainer(
                 **settings,
             )
         phases.append(Phase(name=phase.name, trainer=built, steps=phase.steps, policy=named))
+    held = {own.policy for own in phases if own.trainer.objective.needs_reference}
+    if any(optional(policies[name], "reference_moves") for name in {own.policy for own in phases} - held):
+        raise UsageError(
+            f"{config.place('trainer', 'kl_coef')}the policy's reference moves, and no KL reads it, as kl_coef is 0. "
+            "Raise kl_coef, or leave out what moves the reference, such as reference_ema."
+        )
     return PhasedTrainer(phases, rounds=config.rounds)
 
 

@@ -73,9 +73,10 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""
-        tensors = {name: getattr(self, name).to(device) for name in ("mask", "advantages", "weights")}
-        old, reference = self.old and self.old.to(device), self.reference and self.reference.to(device)
-        return replace(self, rollout=on(self.rollout, device), old=old, reference=reference, **tensors)
+        names = ("mask", "advantages", "weights", "old", "reference", "entropy", "held")
+        there = {name: getattr(self, name) for name in names}
+        moved = {name: x.to(device) for name, x in there.items() if x is not None}
+        return replace(self, rollout=on(self.rollout, device), **moved)
 
 
 def minibatches(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from grpokit import Decisions, RunError, UsageError, registry
+from grpokit import Decisions, Prompt, RunError, UsageError, registry
 from grpokit.config.schema import parse, resolved
-from grpokit.runs import build_rewards
+from grpokit.runs import build, build_rewards
 from grpokit.runs import train as run
 from grpokit.runs.export import export
 from grpokit.runs.redraw import redraw
@@ -21,6 +22,7 @@ from grpokit.runs.rescore import rescore
 from grpokit.runs.rescore import table as rescore_table
 from grpokit.training import checkpoint
 from small_runs import rows, write_prompts
+from tests import two_halves
 from tests.two_halves import Writer
 from whole_runs import assert_same, assert_same_record
 
@@ -36,6 +38,19 @@ phases:
 rounds: 2
 run: {dir: out, threads: 1, save_every: 1, keep_last: null, record: true}
 """
+
+
+@pytest.mark.parametrize("held", ["none", "first", "second"])
+def test_a_reference_that_moves_needs_a_kl_in_one_of_its_phases(held: str) -> None:
+    coefficients = {name: 0.1 if name == held else 0.0 for name in ("first", "second")}
+    phases = [{"name": n, "policy": n, "steps": 1, "trainer": {"kl_coef": x}} for n, x in coefficients.items()]
+    config = parse(yaml.safe_dump({**yaml.safe_load(CONFIG), "phases": phases}), "c.yaml")
+    policies = two_halves.both()
+    policies["first"].reference_moves = True
+    terms = build_rewards.rewards(config)
+    refused = pytest.raises(UsageError, match="no KL reads it, as kl_coef is 0")
+    with nullcontext() if held == "first" else refused:
+        build.trainer(config, policies, terms, [Prompt(text="1")] * 2)
 
 
 class StoppedError(Exception):

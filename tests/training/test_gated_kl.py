@@ -146,3 +146,10 @@ def test_a_gate_needs_a_monitor_and_a_kl() -> None:
     for monitors, more in cases:
         with pytest.raises(UsageError, match="kl_gate needs a KL"):
             Trainer(TinyTokens(), [digit_sum, *monitors], PROMPTS, kl_gate=KLGate(), device="cpu", **more)
+
+
+def test_a_gate_cannot_let_go_of_a_kl_without_the_reference_in_its_gradient() -> None:
+    rewards = [digit_sum, RewardTerm(name="m", reward=digit_sum, weight=0.0)]
+    objective = GRPO(kl_coef=0.1, kl="k1")
+    with pytest.raises(UsageError, match="kl_gate cannot let go of a KL by kl 'k1'"):
+        Trainer(TinyTokens(), rewards, PROMPTS, kl_gate=KLGate(), objective=objective, device="cpu")

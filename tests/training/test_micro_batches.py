@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from grpokit import Trainer, UsageError, objectives
+from grpokit import Prompt, Trainer, UsageError, objectives
+from grpokit.sampling import derive_seeds
+from grpokit.training.batch import Batch
 from grpokit.training.micro_batches import Cut, Limit, cuts
 from grpokit.types import Rollout, row_lengths
 from tiny_policies import TinyTokens, digit_sum
@@ -180,3 +183,14 @@ def test_a_policy_need_not_be_a_subclass() -> None:
     own.net = TinyTokens().net
     norm = Trainer(own, [digit_sum], PROMPTS, device="cpu").step().metrics["grad_norm"]
     assert norm == Trainer(TinyTokens(), [digit_sum], PROMPTS, device="cpu").step().metrics["grad_norm"]
+
+
+def test_a_batch_takes_all_of_its_tensors_to_another_device() -> None:
+    seeds = derive_seeds(0, stream="train", step=0, prompts=2, group_size=3)
+    rollout = TinyTokens().rollout([Prompt(text="1"), Prompt(text="2")], 3, seeds=seeds)
+    known = {"old": rollout.old, "reference": rollout.old}
+    batch = replace(Batch.of(rollout), entropy=torch.rand(6, 4), held=torch.arange(6) < 2, **known)
+    there = batch.to("meta")
+    for name, value in {**vars(there), "logprobs": there.old.logprobs, "theirs": there.reference.logprobs}.items():
+        if isinstance(value, torch.Tensor) and name != "numbers":  # which are facts for the CPU
+            assert value.device.type == "meta", name

@@ -31,7 +31,16 @@ def test_sliding_windows_move_and_begin_again() -> None:
     assert starts == [{0}, {0}, {1}, {2}, {2}, {0}]
 
 
-@pytest.mark.parametrize("keys", [{"width": 0}, {"width": 2, "share": 1.5}, {"width": 2, "start": "first"}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"width": 0},
+        {"width": 2, "share": 1.5},
+        {"width": 2, "start": "first"},
+        {"width": 2, "every": 5},
+        {"width": 2, "start": "sliding", "share": 1.0},
+    ],
+)
 def test_keys_are_checked(keys: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         Window(**keys)  # type: ignore[arg-type]

@@ -38,6 +38,9 @@ class Window:
 
     def __post_init__(self) -> None:
         knobs.check(self)
+        idle, usual = ("every", Window.every) if self.start == "random" else ("share", Window.share)
+        if getattr(self, idle) != usual:
+            raise UsageError(f"window: {idle} has no effect with start '{self.start}'. Leave it out, or change start.")
 
     def check(self, decisions: int) -> None:
         """Check the window against the number of steps that can be decisions.

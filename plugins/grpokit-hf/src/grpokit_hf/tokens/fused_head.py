@@ -66,7 +66,7 @@ class FusedHead(nn.Module):
             bias: [V].
             scale: 1 / temperature.
             softcap: c of c * tanh(logits / c), before the temperature (Gemma 2, 2024, arXiv:2408.00118).
-            kept: the tokens that each target was drawn from, [N, ...] (`token_sampling.Draw.kept`); None for all.
+            kept: the tokens that each target was drawn from, [N, ...] (`drawing.Draw.kept`); None for all.
             forbidden: [V] bool, tokens that are never drawn.
             entropy: "no"; "value": without gradient; "grad": with it.
             slope: predicts dLoss/dlogprob: (log-probs [n] of the tokens from `start` on, start) -> [n]. The gradients

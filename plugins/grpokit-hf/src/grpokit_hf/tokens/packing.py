@@ -31,7 +31,7 @@ class Completions:
         tokens: [b, T] int64, padded on the right.
         lengths: b lengths, 0 for a completion that has nothing to score.
         groups: for each completion, the index of its prompt.
-        kept: [b, T, ...], the sets that tokens were drawn from (`token_sampling.Draw.kept`); None for all tokens.
+        kept: [b, T, ...], the sets that tokens were drawn from (`drawing.Draw.kept`); None for all tokens.
         positions: for each prompt, [3, n] int64 on the CPU: the positions on three axes of its tokens and of those that
             follow, of which T - 1 are read; None: a token's position is its index.
         decided: [b, T] bool on the CPU, the tokens that are decisions; None for all up to the lengths. The others are
