@@ -17,7 +17,7 @@ from PIL import ImageChops
 import broken_rewards as broken
 from command_line import Call
 from grpokit import Prompt, RewardError, RewardSpec, Sample
-from grpokit.testing import Check, LadderReport, ladder, outcomes
+from grpokit.testing import Check, LadderReport, ladder, outcomes, reward_checks
 from grpokit.testing.robustness import ladder_outputs
 from grpokit.testing.robustness.grades import Attack, Drop, Section
 from grpokit.testing.robustness.ladder import ladder_checks
@@ -134,6 +134,21 @@ def test_a_reward_that_distortions_do_not_lower_has_no_scale() -> None:
     assert report.sections[0].reads == ("prompt text",)
     assert report.grade == ""
     assert report.overall.startswith("not graded: distortions do not lower its scores, so there is no honest scale")
+
+
+@pytest.mark.parametrize(("good", "accepts", "check"), [
+    (broken.mse, PICTURES, "ladder-identical"),
+    (broken.likeness, TEXTS, "ladder-letters"),
+])  # fmt: skip
+def test_a_reward_of_the_wrong_sign_is_told_so(good: Any, accepts: frozenset[str], check: str) -> None:
+    def inverted(samples: Any) -> list[float]:
+        return [-x for x in good(samples)]
+
+    report = report_of(inverted, accepts)
+    assert report.overall.startswith("not graded: its scores are inverted: negate them")
+    problems = {name: str(problem) for section in report.sections for name, problem in section.problems.items()}
+    assert list(problems) == [check]
+    assert "it is inverted: negate it" in problems[check]
 
 
 def test_a_text_reward_that_needs_no_target_is_not_graded() -> None:
@@ -291,6 +306,20 @@ def test_the_distorted_pictures_and_misspelt_words() -> None:
 def test_the_ladder_of_a_function_finds_what_it_accepts() -> None:
     assert [s.name for s in ladder(broken.likeness).sections] == ["texts"]
     assert [s.name for s in ladder(broken.mse).sections] == ["photographs", "drawn words"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(None, "it returned a NoneType"), (0.5, "it returned a float"), ([None] * 6, "it gave nothing")],
+    ids=str,
+)
+def test_a_reward_of_pictures_with_a_wrong_answer_is_checked_on_pictures(answer: Any, words: str) -> None:
+    def reward(samples: Any) -> Any:
+        broken.brightness(samples)  # raises for texts
+        return answer
+
+    numbers = next(outcomes(reward_checks(reward, ladder=False)))
+    assert words in numbers.message
 
 
 @pytest.mark.parametrize(

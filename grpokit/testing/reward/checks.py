@@ -112,7 +112,7 @@ def numbers(call: FirstCall) -> None:
     if isinstance(call.scores, BaseException):
         complaint = one_line(call.scores).partition("; expected")[0]
         expect(False, expected, f"another answer: {complaint}",
-               "one score for the whole batch, a value that is not a number, or a division by 0")  # fmt: skip
+               "no return, one score for the whole batch, a value that is no number, or a division by 0")  # fmt: skip
     expect(not all(map(math.isnan, call.scores)), "at least one sample that the reward can score",
            f"NaN for all {len(call.samples)}", "samples without the target, or of the wrong kind; give the checks "
            "samples that this reward is made for")  # fmt: skip

@@ -53,15 +53,20 @@ def _pictures(word: str, group: int) -> list[Sample]:
 
 
 def accepted(reward: Reward) -> frozenset[str]:
-    """The kinds of output of which a reward without a spec scores a built-in sample; "text" if it scores none."""
+    """The kinds of output of which a reward without a spec scores a built-in sample.
 
-    def scores(kind: str) -> bool:
-        return any(math.isfinite(float(x)) for x in reward(example_samples({kind})))
+    If it scores none, those for which it raises nothing: its answer is wrong. If it raises for all, "text".
+    """
+
+    def scores(values: Any) -> bool:
+        return any(math.isfinite(float(x)) for x in values)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the kind may be none that the reward scores
-        kinds = {kind for kind in ("text", "image") if attempt(scores, kind) is True}
-    return frozenset(kinds or {"text"})
+        answers = {kind: attempt(reward, example_samples({kind})) for kind in ("text", "image")}
+        scored = {kind for kind, values in answers.items() if attempt(scores, values) is True}
+    answered = {kind for kind, values in answers.items() if not isinstance(values, BaseException)}
+    return frozenset(scored or answered or {"text"})
 
 
 def samples_for(accepts: Collection[str], spec: RewardSpec | None) -> list[Sample]:

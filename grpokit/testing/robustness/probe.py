@@ -27,6 +27,9 @@ SAME = 1e-9
 COIN = 0.5
 """The share of pairs in order that chance gives: where distortions lower scores, it is more."""
 
+INVERTED = 0.1
+"""The share of pairs in order of a reward whose scores rise as outputs get worse, but for rounding."""
+
 Outputs = Sequence[Sequence[Any]]
 """The outputs of each prompt."""
 
@@ -140,8 +143,16 @@ def graded(
     columns = list(zip(*falls.values(), strict=True))
     right, lowest = [values[0][0] for values in columns], [min(chain(*values)) for values in columns]
     drops = [Drop(name=distortion, ordered=_ordered(values)) for distortion, values in falls.items()]
+    ordered = mean([drop.ordered for drop in drops])
     note = ""
-    if mean([drop.ordered for drop in drops]) <= COIN:
+    if ordered <= INVERTED:
+        lowest, note = right, "its scores are inverted: negate them"
+        wrong = CheckError(
+            "Expected scores that drop as an output gets worse; got scores that rise with every distortion. Usual "
+            "cause: a difference or a distance as the score; it is inverted: negate it."
+        )
+        problems = dict.fromkeys(list(problems)[:1], wrong)  # the others would say the same
+    elif ordered <= COIN:
         lowest, note = right, "distortions do not lower its scores, so there is no honest scale"
     reached = measured(rows, attacks, right=right, lowest=lowest)
     return Section(name=name, reads=reads, drops=drops, attacks=reached, problems=problems, note=note)

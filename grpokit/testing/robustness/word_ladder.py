@@ -72,8 +72,9 @@ def texts(reward: Reward, examples: Sequence[tuple[Sample, Sample]]) -> Section:
             break
     if prompts is None:
         return _examples(reward, examples, f"does not score the built-in texts{reason}")
-    own_text_is_best = all(right > wrong + SAME for right, wrong in scores(reward, words, prompts))
-    if "target text" not in read_parts(reward, words, prompts) or not own_text_is_best:
+    gaps = [right - wrong for right, wrong in scores(reward, words, prompts)]
+    inverted = not examples and max(gaps) < -SAME
+    if "target text" not in read_parts(reward, words, prompts) or not (min(gaps) > SAME or inverted):
         return _examples(reward, examples, "does not compare with the target")
     blanks = {"an empty text": "", "white space": " \n"}
     attacks = [ladder_outputs.texts(word.right, prompt.text) for word, prompt in zip(words, prompts, strict=True)]
