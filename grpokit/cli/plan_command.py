@@ -50,7 +50,10 @@ def plan(
     def planned(changes: tuple[str, ...]) -> tuple[Job, Needs]:
         changed, _ = presets.read_config(source, [*(overrides or []), *changes])
         _, changed_phase = _phase(changed, phase)
-        return needs_of(changed_phase, reference=reference, prompt_tokens=prompt_tokens, policy=which.policy or "")
+        with console(stderr=True).status(
+            "counting what a step needs", spinner="line"
+        ):  # of a large model half a minute
+            return needs_of(changed_phase, reference=reference, prompt_tokens=prompt_tokens, policy=which.policy or "")
 
     planner = Planner(planned)
     card = card or cards.here()
