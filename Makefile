@@ -54,6 +54,7 @@ docs: $(FULL)
 	$(BIN)/python tools/make_reference.py --check
 	$(BIN)/python tools/make_gallery.py --check
 	$(BIN)/python benchmarks/simulate_step.py --check
+	$(BIN)/python tools/figures.py --check
 	$(BIN)/mkdocs build --strict
 	$(BIN)/python tools/check_site.py site
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import figures
 import make_gallery
 import make_reference
 import mathml
@@ -46,3 +47,14 @@ def test_the_gallery_has_every_component() -> None:
     page = make_gallery.PAGE.read_text(encoding="utf-8")
     for kind in ("reward", "policy", "preset", "evaluation", "advantage", "objective"):
         assert [spec.name for _, spec in registry.installed(kind) if f"`{spec.name}`" not in page] == []
+
+
+def test_a_figure_of_readme_that_runs_no_longer_give_is_named(monkeypatch) -> None:
+    first, last = {"reward": 0.2, "reward/ci95": 0.04}, {"reward": 0.888, "reward/ci95": 0.018}
+    monkeypatch.setattr(figures, "measured", lambda _: (first, last))
+    row = "| `{}` | {} ± 0.040 | {} ± 0.020 |\n"
+    problems = figures.problems(row.format("runs/first", 0.211, 0.9) + row.format("runs/toy-glyph", "0.200", 0.867))
+    assert [problem.split(";")[0] for problem in problems] == [
+        "runs/first begins with 0.200 ± 0.040",
+        "runs/toy-glyph ends with 0.888 ± 0.018",
+    ]
