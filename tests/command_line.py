@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,6 +33,14 @@ Call = Callable[..., Done]
 @pytest.fixture
 def drawn() -> None:
     """Asks for real reports, which take a second each."""
+
+
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """A terminal that closes ends a run, though the tests themselves may have begun with `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def write_no_report(patch: pytest.MonkeyPatch) -> None:

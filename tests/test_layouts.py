@@ -302,7 +302,7 @@ def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "p.txt").write_text("a cat\n")
     config = schema.parse(
-        "policy: {use: p, model: ~/m}\ndata: {prompts: ~/p.txt}\nrewards: [{use: r}]", "c", ["run.dir=~/x"]
+        "policy: {use: p, text: '~/m'}\ndata: {prompts: '~/p.txt'}\nrewards: [{use: r}]", "c", ["run.dir=~/x"]
     )
-    assert (config.run.dir, config.policy.params["model"]) == (f"{tmp_path}/x", f"{tmp_path}/m")
+    assert (config.run.dir, config.policy.params["text"]) == (f"{tmp_path}/x", "~/m")  # a component knows its paths
     assert len(build.prompts(config)[0]) == len(read_prompts("~/p.txt")) == 1

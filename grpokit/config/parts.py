@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
 
 from pydantic import (
@@ -33,6 +34,7 @@ from grpokit.knobs import (
 )
 
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
+PathText = Annotated[Text, AfterValidator(os.path.expanduser)]
 
 
 def _describe(schema: dict[str, Any], model: type) -> None:
@@ -131,11 +133,11 @@ Rewards = Annotated[list[RewardConfig], Field(min_length=1), AfterValidator(_tra
 class PromptSource(Strict):
     """Where prompts are: a file with the pictures that go with it, or a split of the dataset."""
 
-    prompts: Text | None = Field(
+    prompts: PathText | None = Field(
         default=None, description="lines of text, JSON, CSV, Parquet, pictures with metadata, or shards"
     )
-    targets: Text | None = Field(default=None, description="folder of target pictures named by line number from 1")
-    images: Text | None = Field(default=None, description="folder of source pictures named by line number from 1")
+    targets: PathText | None = Field(default=None, description="folder of target pictures named by line number from 1")
+    images: PathText | None = Field(default=None, description="folder of source pictures named by line number from 1")
     split: Text | None = Field(default=None, description="the dataset's split")
 
     @model_validator(mode="after")
@@ -151,7 +153,7 @@ class DataConfig(PromptSource):
 
     model_config = ConfigDict(extra="allow")  # a function's own keys beside `use`, which is checked below
 
-    dataset: Text | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
+    dataset: PathText | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
     subset: Text | None = Field(default=None, description="the dataset's subset, if it has several")
     split: Text = Field(default="train", description="the dataset's split")
     columns: dict[str, str | None] = Field(default_factory=dict, description="columns for prompt, target, image")

@@ -21,6 +21,7 @@ from grpokit.config.parts import (
     Component,
     DataConfig,
     EvalConfig,
+    PathText,
     PhaseConfig,
     PhaseTrainerConfig,
     Rewards,
@@ -57,7 +58,7 @@ class TrackersConfig(Strict):
 class RunSettings(Strict):
     """What a run saves."""
 
-    dir: Text | None = Field(default=None, description="the run folder; by default runs/<config's name>")
+    dir: PathText | None = Field(default=None, description="the run folder; by default runs/<config's name>")
     save_every: Whole = Field(default=0, description="checkpoint every n steps; 0: only at the end")
     keep_last: Total | None = Field(default=3, description="how many step checkpoints to keep; null: all")
     best: Text | None = Field(

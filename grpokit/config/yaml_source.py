@@ -1,13 +1,11 @@
 """YAML as configs mean it: plain data, and the place of every key, so that a later mistake can name its line.
 
 Scalars are read as YAML 1.2 reads them, since people trip over 1.1: `5e-6` and `010` are numbers, `no`, `1:30` and
-`2026-11-21` are texts. A text that begins with `~/` gets the home folder. A repeated key and an unknown tag are errors.
-What comes out can be written as YAML again.
+`2026-11-21` are texts. A repeated key and an unknown tag are errors. What comes out can be written as YAML again.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ Path = tuple[str | int, ...]
 """Keys and list positions from the top of a config down to a value."""
 
 _OVERRIDE = "override "
+_MOST_VALUES = 100_000  # some lines of aliases that repeat each other stand for billions
 
 
 @dataclass
@@ -97,6 +96,9 @@ def write(data: Any, *, inline: bool = False) -> str:
 def _note(node: yaml.Node, path: Path, source: Source) -> None:
     """Note the place of everything below `node`, and refuse keys that YAML allows but nobody means."""
     source.places[path] = f"{source.name}, line {node.start_mark.line + 1}"
+    if len(source.places) > _MOST_VALUES:
+        problem = f"it has more than {_MOST_VALUES:,} values, with those that its aliases repeat"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
     if isinstance(node, yaml.SequenceNode):
         for i, child in enumerate(node.value):
             _note(child, (*path, i), source)
@@ -130,18 +132,14 @@ def _constructor(read: Callable[[str], Any]) -> Callable[[_Loader, Any], Any]:
     return construct
 
 
-def _text(loader: _Loader, node: Any) -> str:
-    text = str(loader.construct_scalar(node))
-    return os.path.expanduser(text) if text.startswith("~/") else text
-
-
 _YAML = "tag:yaml.org,2002:"
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in entries if tag in (f"{_YAML}null", f"{_YAML}merge")]
     for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.yaml_constructors = {
-    tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (f"{_YAML}null", f"{_YAML}seq", f"{_YAML}map", None)
+    tag: yaml.SafeLoader.yaml_constructors[tag]
+    for tag in (f"{_YAML}null", f"{_YAML}str", f"{_YAML}seq", f"{_YAML}map", None)
 }
 for _kind, _read, _pattern, _first in (
     ("bool", lambda text: text.lower() == "true", r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -161,4 +159,3 @@ for _kind, _read, _pattern, _first in (
     _Dumper.add_implicit_resolver(_YAML + _kind, re.compile(f"^({_pattern})$"), list(_first))
     _Loader.add_implicit_resolver(_YAML + _kind, re.compile(f"^({_pattern})$"), list(_first))
     _Loader.add_constructor(_YAML + _kind, _constructor(_read))
-_Loader.add_constructor(f"{_YAML}str", _text)

@@ -154,6 +154,13 @@ MISTAKES = {
 }
 
 
+@pytest.mark.parametrize("content", ["[{}]", "{{<<: [{}]}}"])
+def test_aliases_that_stand_for_billions_of_values(content: str) -> None:
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{i}: &a{i} " + content.format(", ".join([f"*a{i - 1}"] * 9)) for i in range(1, 10)]
+    assert "more than 100,000 values" in refused("\n".join(lines))
+
+
 @pytest.mark.parametrize(("text", "line", "words"), MISTAKES.values(), ids=MISTAKES)
 def test_mistake(text: str, line: int, words: list[str]) -> None:
     message = refused(text)
