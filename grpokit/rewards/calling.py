@@ -113,7 +113,8 @@ def checked(values: Any, rows: Sequence[int], samples: Sequence[Sample]) -> list
         RewardError: not one number per sample, or one that is infinite or too large to compute with.
     """
     if hasattr(values, "tolist"):  # of numpy or torch
-        values = values.tolist()
+        with suppress(RuntimeError):  # a tensor without numbers, as on the device "meta": refused below
+            values = values.tolist()
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
         raise RewardError(f"it returned {a_type(values)}; expected one number per sample.", page=_PAGE)
     if len(values) != len(rows):

@@ -186,6 +186,8 @@ def test_nan_is_unscored(nan: Any) -> None:
         ((x for x in (1, 2, 3)), ["returned a generator"]),
         (torch.tensor(1.0), ["returned a float"]),
         (np.float64(1.0), ["returned a float"]),
+        (torch.ones(3, device="meta"), ["returned a Tensor"]),
+        (torch.ones(3).to_sparse(), ["returned a Tensor"]),
         (torch.ones(3, 1), ["(list) for row 0", "expected a number, or NaN"]),
         ([1, "2", 3], ["gave '2' (str) for row 1 (prompt 'prompt 1')", "expected a number, or NaN"]),
         ([1, None, 3], ["(NoneType) for row 1"]),
