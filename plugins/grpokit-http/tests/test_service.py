@@ -328,6 +328,10 @@ def test_a_picture_larger_than_those_of_training_is_refused() -> None:
         ),
         ({"token": "other"}, r"refused the request \(HTTP 401 Unauthorized: Expected the token.*GRPOKIT_REWARD_TOKEN"),
         ({"urls": ["http://127.0.0.1:9"]}, r"did not answer \(\[Errno 111\] Connection refused\). Start it with"),
+        (
+            {"urls": ["http://127.0.0.1:9"], "use": "length", "params": {"maximum": 3, "unit": "two words"}},
+            "`grpokit serve-reward length maximum=3 'unit=\"two words\"'`",
+        ),
         ({"urls": ["gpu-2:8009"]}, r"http must be an address such as http://gpu-2:8009, got 'gpu-2:8009'"),
     ],
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import shlex
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -84,9 +86,11 @@ class RemoteReward(RewardElsewhere):
             health = ask(f"{url}/health", key=secret(TOKEN), timeout=min(self.timeout, 30.0))
             there = health["protocol"], _described(health["reward"], health["params"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            parameters = [shlex.quote(f"{name}={json.dumps(value)}") for name, value in self.params.items()]
+            command = " ".join(["grpokit serve-reward", self.use or "NAME", *parameters])
             raise UsageError(
-                f"The reward service {url} {_how(error)}. Start it with `grpokit serve-reward {self.use or 'NAME'}`, "
-                f"and give both ends the same token ({TOKEN})."
+                f"The reward service {url} {_how(error)}. Start it with `{command}`, and give both ends the "
+                f"same token ({TOKEN})."
             ) from error
         here = PROTOCOL, _described(self.use, self.params) if self.use else there[1]
         if there != here:
