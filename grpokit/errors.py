@@ -12,6 +12,8 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
+_LIBRARIES = {"torch", "numpy", "PIL", "safetensors"}  # what components stand on
+
 
 class GrpokitError(Exception):
     """Base of all errors raised on purpose. `exit_code` is what the command line returns for it.
@@ -226,9 +228,10 @@ def typed_line(error: BaseException, *, most: int = 300) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """Where an error was raised: the file, the line and the function, in brackets."""
-    frames = traceback.extract_tb(error.__traceback__)
-    last = next(frame for frame in reversed(frames) if "importlib" not in frame.filename)
+    """Where an error was raised: the file, the line and the function, in brackets; not inside of torch and its kind."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    own = [frame for frame in frames if _LIBRARIES.isdisjoint(Path(frame.filename).parts)]
+    last = (own or frames)[-1]
     return f"({Path(last.filename).name}, line {last.lineno}, in {last.name})"
 
 

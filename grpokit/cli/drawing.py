@@ -137,7 +137,7 @@ def evaluate(
     folder = out
     if using is not None and out is None and place is not None:
         folder = _folder(config, place, using, [per_prompt, limit, *(overrides or [])])
-    with side_by_side.reserved(folder) if folder else nullcontext():
+    with side_by_side.reserved(folder) if folder else nullcontext() as own_folder:
         found = _evaluated(config, place, prompts, per_prompt)
         columns, parts = side_by_side.compared(found, total=not using), side_by_side.by_value(found, by)
         step = None if place is None else checkpoint.read_state(place)["step"]
@@ -151,8 +151,8 @@ def evaluate(
             print_scores(columns, title=Path(using).stem if using else "held-out", parts=parts)
             for name, words in judges.items():
                 print(f"{name}: {words}")
-        if folder is not None:
-            page = side_by_side.write(folder, config, dict(zip((0, step or 0), found.values(), strict=False)))
+        if own_folder is not None:
+            page = side_by_side.write(own_folder, config, dict(zip((0, step or 0), found.values(), strict=False)))
             print(f"report: {page}", file=sys.stderr if as_json else sys.stdout)
 
 

@@ -27,7 +27,8 @@ from grpokit.config.schema import RunConfig, resolved
 from grpokit.data.digests import digest
 from grpokit.errors import UsageError
 from grpokit.files import delete, write_text, writing
-from grpokit.run_folder.names import CHECKPOINTS, CONFIG, DATA, MACHINE, VERSIONS
+from grpokit.run_folder.names import CHECKPOINTS, CONFIG, DATA, END, MACHINE, VERSIONS
+from grpokit.run_folder.reader import read_rows
 from grpokit.training.checkpoint import latest
 
 _NAMED = re.compile(r"([A-Za-z_][\w.]*):[\w.-]+")
@@ -38,7 +39,8 @@ def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     """Whether a run continues from a checkpoint in a folder; if not, a new one may begin there.
 
     Raises:
-        UsageError: the folder holds a run and neither option is given, holds something else, or is a file.
+        UsageError: the folder holds a run and neither option is given, or one that has ended without its checkpoints;
+            it holds something else, or is a file.
     """
     if resume and overwrite:
         raise UsageError("Give either --resume or --overwrite, not both.")
@@ -57,7 +59,14 @@ def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
         )
     if problem:
         raise UsageError(f"{folder} {problem} another folder with run.dir=...", page="guards#checkpoints")
-    return resume and latest(folder / CHECKPOINTS) is not None
+    has_checkpoint = latest(folder / CHECKPOINTS) is not None
+    if resume and not has_checkpoint and (end := read_rows(folder / END)) and end[0]["state"] != "failed":
+        raise UsageError(
+            f"The run in {folder} is {end[0]['state']}, as its {END} says, but its checkpoints are gone, so it cannot "
+            "continue. Add --overwrite to delete it and start again, or choose another folder with run.dir=...",
+            page="guards#checkpoints",
+        )
+    return resume and has_checkpoint
 
 
 @contextmanager

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from grpokit import data
+from grpokit import data, registry
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig, differences, resolved
 from grpokit.data import PromptSequence
-from grpokit.errors import UsageError, counted, shown
+from grpokit.errors import PluginError, UsageError, counted, reworded, shown
 from grpokit.processes.team import Team
 from grpokit.run_folder.header import versions
-from grpokit.run_folder.names import CONFIG, DATA, VERSIONS
+from grpokit.run_folder.names import CHECKPOINTS, CONFIG, DATA, VERSIONS
 from grpokit.run_folder.reader import read_object
+from grpokit.runs import trained
+from grpokit.training import checkpoint
 
 _PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
 _FREE = re.compile(  # how often, where rewards run, and what stops a run
@@ -44,9 +47,11 @@ def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests
 def changed_config(folder: Path, config: RunConfig) -> list[str]:
     """How a config differs from that of a run, apart from where and how often things happen and what stops the run.
 
-    The number of steps or rounds does not count where no schedule depends on it.
+    The number of steps or rounds does not count where no schedule depends on it. The run's is the config of its last
+    checkpoint, since someone may have edited the file.
     """
-    before = presets.read_config(folder / CONFIG)[0]
+    latest = checkpoint.latest(folder / CHECKPOINTS)
+    before = presets.read_config(folder / CONFIG)[0] if latest is None else trained.config_of(latest)
     constant = all(own.trainer.schedule == "constant" for own in (config, *(own for _, own in config.phased())))
     return [
         f"{key}: {old!r} -> {new!r}"
@@ -119,15 +124,34 @@ def changed_versions(folder: Path, now: Mapping[str, Any]) -> dict[str, str]:
 
 
 def scores_otherwise(config: RunConfig, settings: Sequence[str], packages: Mapping[str, str]) -> bool:
-    """Whether other rewards score the held-out prompts than those that a run was started with, or by other code.
+    """Whether held-out scores are on another scale than when a run was started, by other components or other code.
 
     Args:
         config: the current one.
         settings: what `changed_config` found.
         packages: what `changed_versions` found.
     """
-    code = (f"code.{reward.use.partition(':')[0]}" for reward in config.rewards)
-    return any(line.startswith("rewards.") for line in settings) or any(key in packages for key in code)
+    components = [("policy", config.policy.use), *(("reward", reward.use) for reward in config.rewards)]
+    code = {f"code.{use.partition(':')[0]}" for _, use in components}
+    code |= {f"plugins.{plugin.name}" for part in components for plugin, _ in registry.named(*part)}
+    return any(line.startswith(("policy.", "rewards.")) for line in settings) or not code.isdisjoint(packages)
+
+
+@contextmanager
+def missing_packages_named(folder: Path) -> Iterator[None]:
+    """Inside, an error about a plugin also names the packages that a run was started with and that are not there."""
+    try:
+        yield
+    except PluginError as error:
+        before = read_object(folder / VERSIONS).get("plugins", {}) if (folder / VERSIONS).is_file() else {}
+        names = {plugin.name for plugin in registry.plugins()}
+        packages = [package.replace(" ", "==") for name, package in before.items() if name not in names]
+        if not packages:
+            raise
+        raise reworded(
+            error,
+            f"{error}\n{folder} was started with packages that are missing. Run: pip install {' '.join(packages)}",
+        ) from error
 
 
 def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[str]:

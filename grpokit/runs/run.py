@@ -142,7 +142,7 @@ class Run:
             resuming.refuse_changes(self.folder, [*settings, *changes.values()])
         packages = resuming.changed_versions(self.folder, self._notes["versions"])
         if resuming.scores_otherwise(self.config, settings, packages):
-            changes["rewards"] = "rewards: they or their code changed"
+            changes["rewards"] = "rewards or another policy: they or their code changed"
         if packages:
             listed = ", ".join(f"{name} {change}" for name, change in packages.items())
             self._warnings.append(f"{self.folder} was started with other versions ({listed}): the numbers may differ")
@@ -159,7 +159,12 @@ class Run:
                 f"{'rounds' if self.config.phases else 'trainer.steps'}, or start over with --overwrite."
             )
         self.watcher.say(f"resuming after step {self.trainer.completed} of {self.trainer.steps} from {latest}")
-        broken_off = checkpoint.broken_off(checkpoint.read_state(latest))
+        state = checkpoint.read_state(latest)
+        for name in state["parts"].keys() - self.trainer.parts().keys():
+            if "observers/" in name:
+                observer = name.rpartition("/")[2]
+                self._warnings.append(f"the observer '{observer}' of {latest} is not there now: it follows no step")
+        broken_off = checkpoint.broken_off(state)
         if broken_off is not None:
             phase, updates = broken_off
             self._warnings.append(

@@ -81,12 +81,13 @@ def by_value(found: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
 
 
 @contextmanager
-def reserved(folder: Path) -> Iterator[None]:
-    """Inside, no other process writes an evaluation into a folder.
+def reserved(folder: Path) -> Iterator[Path]:
+    """Inside, no other process writes an evaluation into a folder; gives its absolute path.
 
     Raises:
         UsageError: another process does, or the folder holds anything but an earlier evaluation.
     """
+    folder = folder.absolute()  # the code of a component may call os.chdir
     with locked(folder, work="writing an evaluation into", option="--out."):
         names = {place.name for place in folder.iterdir()} if folder.is_dir() else set()
         is_evaluation = {CONFIG, DATA} <= names <= _FILES and read_object(folder / DATA)["train"] is None
@@ -95,7 +96,7 @@ def reserved(folder: Path) -> Iterator[None]:
                 f"{folder} already holds files that are not an evaluation. Choose another folder with --out.",
                 page="evaluations",
             )
-        yield
+        yield folder
 
 
 def write(folder: Path, config: RunConfig, found: Mapping[int, Evaluation]) -> Path:

@@ -59,11 +59,11 @@ def read(folder: Path, overrides: Sequence[str] = (), *, step: Step = "last") ->
     Raises:
         UsageError: it is neither, or the run has no such checkpoint.
     """
+    folder = folder.absolute()  # the code of a component may call os.chdir
     if (folder / checkpoint.STATE).is_file():
         if step != "last":
             raise UsageError(f"{folder} is a checkpoint already; give its run folder to choose one by step.")
-        settings = json.dumps(checkpoint.read_state(folder).get("notes", {}).get("config"))
-        return schema.parse(settings, f"the config in {folder}", overrides), folder
+        return config_of(folder, overrides), folder
     if not (folder / CONFIG).is_file():
         raise UsageError(f"{folder} is neither a run folder (it has no {CONFIG}) nor a checkpoint.")
     config, _ = presets.read_config(folder, overrides)
@@ -80,3 +80,9 @@ def read(folder: Path, overrides: Sequence[str] = (), *, step: Step = "last") ->
             "run.keep_last and run.best decide which ones stay."
         )
     return config, place
+
+
+def config_of(place: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config that a checkpoint keeps, with changes to it."""
+    settings = checkpoint.read_state(place).get("notes", {}).get("config")
+    return schema.parse(json.dumps(settings), f"the config in {place}", overrides)

@@ -169,7 +169,8 @@ def _take_over(folder: Path, name: str, part: Stateful, state: State) -> None:
         raise reworded(error, f"The checkpoint {folder} {error}") from error
     except Exception as error:
         raise CheckpointError(
-            f"The checkpoint {folder} cannot be loaded: load_state_dict() of {name} raised {typed_line(error)}."
+            f"The checkpoint {folder} cannot be loaded: load_state_dict() of {name} raised {typed_line(error)}. If its "
+            "code has changed, restore the version that versions.json in the run folder names."
         ) from error
 
 

@@ -51,7 +51,7 @@ def test_before_and_after_with_paired_intervals_and_a_page(
     monkeypatch.chdir(finished)
     done = call("evaluate", "out", "--with", "sums.yaml")
     (folder,) = Path("out/evaluations").glob("sums-step_000005-*")
-    assert (done.code, done.out.splitlines()[-1]) == (0, f"report: {folder}/report.html")
+    assert (done.code, done.out.splitlines()[-1]) == (0, f"report: {folder.absolute()}/report.html")
     assert "digits: {use: 'tiny_policies:digit_sum'}\nlength: {use: length, maximum: 3, scale: 0.1}\n" in done.out
 
     run = read(folder)

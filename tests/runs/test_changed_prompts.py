@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def test_evaluations_by_other_rewards_are_set_aside(change: str, monkeypatch: py
         assert result.before == earlier[0]
         assert not any(message.startswith("resumed with") for message in messages)
         return
-    assert "resumed with other rewards: they or their code changed" in messages
+    assert "resumed with other rewards or another policy: they or their code changed" in messages
     assert rows("out/eval.earlier-1.jsonl") == earlier
     assert [row["step"] for row in rows("out/eval.jsonl")] == [3, 6]
 
@@ -110,11 +111,49 @@ def test_code_that_a_policy_names_stands_in_the_header(monkeypatch: pytest.Monke
     assert before != after
 
 
+@pytest.mark.parametrize("use", ["toy-lm", "length"])
+def test_evaluations_by_another_version_of_a_component_are_set_aside(use: str) -> None:
+    plugin = {"toy-lm": "toy", "length": "builtin"}[use]
+    config = schema.parse("policy: {use: toy-lm}\ndata: {use: d}\nrewards: [{use: length}]", "c.yaml")
+    assert resuming.scores_otherwise(config, [], {f"plugins.{plugin}": "1.0 -> 1.1"})
+    assert not resuming.scores_otherwise(config, [], {"plugins.ssim": "1.0 -> 1.1"})
+
+
+def test_the_config_of_the_checkpoint_counts_and_not_its_edited_copy() -> None:
+    settings = halfway()
+    file = Path("out/config.yaml")
+    file.write_text(file.read_text().replace("learning_rate: 0.02", "learning_rate: 0.5"))
+    settings["trainer__learning_rate"] = 0.5
+    with pytest.raises(UsageError, match=r"trainer\.learning_rate: 0\.02 -> 0\.5\n"):
+        train("out", resume=True, **settings)
+
+
+def test_a_finished_run_without_checkpoints_is_not_begun_again() -> None:
+    settings = halfway()
+    shutil.rmtree("out/checkpoints")
+    before = {p: p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
+    with pytest.raises(UsageError, match=r"is finished, .* --overwrite"):
+        train("out", resume=True, **settings)
+    assert before == {p: p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
+
+
+def test_a_reward_that_leaves_the_working_folder_takes_the_run_nowhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Path("elsewhere/out").mkdir(parents=True)
+    Path("elsewhere/out/precious.txt").touch()
+    Path("leaving.py").write_text("import os\nfrom switched import reward\nos.chdir('elsewhere')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    train("out", trainer__steps=1, rewards=[{"use": "leaving:reward"}], eval__prompts=None)
+    assert [path.name for path in (tmp_path / "elsewhere/out").iterdir()] == ["precious.txt"]
+    assert (tmp_path / "out/checkpoints/step_000001").is_dir()
+
+
 def test_a_resume_says_from_where() -> None:
     settings = halfway()
     lines: list[str] = []
     train("out", resume=True, watcher=run.Watcher(say=lines.append), **settings)
-    assert lines[0] == "resuming after step 3 of 6 from out/checkpoints/step_000003"
+    assert lines[0] == f"resuming after step 3 of 6 from {Path('out').absolute()}/checkpoints/step_000003"
 
 
 @pytest.mark.parametrize("part", ["text", "target", "target's pixels", "image's pixels", "meta"])

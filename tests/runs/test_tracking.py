@@ -80,7 +80,7 @@ def test_tensorboard_has_every_step_once_after_a_resume() -> None:
     tables = found.Tensors("samples/text_summary")
     assert [event.step for event in tables] == [0, 2, 4, 6]
     config = found.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert "      dir: out\n" in config
+    assert f"      dir: {Path('out').absolute()}\n" in config
     assert "      - first\n" in config
     assert "_hparams_/session_start_info" in found.PluginTagToContent("hparams")
 
@@ -165,7 +165,7 @@ def test_wandb_goes_on_in_one_run_with_every_step_once(folder: Path, monkeypatch
         for record in records(folder)
         if record.WhichOneof("record_type") == "config"
     ]
-    assert any(config.get("run", {}).get("dir") == "out" for config in configs)
+    assert any(config.get("run", {}).get("dir") == str(Path("out").absolute()) for config in configs)
 
 
 def test_wandb_shows_pictures_in_a_table_and_with_captions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
