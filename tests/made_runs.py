@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,12 @@ def make_run(
     text: str | None = None,
     weight: float = 0.5,
     spread: float = 0.3,
+    reward: Mapping[str, Any] | None = None,
 ) -> Path:
     """A run folder as training writes it, of 20 held-out prompts; each evaluation adds `gain` to every score."""
     folder.mkdir(parents=True)
     noise = np.random.default_rng(0)
-    rewards = [{"use": "x", "name": name, "weight": weight}, {"use": "length", "weight": 1.0}]
+    rewards = [{"use": "x", "name": name, "weight": weight, **(reward or {})}, {"use": "length", "weight": 1.0}]
     settings = {"rewards": rewards, "trainer": {"steps": steps}, "run": {"dir": str(folder)}}
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, allow_unicode=True), encoding="utf-8")
     (folder / "versions.json").write_text(json.dumps({"grpokit": "0.1.0", "plugins": {"x": name}}))

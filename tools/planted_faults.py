@@ -103,6 +103,7 @@ ANSWERS = "tests/rewards/test_worker_pool.py::test_an_answer_to_another_request_
 FORKS = "tests/processes/test_forks.py::test_the_copy_ends"
 EVEN = "tests/guards/test_hacking.py::test_alarm_on_held_out_prompts"
 FALLEN = "tests/report/test_scores.py::test_the_verdict_names_a_monitor_that_fell"
+SCALES = "tests/report/test_report.py::test_scores_on_two_scales_are_not_compared"
 GOT_WORSE = "tests/report/test_scores.py::test_the_verdict_on_a_reward_that_got_worse"
 MUTE = "tests/test_trainer.py::test_a_first_step_in_which_a_reward_scores_nothing_stops"
 PATIENT = "tests/training/test_checkpoint.py::test_a_run_ends_when_its_score_has_stopped_rising"
@@ -574,6 +575,20 @@ FAULTS = (
         'other.verdict == "worse"',
         'other.verdict != "better"',
         (FALLEN,),
+    ),
+    Fault(
+        "a reward's parameters are no part of its scale",
+        "run_folder/scales.py",
+        "_factory(one) != _factory(two) or ",
+        "",
+        (SCALES,),
+    ),
+    Fault(
+        "a sum of rewards on two scales is compared",
+        "report/view.py",
+        " and not any(first.weights.get(name) for name in apart)",
+        "",
+        (SCALES,),
     ),
     Fault(
         "an even monitor rings",

@@ -14,8 +14,9 @@ import yaml
 
 from grpokit.errors import counted
 from grpokit.report.scores import Change, changes
-from grpokit.report.view import as_yaml, packages_of
+from grpokit.report.view import as_yaml
 from grpokit.run_folder.reader import Run
+from grpokit.run_folder.scales import packages_of
 
 
 def model_card(run: Run, *, step: int, title: str, facts: Mapping[str, str]) -> str:

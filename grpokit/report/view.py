@@ -6,7 +6,6 @@ that are more than a label are made here, so that they can be tested without a b
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -26,6 +25,7 @@ from grpokit.report.sameness import sameness
 from grpokit.report.scores import Change, changes, hacking, headline, missing, moved, prompts_of
 from grpokit.run_folder.names import MACHINE
 from grpokit.run_folder.reader import Run
+from grpokit.run_folder.scales import on_another_scale, packages_of
 
 _EVALUATIONS, _GROUPS = 20, 6  # whose samples are on a page; several runs share them
 
@@ -294,23 +294,39 @@ def _at(runs: Sequence[Run], steps: Sequence[int | None]) -> dict[str, Any]:
         if before and after:
             scored = runs[0].scored(before["step"]), other.scored(after["step"])
             found = changes(before, after, *scored, _shared([runs[0], other]))
-            gaps.append({"run": i, "same_mix": runs[0].weights == other.weights, "scores": [asdict(c) for c in found]})
+            gaps.append({"run": i, "same_mix": _same_mix(runs[0], other), "scores": [asdict(c) for c in found]})
     missing = [run.title for run, row in zip(runs, rows, strict=True) if row is None]
-    note = f"Without an evaluation on held-out prompts: {', '.join(missing)}." if missing else ""
+    notes = [f"Without an evaluation on held-out prompts: {', '.join(missing)}."] if missing else []
     if gaps and not any(gap["scores"] for gap in gaps):
-        note = "The runs have no reward in common, so there is no score to compare."
+        notes = ["The runs have no reward in common on one scale, so there is no score to compare."]
     elif any(not gap["same_mix"] for gap in gaps):
-        note = f"{note} The runs mix different rewards or weights, so the rewards as a whole are not compared.".strip()
-    return {"steps": list(steps), "gaps": gaps, "note": note}
+        notes.append("The runs mix different rewards or weights, so the rewards as a whole are not compared.")
+    notes += [_apart(runs[0], other) for other in runs[1:]] if gaps else []
+    return {"steps": list(steps), "gaps": gaps, "note": " ".join(filter(None, notes))}
+
+
+def _apart(first: Run, other: Run) -> str:
+    """Why rewards of one name are not compared."""
+    names = " and ".join(f"'{name}'" for name in on_another_scale(first, other))
+    reason = f"In {first.title} and {other.title}, {names} has other parameters, code or versions"
+    return f"{reason}: its scores are on two scales and are not compared." if names else ""
 
 
 def _shared(runs: Sequence[Run]) -> dict[str, float]:
-    """The weights of the rewards that all runs have; without the sum where it is not the same sum."""
-    first = runs[0].weights
-    shared = {name: weight for name, weight in first.items() if all(name in run.weights for run in runs)}
-    if any(run.weights != first for run in runs):
-        shared.pop("reward", None)
+    """The weights of the rewards that all runs have, on one scale; without the sum where it is not the same sum."""
+    shared = dict(runs[0].weights)
+    for other in runs[1:]:
+        apart = on_another_scale(runs[0], other)
+        shared = {name: weight for name, weight in shared.items() if name in other.weights and name not in apart}
+        if not _same_mix(runs[0], other):
+            shared.pop("reward", None)
     return shared
+
+
+def _same_mix(first: Run, other: Run) -> bool:
+    """Whether the weighted sums are of the same rewards, on one scale."""
+    apart = on_another_scale(first, other)
+    return first.weights == other.weights and not any(first.weights.get(name) for name in apart)
 
 
 def _differences(settings: Sequence[dict[str, Any]]) -> list[list[str]]:
@@ -329,12 +345,3 @@ def as_yaml(value: Any) -> str:
     if value is None:
         return "–"
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
-
-
-def packages_of(versions: str) -> dict[str, Any]:
-    """What a run's file of versions holds; nothing if it cannot be read."""
-    try:
-        packages = json.loads(versions)
-    except (ValueError, RecursionError):
-        return {}
-    return packages if isinstance(packages, dict) else {}

@@ -112,12 +112,17 @@ class Run:
         ]
 
     @cached_property
+    def rewards(self) -> dict[str, Row]:
+        """Name -> a reward as the config has it; of a name in several phases, the first."""
+        rewards: dict[str, Row] = {}
+        for part in (self.settings, *(self.settings.get("phases") or ())):
+            rewards = {**_by_name(part.get("rewards") or ()), **rewards}
+        return rewards
+
+    @cached_property
     def weights(self) -> dict[str, float]:
         """Name -> weight, of "reward" (the weighted sum) and of the rewards; no sum of one with the weight 1."""
-        of_config: dict[str, float] = {}
-        for part in (self.settings, *(self.settings.get("phases") or ())):
-            of_config = {**_weights(part.get("rewards") or ()), **of_config}
-        weights = {name: of_config.get(name, 1.0) for name in self.names}
+        weights = {name: self.rewards.get(name, {}).get("weight", 1.0) for name in self.names}
         return weights if [w for w in weights.values() if w] == [1.0] else {"reward": 1.0, **weights}
 
     def sample_folders(self, kind: str) -> list[tuple[int, Path]]:
@@ -243,14 +248,14 @@ def shortened(prompt: str) -> str:
     return prompt if len(prompt) <= _PROMPT else f"{prompt[: _PROMPT // 2]} … {prompt[-_PROMPT // 2 :]}"
 
 
-def _weights(rewards: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Name -> weight of the config's rewards, with the numbers that training gives to names that come twice."""
-    weights: dict[str, float] = {}
+def _by_name(rewards: Iterable[Row]) -> dict[str, Row]:
+    """The config's rewards, with the numbers that training gives to names that come twice."""
+    by_name: dict[str, Row] = {}
     for reward in rewards:
         name = own = reward.get("name") or reward["use"].rpartition(":")[2]
         number = 1
-        while own in ("reward", "step", *weights):
+        while own in ("reward", "step", *by_name):
             number += 1
             own = f"{name}-{number}"
-        weights[own] = reward.get("weight", 1.0)
-    return weights
+        by_name[own] = reward
+    return by_name

@@ -22,6 +22,7 @@ from grpokit.processes.team import Team
 from grpokit.run_folder.header import versions
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG, DATA, VERSIONS
 from grpokit.run_folder.reader import read_object
+from grpokit.run_folder.scales import version_keys
 from grpokit.runs import trained
 from grpokit.training import checkpoint
 
@@ -132,8 +133,7 @@ def scores_otherwise(config: RunConfig, settings: Sequence[str], packages: Mappi
         packages: what `changed_versions` found.
     """
     components = [("policy", config.policy.use), *(("reward", reward.use) for reward in config.rewards)]
-    code = {f"code.{use.partition(':')[0]}" for _, use in components}
-    code |= {f"plugins.{plugin.name}" for part in components for plugin, _ in registry.named(*part)}
+    code = {key for component in components for key in version_keys(*component)}
     return any(line.startswith(("policy.", "rewards.")) for line in settings) or not code.isdisjoint(packages)
 
 

@@ -343,6 +343,35 @@ def test_a_comparison_of_runs_that_share_little(tmp_path: Path) -> None:
     assert content_of(a, b)["comparison"]["modes"]["last"]["note"] == "Without an evaluation on held-out prompts: a."
 
 
+@pytest.mark.parametrize(
+    ("reward", "other", "changed", "shared"),
+    [
+        ({"use": "mine:x"}, {"use": "mine:x", "pattern": "a+"}, {}, ["length"]),
+        ({"use": "mine:x"}, {"use": "mine:y"}, {}, ["length"]),
+        ({"use": "mine:x"}, {"use": "mine:x"}, {"code": {"mine": "two"}}, ["length"]),
+        ({"use": "format"}, {"use": "format"}, {"plugins": {"builtin": "grpokit 2"}}, []),  # which has length, too
+    ],
+)
+def test_scores_on_two_scales_are_not_compared(
+    tmp_path: Path, reward: dict[str, Any], other: dict[str, Any], changed: dict[str, Any], shared: list[str]
+) -> None:
+    versions = {"plugins": {"builtin": "grpokit 1"}, "code": {"mine": "one"}}
+    a, b = make_run(tmp_path / "a", reward=reward), make_run(tmp_path / "b", reward=other, gain=0.2)
+    (a / "versions.json").write_text(json.dumps(versions))
+    (b / "versions.json").write_text(json.dumps(versions | changed))
+    content = content_of(a, b)
+    last = content["comparison"]["modes"]["last"]
+    assert [score["name"] for score in last["gaps"][0]["scores"]] == list(content["weights"]) == shared
+    assert "'nice'" in last["note"]
+
+
+def test_where_a_reward_runs_changes_no_scale(tmp_path: Path) -> None:
+    a, b = make_run(tmp_path / "a"), make_run(tmp_path / "b", reward={"workers": 2, "on_error": "skip"})
+    (b / "versions.json").write_text('{"grpokit": "0.2.0", "plugins": {"x": "nice", "other": "1"}}')
+    last = content_of(a, b)["comparison"]["modes"]["last"]
+    assert [score["name"] for score in last["gaps"][0]["scores"]] == ["reward", "nice", "length"]
+
+
 def test_the_command(tmp_path: Path, call: Call) -> None:
     a, b = make_run(tmp_path / "a"), make_run(tmp_path / "b")
     assert call("report", "a", "b") == Done(0, "comparison: b/compare.html\n", "")

@@ -1,0 +1,47 @@
+"""Whose scores may be compared: rewards that score on the same scale, in several runs or before and after a change.
+
+A scale is a reward's `use` with its parameters, and the code behind it: the version of its plugin, or the digest of its
+own module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from grpokit import registry
+from grpokit.config.parts import RewardConfig
+from grpokit.config.schema import differences
+from grpokit.run_folder.reader import Run
+
+
+def version_keys(kind: str, use: str) -> set[str]:
+    """The keys of `versions.json`, with dots, that say which code a component has."""
+    plugins = {f"plugins.{plugin.name}" for plugin, _ in registry.named(kind, use)}
+    return {f"code.{use.partition(':')[0]}", *plugins}
+
+
+def on_another_scale(first: Run, other: Run) -> list[str]:
+    """The rewards of one name whose scores in two runs cannot be compared."""
+    changed = {key for key, *_ in differences(packages_of(first.versions), packages_of(other.versions))}
+    names = []
+    for name in sorted(first.rewards.keys() & other.rewards.keys()):
+        one, two = first.rewards[name], other.rewards[name]
+        if _factory(one) != _factory(two) or not changed.isdisjoint(version_keys("reward", one["use"])):
+            names.append(name)
+    return names
+
+
+def _factory(reward: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reward is built from: not its weight, nor where it runs."""
+    return {key: value for key, value in reward.items() if key == "use" or key not in RewardConfig.model_fields}
+
+
+def packages_of(versions: str) -> dict[str, Any]:
+    """What a run's file of versions holds; nothing if it cannot be read."""
+    try:
+        packages = json.loads(versions)
+    except (ValueError, RecursionError):
+        return {}
+    return packages if isinstance(packages, dict) else {}
