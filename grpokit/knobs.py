@@ -198,8 +198,6 @@ class ObjectiveSettings:
             raise UsageError(
                 f"kl '{self.kl}' is exact, so kl_bias_correction has nothing to correct; leave one of them out."
             )
-        if self.kl_bias_correction and self.kl_coef == 0:
-            raise UsageError("kl_bias_correction corrects a KL, and kl_coef is 0. Raise kl_coef, or leave it out.")
 
 
 @dataclass(frozen=True, kw_only=True)

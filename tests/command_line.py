@@ -63,7 +63,10 @@ def call(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> Call:
-    """`call("train", "c.yaml")` is what the command does, in an empty folder; a traceback fails the test by itself."""
+    """`call("train", "c.yaml")` is what the command does, in an empty folder; a traceback fails the test by itself.
+
+    Where no path in `words` is absolute, what it prints has paths as if they were relative to that folder.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     if "drawn" not in request.fixturenames:
@@ -74,8 +77,10 @@ def call(
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()
-        said = capsys.readouterr()
-        return Done(int(ended.value.code or 0), said.out, said.err)
+        out, err = capsys.readouterr()
+        if not any(str(tmp_path) in str(word) for word in words):
+            out, err = (text.replace(f"{tmp_path}/", "") for text in (out, err))
+        return Done(int(ended.value.code or 0), out, err)
 
     return run
 

@@ -217,8 +217,9 @@ def trainer(
                 **settings,
             )
         phases.append(Phase(name=phase.name, trainer=built, steps=phase.steps, policy=named))
-    held = {own.policy for own in phases if own.trainer.objective.needs_reference}
-    if any(optional(policies[name], "reference_moves") for name in {own.policy for own in phases} - held):
+    read = {own.policy for own in phases if own.trainer.objective.needs_reference}
+    unread = {own.policy for own in phases} - read
+    if any(optional(policies[name], "reference_moves") for name in unread):
         raise UsageError(
             f"{config.place('trainer', 'kl_coef')}the policy's reference moves, and no KL reads it, as kl_coef is 0. "
             "Raise kl_coef, or leave out what moves the reference, such as reference_ema."

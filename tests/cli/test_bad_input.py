@@ -510,7 +510,7 @@ COMPONENTS = {
 }
 
 FOLDERS = {
-    "a run folder that is a file": change("run.dir=prompts.txt", "The run folder prompts.txt is a file", "run.dir=..."),
+    "a run folder that is a file": change("run.dir=prompts.txt", "prompts.txt is a file", "run.dir=..."),
     "a run folder below a file": change("run.dir=prompts.txt/out", "prompts.txt/out cannot be made"),
     "a run folder of something else": change(
         "run.dir=d", "d holds files that are not a run of grpokit", files={"d/x": ""}
@@ -525,7 +525,7 @@ FOLDERS = {
     ),
     "evaluation of a folder that is no run": Bad(["evaluate", "d"], ["d is neither a run folder"], {"d/x": ""}),
     "evaluation of a run without a checkpoint": Bad(
-        ["evaluate", "out"], ["The run out has no checkpoint yet"], {"out/config.yaml": GOOD, "out/versions.json": "{}"}
+        ["evaluate", "out"], ["out has no checkpoint yet"], {"out/config.yaml": GOOD, "out/versions.json": "{}"}
     ),
     "evaluation of a run with a damaged config": Bad(
         ["evaluate", "out"], ["out/config.yaml, line 1: not YAML"], {"out/config.yaml": "{", "out/versions.json": "{}"}
