@@ -627,7 +627,7 @@ def test_values_that_fit_or_cannot_be_judged_go_to_the_factory(params: dict[str,
 
 def test_compiled_functions_do_not_tell_their_parameters() -> None:
     assert registry.create("policy", "builtins:dict", {"a": 1}) == {"a": 1}
-    with pytest.raises(PluginError, match=r"policy 'builtins:int' cannot be built with a=1: TypeError: 'a' is an inv"):
+    with pytest.raises(PluginError, match=r"policy 'builtins:int' cannot be built with a=1: TypeError: "):
         registry.create("policy", "builtins:int", {"a": 1})
 
 
