@@ -610,9 +610,7 @@ def test_a_failed_evaluation_loses_no_step(call: Call, tmp_path: Path) -> None:
     assert "The state after step 2 is saved in out/checkpoints/step_000002" in done.err
 
 
-def test_a_picture_that_breaks_later_loses_no_step(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_that_breaks_later_loses_no_step(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpokit.runs.run.check_pictures", lambda *_: None)  # it breaks behind the check
     config(tmp_path, trainer__steps=4, trainer__prompts_per_step=1, eval__every=0)
     lines = [{"prompt": str(i), "target": f"{i}.png"} for i in range(1, 5)]
