@@ -23,6 +23,7 @@ from grpokit.guards.first_scores import FirstScores
 from grpokit.guards.gradients import Gradients
 from grpokit.guards.hacking import RewardHacking
 from grpokit.guards.observer import Observer, check_observers
+from grpokit.guards.unscored_rows import UnscoredRows
 from grpokit.guards.zero_std import ZeroStd
 from grpokit.knobs import SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
@@ -172,6 +173,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         return {
             "guards/reward_hacking": RewardHacking(),
             "guards/first_scores": FirstScores(self.terms, self.train_prompts),
+            "guards/unscored_rows": UnscoredRows(self.terms, self.train_prompts),
             "guards/zero_std": self._zero_std,
             "guards/gradients": Gradients(self, self._policy, sizes=self.sizes, team=self.team),
         }

@@ -16,7 +16,8 @@ from grpokit.training.step import Step
 def a_step(number: int, scores: Scores, advantages: Tensor | None = None, ends: Sequence[str] = ()) -> Step:
     step = Step(number=number, notes=Notes(torch.device("cpu")))
     step.scores = scores
-    step.drawn = SimpleNamespace(rows=SimpleNamespace(ends=[(end, None) for end in ends]))
+    rows = SimpleNamespace(ends=[(end, None) for end in ends])
+    step.drawn = SimpleNamespace(rows=rows, prompts=scores.groups.unique().tolist())
     if advantages is not None:
         step.advantages = advantages
     return step

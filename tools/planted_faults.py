@@ -104,6 +104,7 @@ FORKS = "tests/processes/test_forks.py::test_the_copy_ends"
 EVEN = "tests/guards/test_hacking.py::test_alarm_on_held_out_prompts"
 FALLEN = "tests/report/test_scores.py::test_the_verdict_names_a_monitor_that_fell"
 SCALES = "tests/report/test_report.py::test_scores_on_two_scales_are_not_compared"
+NOT_COUNTED = "tests/training/test_guards.py::test_rows_of_unscorable_prompts_and_of_exceptions_do_not_count"
 GOT_WORSE = "tests/report/test_scores.py::test_the_verdict_on_a_reward_that_got_worse"
 MUTE = "tests/test_trainer.py::test_a_first_step_in_which_a_reward_scores_nothing_stops"
 PATIENT = "tests/training/test_checkpoint.py::test_a_run_ends_when_its_score_has_stopped_rising"
@@ -561,6 +562,20 @@ FAULTS = (
         "step.scores.failed[i] or ",
         "",
         (SKIPPED,),
+    ),
+    Fault(
+        "rows that a reward says it cannot score count as unscored",
+        "guards/unscored_rows.py",
+        "[*compress(counts, scorable)]",
+        "counts",
+        (NOT_COUNTED,),
+    ),
+    Fault(
+        "a reward that raised counts as one that leaves rows unscored",
+        "guards/unscored_rows.py",
+        " & ~step.scores.lost",
+        "",
+        (NOT_COUNTED,),
     ),
     Fault(
         "a reward that rose against a negative weight fell",

@@ -29,6 +29,8 @@ from grpokit import (
     objectives,
     swapped,
 )
+from grpokit.data import as_prompts
+from grpokit.guards.unscored_rows import UnscoredRows
 from grpokit.guards.zero_std import ZeroStd
 from grpokit.rewards.scoring import Scores
 from grpokit.training import checkpoint, metrics
@@ -412,6 +414,31 @@ def test_the_count_goes_on_after_a_resume() -> None:
     assert vars(second) == vars(first)
     second.load_state_dict({})
     assert vars(second) == vars(ZeroStd(3))
+
+
+def test_a_reward_that_leaves_half_of_the_rows_unscored_is_said_once() -> None:
+    """In step 1 it is a quarter, in step 2 half of the rows, and a resume does not say it again."""
+    nan = math.nan
+    terms = [RewardTerm(name=name, reward=digit_sum) for name in ("ocr", "ssim")]
+    prompts = as_prompts(["0", "1"])
+    guard, said = UnscoredRows(terms, prompts), []
+    for step, column in enumerate(([nan, 1, 2, 3], [nan, 1, nan, 3], [nan] * 4), 1):
+        said += guard.drawn(a_step(step, scores_of([0.0, 1, 2, 3], column)))
+        resumed = UnscoredRows(terms, prompts)
+        resumed.load_state_dict(json.loads(json.dumps(guard.state_dict())))
+        guard = resumed
+    (warning,) = said
+    assert "'ssim' left 50% of the rows of step 2" in warning
+
+
+def test_rows_of_unscorable_prompts_and_of_exceptions_do_not_count() -> None:
+    terms = [RewardTerm(name="ocr", reward=digit_sum, unscorable=lambda prompt: "no target" * (prompt.text == "0"))]
+    prompts = as_prompts(["0", "1"])
+    expected = scores_of([math.nan, math.nan, math.nan, 1])
+    assert UnscoredRows(terms, prompts).drawn(a_step(1, expected)) == []  # one of four
+    assert len(UnscoredRows(terms, prompts).drawn(a_step(1, scores_of([1, 1, math.nan, math.nan])))) == 1
+    raised = replace(scores_of([1, 1, math.nan, math.nan]), lost=torch.tensor([[False], [False], [True], [True]]))
+    assert UnscoredRows(terms, prompts).drawn(a_step(1, raised)) == []
 
 
 def test_updates_that_a_loss_scaler_skips_for_ever_stop_the_run() -> None:
