@@ -23,6 +23,7 @@ from grpokit.guards.first_scores import FirstScores
 from grpokit.guards.gradients import Gradients
 from grpokit.guards.hacking import RewardHacking
 from grpokit.guards.observer import Observer, check_observers
+from grpokit.guards.slow_rewards import SlowRewards
 from grpokit.guards.unscored_rows import UnscoredRows
 from grpokit.guards.zero_std import ZeroStd
 from grpokit.knobs import SeedSettings, TrainerSettings
@@ -174,6 +175,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             "guards/reward_hacking": RewardHacking(),
             "guards/first_scores": FirstScores(self.terms, self.train_prompts),
             "guards/unscored_rows": UnscoredRows(self.terms, self.train_prompts),
+            "guards/slow_rewards": SlowRewards(self.terms, self.team),
             "guards/zero_std": self._zero_std,
             "guards/gradients": Gradients(self, self._policy, sizes=self.sizes, team=self.team),
         }

@@ -105,6 +105,8 @@ EVEN = "tests/guards/test_hacking.py::test_alarm_on_held_out_prompts"
 FALLEN = "tests/report/test_scores.py::test_the_verdict_names_a_monitor_that_fell"
 SCALES = "tests/report/test_report.py::test_scores_on_two_scales_are_not_compared"
 NOT_COUNTED = "tests/training/test_guards.py::test_rows_of_unscorable_prompts_and_of_exceptions_do_not_count"
+WORKERS = "tests/training/test_guards.py::test_a_reward_that_takes_most_of_a_step_gets_one_hint_at_workers"
+ELSEWHERE = "tests/training/test_guards.py::test_a_reward_that_scores_elsewhere_gets_no_hint"
 GOT_WORSE = "tests/report/test_scores.py::test_the_verdict_on_a_reward_that_got_worse"
 MUTE = "tests/test_trainer.py::test_a_first_step_in_which_a_reward_scores_nothing_stops"
 PATIENT = "tests/training/test_checkpoint.py::test_a_run_ends_when_its_score_has_stopped_rising"
@@ -576,6 +578,20 @@ FAULTS = (
         " & ~step.scores.lost",
         "",
         (NOT_COUNTED,),
+    ),
+    Fault(
+        "the step that loads a reward's weights counts for a hint at workers",
+        "guards/slow_rewards.py",
+        "STEPS = (2, 3, 4)",
+        "STEPS = (1, 2, 3, 4)",
+        (WORKERS,),
+    ),
+    Fault(
+        "a reward that scores elsewhere gets a hint at workers",
+        "guards/slow_rewards.py",
+        " if not isinstance(term.reward, Submits)",
+        "",
+        (ELSEWHERE,),
     ),
     Fault(
         "a reward that rose against a negative weight fell",

@@ -30,9 +30,12 @@ from grpokit import (
     swapped,
 )
 from grpokit.data import as_prompts
+from grpokit.guards.slow_rewards import SlowRewards
 from grpokit.guards.unscored_rows import UnscoredRows
 from grpokit.guards.zero_std import ZeroStd
+from grpokit.processes.team import Team
 from grpokit.rewards.scoring import Scores
+from grpokit.rewards.worker_pool import PooledReward
 from grpokit.training import checkpoint, metrics
 from grpokit.training.logprob_diff_limit import LogprobDiffLimit, check_logprob_diff
 from steps import a_step
@@ -439,6 +442,43 @@ def test_rows_of_unscorable_prompts_and_of_exceptions_do_not_count() -> None:
     assert len(UnscoredRows(terms, prompts).drawn(a_step(1, scores_of([1, 1, math.nan, math.nan])))) == 1
     raised = replace(scores_of([1, 1, math.nan, math.nan]), lost=torch.tensor([[False], [False], [True], [True]]))
     assert UnscoredRows(terms, prompts).drawn(a_step(1, raised)) == []
+
+
+def steps_of(guard: SlowRewards, *, seconds: Sequence[float], total: float) -> list[tuple[int, str]]:
+    """What it says where a step takes `total` seconds, and the second reward these of the steps."""
+    said = []
+    for number, own in enumerate(seconds, 1):
+        step = a_step(number, replace(scores_of([0.0, 1, 2, 3], [0.0, 1, 2, 3]), seconds=[0.1, own]))
+        step.notes.start -= total
+        said += [(number, line) for line in (*guard.drawn(step), *guard.updated(step))]
+    return said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "total", "share"),
+    [
+        ([90.0, 2.5, 3.0, 3.02, 3, 3], 4, "71%"),  # the first loads weights
+        ([90.0, 1.9, 1.9, 1.9, 3, 3], 4, ""),
+        ([0.9, 0.9, 0.9, 0.9, 3, 3], 1, ""),  # steps too short to matter
+    ],
+)
+def test_a_reward_that_takes_most_of_a_step_gets_one_hint_at_workers(
+    seconds: list[float], total: float, share: str
+) -> None:
+    terms = [RewardTerm(name=name, reward=digit_sum) for name in ("ocr", "ssim")]
+    said = steps_of(SlowRewards(terms, Team()), seconds=seconds, total=total)
+    assert [number for number, _ in said] == ([5] if share else [])
+    assert all(f"'ssim' took {share}" in line and "`workers: 2`" in line for _, line in said)
+
+
+def test_a_reward_that_scores_elsewhere_gets_no_hint() -> None:
+    elsewhere = PooledReward("length", {})
+    terms = [RewardTerm(name="ocr", reward=digit_sum), RewardTerm(name="ssim", reward=elsewhere)]
+    assert steps_of(SlowRewards(terms, Team()), seconds=[3.0] * 6, total=4) == []
+    other = Team()
+    other.rank = 1  # it has other times, so its words would be another warning
+    terms = [replace(term, reward=digit_sum) for term in terms]
+    assert steps_of(SlowRewards(terms, other), seconds=[3.0] * 6, total=4) == []
 
 
 def test_updates_that_a_loss_scaler_skips_for_ever_stop_the_run() -> None:
