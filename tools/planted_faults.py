@@ -616,7 +616,7 @@ FAULTS = (
     ),
     Fault(
         "a sum of rewards on two scales is compared",
-        "report/view.py",
+        "run_folder/scales.py",
         " and not any(first.weights.get(name) for name in apart)",
         "",
         (SCALES,),

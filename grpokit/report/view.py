@@ -25,7 +25,7 @@ from grpokit.report.sameness import sameness
 from grpokit.report.scores import Change, changes, hacking, headline, missing, moved, prompts_of
 from grpokit.run_folder.names import MACHINE
 from grpokit.run_folder.reader import Run
-from grpokit.run_folder.scales import on_another_scale, packages_of
+from grpokit.run_folder.scales import on_another_scale, packages_of, same_mix
 
 _EVALUATIONS, _GROUPS = 20, 6  # whose samples are on a page; several runs share them
 
@@ -294,7 +294,7 @@ def _at(runs: Sequence[Run], steps: Sequence[int | None]) -> dict[str, Any]:
         if before and after:
             scored = runs[0].scored(before["step"]), other.scored(after["step"])
             found = changes(before, after, *scored, _shared([runs[0], other]))
-            gaps.append({"run": i, "same_mix": _same_mix(runs[0], other), "scores": [asdict(c) for c in found]})
+            gaps.append({"run": i, "same_mix": same_mix(runs[0], other), "scores": [asdict(c) for c in found]})
     missing = [run.title for run, row in zip(runs, rows, strict=True) if row is None]
     notes = [f"Without an evaluation on held-out prompts: {', '.join(missing)}."] if missing else []
     if gaps and not any(gap["scores"] for gap in gaps):
@@ -318,15 +318,9 @@ def _shared(runs: Sequence[Run]) -> dict[str, float]:
     for other in runs[1:]:
         apart = on_another_scale(runs[0], other)
         shared = {name: weight for name, weight in shared.items() if name in other.weights and name not in apart}
-        if not _same_mix(runs[0], other):
+        if not same_mix(runs[0], other):
             shared.pop("reward", None)
     return shared
-
-
-def _same_mix(first: Run, other: Run) -> bool:
-    """Whether the weighted sums are of the same rewards, on one scale."""
-    apart = on_another_scale(first, other)
-    return first.weights == other.weights and not any(first.weights.get(name) for name in apart)
 
 
 def _differences(settings: Sequence[dict[str, Any]]) -> list[list[str]]:

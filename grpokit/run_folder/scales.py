@@ -33,6 +33,12 @@ def on_another_scale(first: Run, other: Run) -> list[str]:
     return names
 
 
+def same_mix(first: Run, other: Run) -> bool:
+    """Whether the weighted sums are of the same rewards, on one scale."""
+    apart = on_another_scale(first, other)
+    return first.weights == other.weights and not any(first.weights.get(name) for name in apart)
+
+
 def _factory(reward: Mapping[str, Any]) -> dict[str, Any]:
     """What a reward is built from: not its weight, nor where it runs."""
     return {key: value for key, value in reward.items() if key == "use" or key not in RewardConfig.model_fields}

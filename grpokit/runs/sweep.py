@@ -24,6 +24,7 @@ from grpokit.evaluation.intervals import half_width
 from grpokit.files import write_text
 from grpokit.run_folder.names import CONFIG, REPORT
 from grpokit.run_folder.reader import Run, read
+from grpokit.run_folder.scales import on_another_scale, same_mix
 from grpokit.runs import before_training, build, resuming
 from grpokit.runs import train as training
 
@@ -121,11 +122,16 @@ def _finished(place: Path, config: RunConfig) -> bool:
 
 def _settings(points: Sequence[Point], runs: Mapping[str, Run]) -> Settings:
     done = {name: run for name, run in runs.items() if run.state == "finished" and run.evaluations}
-    one_mix = len({str(run.weights) for run in done.values()}) == 1  # else the sum is another one in each setting
+    apart: set[str] = set()  # scores that are not the same in each setting
+    finished = [*done.values()]
+    for other in finished[1:]:
+        apart.update(on_another_scale(finished[0], other))
+        if not same_mix(finished[0], other):
+            apart.add("reward")
     settings: Settings = {point.setting: {} for point in points}
     for point in (point for point in points if point.name in done):
         last = done[point.name].evaluations[-1]
-        for score in (key for key in last if f"{key}/ci95" in last and (one_mix or key != "reward")):
+        for score in (key for key in last if f"{key}/ci95" in last and key not in apart):
             if last[score] is not None:
                 settings[point.setting].setdefault(score, {})[point.seed] = last[score]
     return settings
@@ -135,7 +141,9 @@ def table(settings: Settings) -> str:
     """The settings as a table of Markdown; differences to the first setting are paired by seed."""
     scores = sorted({score for reached in settings.values() for score in reached}, key=lambda s: (s != "reward", s))
     if not scores:
-        return "No finished run has a score on held-out prompts, so there is nothing to compare.\n"
+        return (
+            "No finished run has a score on held-out prompts that all of them share, so there is nothing to compare.\n"
+        )
     rows = [["setting", *scores, f"{scores[0]} minus the first", "runs"]]
     first = next(iter(settings.values())).get(scores[0], {})
     for setting, reached in settings.items():

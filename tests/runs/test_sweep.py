@@ -130,8 +130,11 @@ def test_differences_are_paired_by_seed() -> None:
     assert "+1.000 ± 0.000" in page.splitlines()[-1]
 
 
-def test_rewards_of_other_weights_are_not_summed(call: Call, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("values", "scores"), [("rewards.0.weight=1,2", ["digit_sum", "length"]), ("rewards.1.maximum=3,4", ["digit_sum"])]
+)
+def test_scores_on_two_scales_are_left_out(call: Call, tmp_path: Path, values: str, scores: list[str]) -> None:
     config(tmp_path)
-    assert call("sweep", "c.yaml", *SMALL, "rewards.0.weight=1,2", "--dir", "s").code == 0
+    assert call("sweep", "c.yaml", *SMALL, values, "--dir", "s").code == 0
     header, *_ = (tmp_path / "s/sweep.md").read_text().splitlines()
-    assert [cell.strip() for cell in header.split("|")[1:3]] == ["setting", "digit_sum"]
+    assert [cell.strip() for cell in header.split("|")[1:-2]] == ["setting", *scores, "digit_sum minus the first"]
