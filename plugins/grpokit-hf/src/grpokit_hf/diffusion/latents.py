@@ -51,7 +51,7 @@ def painted(
     with torch.no_grad(), torch.autocast(latents.device.type, enabled=False):
         parts = [decode(part) for part in latents.split(some)]  # all are started before the host waits for the first
         pictures: list[Image | None] = []
-        for pixels in parts:
+        for pixels in (part.cpu() for part in parts):
             finite = pixels.isfinite().flatten(1).all(1).tolist()
             whole = pipeline.image_processor.postprocess(pixels.nan_to_num(), output_type="pil")
             pictures += [picture if good else None for picture, good in zip(whole, finite, strict=True)]
