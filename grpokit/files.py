@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from grpokit.errors import RunError, UsageError, one_line, shown
 
 _UMASK = os.umask(0o077)  # it can be read only by setting it
@@ -81,6 +83,11 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
     """
     temporary = partial_of(path, writer=str(os.getpid()) if shared else "")
     delete(temporary)  # a killed process may have left it
+    if shared:
+        for other in path.parent.glob(partial_of(path, writer="*").name):
+            writer = int(other.name.split(".")[-2])
+            if not psutil.pid_exists(writer):
+                delete(other)
     try:
         yield temporary
         share(temporary)

@@ -59,7 +59,10 @@ class RunSettings(Strict):
     """What a run saves."""
 
     dir: PathText | None = Field(default=None, description="the run folder; by default runs/<config's name>")
-    save_every: Whole = Field(default=0, description="checkpoint every n steps; 0: only at the end")
+    save_every: Whole = Field(default=0, description="checkpoint every n steps; 0: by the clock and at the end")
+    save_minutes: float = Field(
+        default=10.0, ge=0, description="checkpoint after the step in which this time since the last one is over; 0: never"
+    )
     keep_last: Total | None = Field(default=3, description="how many step checkpoints to keep; null: all")
     best: Text | None = Field(
         default=None, description="a held-out score; the checkpoint with its best value is kept as well"

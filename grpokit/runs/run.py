@@ -6,6 +6,7 @@ the `Watcher` that is passed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ class Run:
         self.watcher = watcher if team.rank == 0 else Watcher()
         self.checkpoints = folder / CHECKPOINTS
         self._trackers = Tracking()
+        self._saved = time.monotonic()
 
     def read(self, stack: ExitStack, *, resume: bool, overwrite: bool) -> None:
         """Read the prompts, lock the folder, and build the rewards; the stack ends what must end with the run."""
@@ -226,8 +228,13 @@ class Run:
         del step_report  # frees the rollout before the next one is drawn
         if due:
             self.evaluate()
-        if settings.save_every and number % settings.save_every == 0:
+        if (settings.save_every and number % settings.save_every == 0) or self._save_time_is_over():
             self.save()
+
+    def _save_time_is_over(self) -> bool:
+        """By the clock of process 0, so that all processes save after the same step."""
+        seconds = 60 * self.config.run.save_minutes
+        return bool(seconds) and self.team.first(lambda: time.monotonic() - self._saved >= seconds)
 
     def _keep(self, step_report: StepReport, *, groups: bool) -> None:
         if self.config.run.record:  # first: a step is there with its record, or not at all
@@ -294,6 +301,7 @@ class Run:
         """Save the state, unless it is saved already."""
         if not self.team.first(self.checkpoint.exists):
             self.write_checkpoint()
+        self._saved = time.monotonic()
         if self.team.rank == 0:
             checkpoint.prune(self.checkpoints, self.config.run.keep_last)
 

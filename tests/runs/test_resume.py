@@ -49,6 +49,18 @@ def interrupted(whole: Path, step: int, folder: Path) -> None:
             shutil.rmtree(checkpoint)
 
 
+@pytest.mark.parametrize(("minutes", "steps"), [(1e-9, [1, 2, 3, 4, 5]), (60, [5]), (0, [5])])
+@pytest.mark.parametrize("whole", ["toy-lm"], indirect=True)
+def test_a_run_is_saved_by_the_clock(whole: tuple[str, Path], tmp_path: Path, minutes: float, steps: list[int]) -> None:
+    preset, by_number = whole
+    train(preset, tmp_path / "r", "run.save_every=0", f"run.save_minutes={minutes}")
+    saved = sorted((tmp_path / "r/checkpoints").iterdir())
+    assert [place.name for place in saved] == [f"step_{step:06d}" for step in steps]
+    for place in saved:
+        same = by_number / "checkpoints" / place.name / "policy.safetensors"
+        assert (place / "policy.safetensors").read_bytes() == same.read_bytes()
+
+
 @pytest.mark.parametrize("whole", ["toy-lm"], indirect=True)
 def test_a_changed_config_is_refused_with_the_difference(whole: tuple[str, Path], tmp_path: Path) -> None:
     preset, uninterrupted = whole
