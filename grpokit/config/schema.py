@@ -61,7 +61,7 @@ class RunSettings(Strict):
     dir: PathText | None = Field(default=None, description="the run folder; by default runs/<config's name>")
     save_every: Whole = Field(default=0, description="checkpoint every n steps; 0: by the clock and at the end")
     save_minutes: float = Field(
-        default=10.0, ge=0, description="checkpoint after the step in which this time since the last one is over; 0: never"
+        default=10.0, ge=0, description="checkpoint after a step if this time has passed since the last one; 0: never"
     )
     keep_last: Total | None = Field(default=3, description="how many step checkpoints to keep; null: all")
     best: Text | None = Field(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +56,19 @@ class Tracking:
         if not chosen.use:
             return
         state = _state(folder) if "wandb" in chosen.use else {}
+        session = _wandb_session(state) if "wandb" in chosen.use else {}
         self._trackers = trackers.start(
             chosen.use,
             folder,
             project=chosen.project or os.environ.get("WANDB_PROJECT") or "grpokit",
-            options=_options(chosen, folder, trainer.completed, state),
+            options=_options(chosen, folder, trainer.completed, session),
             warn=warn,
         )
         for tracker in self._trackers:
             if isinstance(tracker, trackers.WandB):
                 tracker.has_step, tracker.has_evaluation = state.get("step", 0), state.get("evaluation", -1)
-                write_text(folder / TRACKERS, json.dumps({**state, "wandb": tracker.started.run.id}))
+                group = session.get("group")
+                write_text(folder / TRACKERS, json.dumps({**state, "wandb": tracker.started.run.id, "group": group}))
         settings = resolved(config)
         settings["run"]["dir"] = str(folder)
         for tracker in self._trackers:
@@ -80,14 +83,29 @@ class Tracking:
                 tracker.evaluation(step, evaluation.summary(), samples)
 
 
-def _options(chosen: TrackersConfig, folder: Path, completed: int, state: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _wandb_session(state: Mapping[str, Any]) -> dict[str, str]:
+    """Which run of W&B a session writes: that of the last one, or offline one of its own, with the others in a group.
+
+    A session without a connection cannot go on with a run: its file begins at step 0, and replaces those of the same id
+    when it is synchronised.
+    """
+    import wandb
+
+    group = state.get("group")
+    if group is None and wandb.setup().settings.mode != "offline":
+        return {"id": state["wandb"]} if "wandb" in state else {}
+    own = secrets.token_hex(4)
+    return {"id": own, "group": group or state.get("wandb", own)}
+
+
+def _options(
+    chosen: TrackersConfig, folder: Path, completed: int, session: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
     """What each tracker's own arguments are; an environment variable of W&B counts where the config says nothing."""
     name = chosen.name or folder.resolve().name
-    wandb: dict[str, Any] = {"dir": str(folder), "resume": "allow", "tags": chosen.tags or None}
+    wandb: dict[str, Any] = {"dir": str(folder), "resume": "allow", "tags": chosen.tags or None, **session}
     if chosen.name or "WANDB_NAME" not in os.environ:
         wandb["name"] = name
-    if "wandb" in state:
-        wandb["id"] = state["wandb"]
     return {
         "tensorboard": {"purge_step": completed + 1} if completed else {},
         "wandb": wandb,

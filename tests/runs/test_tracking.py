@@ -145,15 +145,19 @@ def history(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_wandb_goes_on_in_one_run_with_every_step_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_has_a_run_for_each_offline_session_and_every_step_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     offline(monkeypatch)
     killed_at_step_3_and_resumed(
         trackers__use=["wandb"], trackers__project="letters", trackers__name="warm", trackers__tags=["first", "cpu"]
     )
     runs = [record.run for record in records(folder) if record.WhichOneof("record_type") == "run"]
-    assert {(own.run_id, own.project, own.display_name, tuple(own.tags)) for own in runs} == {
-        (json.loads(Path("out/trackers.json").read_text())["wandb"], "letters", "warm", ("first", "cpu"))
-    }
+    assert {(own.project, own.display_name, tuple(own.tags)) for own in runs} == {("letters", "warm", ("first", "cpu"))}
+    first, second = dict.fromkeys(own.run_id for own in runs)
+    assert {own.run_group for own in runs} == {first}
+    state = json.loads(Path("out/trackers.json").read_text())
+    assert (state["wandb"], state["group"]) == (second, first)
     entries = history(folder)
     assert [row["step"] for row in entries if "loss" in row] == [1, 2, 3, 4, 5, 6]
     assert [row["step"] for row in entries if "eval/reward" in row] == [0, 2, 4, 6]
@@ -166,6 +170,18 @@ def test_wandb_goes_on_in_one_run_with_every_step_once(folder: Path, monkeypatch
         if record.WhichOneof("record_type") == "config"
     ]
     assert any(config.get("run", {}).get("dir") == str(Path("out").absolute()) for config in configs)
+
+
+@pytest.mark.parametrize(("mode", "goes_on"), [("online", True), ("offline", False)])
+def test_wandb_goes_on_in_one_run_where_it_has_a_connection(
+    monkeypatch: pytest.MonkeyPatch, mode: str, goes_on: bool
+) -> None:
+    wandb = pytest.importorskip("wandb")
+    settings = SimpleNamespace(mode=mode)
+    monkeypatch.setattr(wandb, "setup", lambda: SimpleNamespace(settings=settings))
+    session = tracking._wandb_session({"wandb": "earlier", "step": 3})
+    assert (session["id"] == "earlier") is goes_on
+    assert session.get("group") == (None if goes_on else "earlier")
 
 
 def test_wandb_shows_pictures_in_a_table_and_with_captions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
