@@ -44,8 +44,15 @@ def hangup() -> Iterator[None]:
 
 
 def write_no_report(patch: pytest.MonkeyPatch) -> None:
+    """Leave an empty page in place of each report."""
+
+    def write(folder: Path) -> Path:
+        page = folder / "report.html"
+        page.touch()
+        return page
+
     for writer in ("run", "saved_on_error"):
-        patch.setattr(f"grpokit.runs.{writer}.report", SimpleNamespace(write=lambda folder: folder / "report.html"))
+        patch.setattr(f"grpokit.runs.{writer}.report", SimpleNamespace(write=write))
 
 
 @pytest.fixture(scope="module")

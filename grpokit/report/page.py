@@ -53,12 +53,12 @@ def write(run: Path, *, out: Path | None = None) -> Path:
     content = read(run)
     path = _page_file(out, run / REPORT)
     frozen = _frozen([content])
-    _whole(path, lambda place: place.write_bytes(frozen))
     if content.metrics and content.evaluations and out is None and find_spec("matplotlib"):
         from grpokit.report.run_figure import drawn, quiet
 
         with quiet():
             _whole(run / REPORT_PICTURE, lambda place: drawn(content).savefig(place, dpi=110, format="png"))
+    _whole(path, lambda place: place.write_bytes(frozen))  # last: where it stands, the report is whole
     return path
 
 

@@ -19,7 +19,7 @@ from grpokit.config.schema import RunConfig, resolved
 from grpokit.data import check_pictures, check_prompts
 from grpokit.errors import UsageError, counted
 from grpokit.evaluation.held_out import Evaluation, evaluate
-from grpokit.files import step_name
+from grpokit.files import delete, step_name
 from grpokit.guards.hacking import too_seldom
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.processes.team import Team
@@ -29,7 +29,7 @@ from grpokit.run_folder import rollout_record
 from grpokit.run_folder.header import begun, may_go_on, versions, write_header, write_machine
 from grpokit.run_folder.journal import Journal
 from grpokit.run_folder.lock import locked
-from grpokit.run_folder.names import CHECKPOINTS, CONFIG
+from grpokit.run_folder.names import CHECKPOINTS, CONFIG, REPORT
 from grpokit.runs import before_training, build, build_rewards, resuming
 from grpokit.runs.tracking import Tracking
 from grpokit.tracking.step_report import StepReport
@@ -316,6 +316,7 @@ class Run:
         if rule and ended and trainer.completed < trainer.steps and not early:
             early = f"The held-out score '{rule.reward}' has not improved for {counted(rule.patience, 'evaluation')}."
             self.watcher.say(f"after step {trainer.completed} the run ends: {early}")
+        delete(self.folder / REPORT)  # of an earlier stop: a run that has ended and has no report was killed in between
         self.journal.end("finished" if ended else "stopped", trainer.steps, early)
         report.write(self.folder)
         suspicion = alarm(self.folder)

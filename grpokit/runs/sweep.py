@@ -108,6 +108,8 @@ def _finished(place: Path, config: RunConfig) -> bool:
     """Whether a run is finished, and would still be trained as it was, since others are compared with it."""
     if not (place / CONFIG).is_file() or read(place).state != "finished":
         return False
+    if not (place / REPORT).is_file():  # it was killed before it could write one, and does so when it goes on
+        return False
     prompts, held_out = build.prompts(config)
     sequences = {"train": prompts, "held_out": held_out}
     changes = resuming.changed_prompts(place, resuming.digests(prompts, held_out), sequences)

@@ -26,8 +26,11 @@ def test_a_sweep_its_page_and_more_seeds(call: Call, tmp_path: Path, monkeypatch
     done = call("sweep", "c.yaml", *SMALL, "trainer.learning_rate=0.01,0.1", "seed=1..2", "--dir", "s")
     assert (done.code, done.err) == (0, "")
     first = (tmp_path / "s/learning_rate-0.01_seed-1/metrics.jsonl").stat().st_mtime_ns
+    killed_in_its_report = tmp_path / "s/learning_rate-0.01_seed-2/report.html"
+    killed_in_its_report.unlink()
     done = call(*GRID)
-    assert (done.code, done.out.count("is finished\n")) == (0, 4)
+    assert (done.code, done.out.count("is finished\n")) == (0, 3)
+    assert killed_in_its_report.is_file()
     assert (tmp_path / "s/learning_rate-0.01_seed-1/metrics.jsonl").stat().st_mtime_ns == first
 
     assert call("train", "c.yaml", *SMALL, "trainer.learning_rate=0.1", "seed=3", "run.dir=alone").code == 0
