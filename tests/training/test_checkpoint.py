@@ -175,7 +175,7 @@ def test_a_guard_that_stops_keeps_the_last_good_state(drawn: None) -> None:
     first, second = str(caught.value).splitlines()
     assert first.startswith("The loss is nan in step 4, update 1; this update was not made")
     assert second == (
-        "The state after step 3 is saved in out/checkpoints/step_000003; correct the cause, "
+        f"The state after step 3 is saved in {Path.cwd()}/out/checkpoints/step_000003; correct the cause, "
         "then continue with --resume."
     )
     assert json.loads(Path("out/end.json").read_text()) == {"state": "failed", "planned": STEPS, "message": first}
@@ -199,8 +199,8 @@ def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch
     with pytest.raises(RunError, match=r"The loss is nan in step 3, update 2") as caught:
         train("out", trainer__updates_per_rollout=2)
     assert str(caught.value).endswith(
-        "\nThe weights after 1 of 2 updates of step 3 are saved in out/checkpoints/step_000002; correct the cause, "
-        "then continue with --resume, which draws that step again."
+        f"\nThe weights after 1 of 2 updates of step 3 are saved in {Path.cwd()}/out/checkpoints/step_000002; "
+        "correct the cause, then continue with --resume, which draws that step again."
     )
     monkeypatch.setattr(Updates, "make", update)
     Switch.off()
@@ -222,7 +222,7 @@ def test_a_step_that_the_journal_lacks_is_not_saved(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Journal, "step", full)
     with pytest.raises(
-        RunError, match=r"device\.\nThis state was not saved: .* continue from out/checkpoints/step_000002 with"
+        RunError, match=r"device\.\nThis state was not saved: .* continue from .*/out/checkpoints/step_000002 with"
     ):
         train("out", run__save_every=2)
     monkeypatch.setattr(Journal, "step", write)
@@ -278,7 +278,9 @@ def test_a_damaged_last_checkpoint_names_the_one_before() -> None:
     torn = Path("out/checkpoints/step_000006/optimizer.safetensors")
     torn.write_bytes(torn.read_bytes()[:100])
     before = Path("out/metrics.jsonl").read_bytes()
-    with pytest.raises(UsageError, match=r"step_000006 is damaged: .* Delete out/.* to continue from out/.*_000005"):
+    with pytest.raises(
+        UsageError, match=r"step_000006 is damaged: .* Delete .*/out/.* to continue from .*/out/.*_000005"
+    ):
         train("out", resume=True)
     assert Path("out/metrics.jsonl").read_bytes() == before
     shutil.rmtree(torn.parent)
@@ -338,7 +340,7 @@ def test_other_versions_are_told_on_resume() -> None:
     versions["torch"] = "1.0.0"
     Path("out/versions.json").write_text(json.dumps(versions))
     train("out", resume=True)
-    said = f"out was started with other versions (torch 1.0.0 -> {now}): the numbers may differ"
+    said = f"{Path.cwd()}/out was started with other versions (torch 1.0.0 -> {now}): the numbers may differ"
     assert {"step": 3, "message": said} in rows("out/warnings.jsonl")
 
 
@@ -361,7 +363,7 @@ def test_a_reward_that_stops_in_an_evaluation_loses_no_step() -> None:
             raise OSError("gone")
 
     Switch.before_reward = act
-    with pytest.raises(RewardError, match=r"gone.*\nThe state after step 3 is saved in out/checkpoints/step_000003"):
+    with pytest.raises(RewardError, match=r"gone.*\nThe state after step 3 is saved in .*/out/checkpoints/step_000003"):
         train("out", eval__every=3)
     Switch.off()
     train("out", eval__every=3, resume=True)
@@ -430,7 +432,7 @@ def test_a_failure_between_two_updates_leaves_a_clean_checkpoint_alone(monkeypat
     monkeypatch.setattr(Updates, "make", then_break)
     options = {"trainer__updates_per_rollout": 2, "run__save_every": 1}
     with pytest.raises(
-        RunError, match=r"step 3, update 2.*\nThe state after step 2 is saved in out/checkpoints/step_000002"
+        RunError, match=r"step 3, update 2.*\nThe state after step 2 is saved in .*/out/checkpoints/step_000002"
     ):
         train("out", **options)
     monkeypatch.setattr(Updates, "make", update)
@@ -463,7 +465,7 @@ def test_a_failed_last_evaluation_says_where_the_state_is(drawn: None) -> None:
 
     Switch.before_reward = act
     with pytest.raises(
-        RewardError, match=r"gone.*\nThe state after step 6 is saved in out/checkpoints/step_000006; correct"
+        RewardError, match=r"gone.*\nThe state after step 6 is saved in .*/out/checkpoints/step_000006; correct"
     ):
         train("out")
     assert Path("out/report.html").is_file()
