@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
-_LIBRARIES = {"torch", "numpy", "PIL", "safetensors"}  # what components stand on
+_LIBRARY = re.compile(r"[\\/](site|dist)-packages[\\/](torch|numpy|PIL|safetensors)[\\/]")  # what components stand on
 
 
 class GrpokitError(Exception):
@@ -230,7 +231,7 @@ def typed_line(error: BaseException, *, most: int = 300) -> str:
 def raised_at(error: BaseException) -> str:
     """Where an error was raised: the file, the line and the function, in brackets; not inside of torch and its kind."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    own = [frame for frame in frames if _LIBRARIES.isdisjoint(Path(frame.filename).parts)]
+    own = [frame for frame in frames if not _LIBRARY.search(frame.filename)]
     last = (own or frames)[-1]
     return f"({Path(last.filename).name}, line {last.lineno}, in {last.name})"
 
