@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import platform
 import re
 import shutil
 import stat
@@ -81,13 +83,9 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
         path: the final name. A file of this name is replaced; a folder must be moved away inside the context.
         shared: whether other processes may write the same file at the same time; the last one wins.
     """
-    temporary = partial_of(path, writer=str(os.getpid()) if shared else "")
-    delete(temporary)  # a killed process may have left it
-    if shared:
-        for other in path.parent.glob(partial_of(path, writer="*").name):
-            writer = int(other.name.split(".")[-2])
-            if not psutil.pid_exists(writer):
-                delete(other)
+    temporary = partial_of(path, writer=writer_of(os.getpid()) if shared else "")
+    for left in (temporary, *_left_by_killed_writers(path)):
+        delete(left)
     try:
         yield temporary
         share(temporary)
@@ -134,6 +132,22 @@ def share(place: Path) -> None:
 def partial_of(path: Path, *, writer: str = "") -> Path:
     """The temporary path that `replacing` renames to `path`."""
     return path.with_name(f".{path.name}.{writer}{'.' * bool(writer)}partial")
+
+
+def writer_of(process: int) -> str:
+    """The name of a process of this machine: others may share its folders."""
+    return f"{platform.node()}-{process}"
+
+
+def _left_by_killed_writers(path: Path) -> list[Path]:
+    """The temporary files of shared writers of this machine that are gone."""
+    before, behind = partial_of(path, writer=writer_of(0)).name.rsplit("0", 1)
+    left = []
+    for partial in path.parent.glob(f"{glob.escape(before)}*{behind}"):
+        process = partial.name.removeprefix(before).removesuffix(behind)
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
+            left.append(partial)
+    return left
 
 
 def delete(path: Path) -> None:

@@ -7,17 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-from grpokit.files import partial_of, replacing
+from grpokit.files import partial_of, replacing, writer_of
 
 
 def test_what_killed_writers_left_goes_with_the_next_write(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    path = tmp_path / "report.png"
-    left, another = (partial_of(path, writer=str(writer)) for writer in (ended.pid, os.getppid()))
-    for partial in (left, another):
+    path = tmp_path / "report[1]"
+    left = partial_of(path, writer=writer_of(ended.pid))
+    others = [
+        partial_of(path, writer=writer_of(os.getppid())),  # at work
+        partial_of(path, writer=f"elsewhere-{ended.pid}"),  # of another machine, where it may be
+        partial_of(tmp_path / "report[1].png"),
+    ]
+    for partial in (left, *others):
         partial.write_text("half")
     with replacing(path, shared=True) as temporary:
         temporary.write_text("whole")
     assert path.read_text() == "whole"
-    assert sorted(tmp_path.iterdir()) == sorted([path, another])
+    assert sorted(tmp_path.iterdir()) == sorted([path, *others])

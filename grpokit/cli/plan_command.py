@@ -50,9 +50,8 @@ def plan(
     def planned(changes: tuple[str, ...]) -> tuple[Job, Needs]:
         changed, _ = presets.read_config(source, [*(overrides or []), *changes])
         _, changed_phase = _phase(changed, phase)
-        with console(stderr=True).status(
-            "counting what a step needs", spinner="line"
-        ):  # of a large model half a minute
+        waiting = console(stderr=True).status("counting what a step needs", spinner="line")
+        with waiting:  # half a minute for a large model
             return needs_of(changed_phase, reference=reference, prompt_tokens=prompt_tokens, policy=which.policy or "")
 
     planner = Planner(planned)
