@@ -177,7 +177,7 @@ RUNS = {
 def test_two_steps_of_training(clean: Clean) -> None:
     small = {score: ["train", *words, "trainer.steps=2", f"run.dir=runs/{score}"] for score, words in RUNS.items()}
     for score, said in zip(small, clean.grpokit(*small.values()), strict=True):
-        assert f"report: runs/{score}/report.html" in said
+        assert f"/runs/{score}/report.html" in said
         run = clean.folder / "runs" / score
         steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert [step["step"] for step in steps] == [1, 2]
