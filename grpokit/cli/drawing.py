@@ -24,7 +24,7 @@ from grpokit.cli.options import (
     read_prompts,
 )
 from grpokit.cli.runs import print_scores, read
-from grpokit.errors import UsageError, counted, shown
+from grpokit.errors import UsageError, counted, reworded, shown
 
 if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
@@ -138,7 +138,7 @@ def evaluate(
     if using is not None and out is None and place is not None:
         folder = _folder(config, place, using, [per_prompt, limit, *(overrides or [])])
     with side_by_side.reserved(folder) if folder else nullcontext() as own_folder:
-        found = _evaluated(config, place, prompts, per_prompt)
+        found = _evaluated(config, place, prompts, per_prompt, using)
         columns, parts = side_by_side.compared(found, total=not using), side_by_side.by_value(found, by)
         step = None if place is None else checkpoint.read_state(place)["step"]
         judges = _scored_by(config, found["before"].scores.names) if using else {}
@@ -236,7 +236,7 @@ def _to_evaluate(
 
 
 def _evaluated(
-    config: RunConfig, place: Path | None, prompts: Sequence[Prompt], per_prompt: int
+    config: RunConfig, place: Path | None, prompts: Sequence[Prompt], per_prompt: int, using: str | None
 ) -> dict[str, Evaluation]:
     """ "before" and, where there is a checkpoint, "after" -> the evaluation; both have the same draws."""
     from grpokit.evaluation.held_out import evaluate as score_policy
@@ -244,7 +244,8 @@ def _evaluated(
     from grpokit.training import checkpoint
 
     found = {}
-    with _ready(config, prompts) as (terms, policies):
+    other = "Evaluate another policy, or give prompts that this one can draw: 'data={prompts: FILE}' 'by=[]'."
+    with _ready(config, prompts, remedy=f" {other}" if using else "") as (terms, policies):
         for label, weights in [("before", None), *([("after", place)] if place else [])]:
             if weights is not None:
                 checkpoint.load_policies(weights, policies)
@@ -288,27 +289,39 @@ def _announce(what: str, each: int, prompts: Sequence[Prompt]) -> None:
     print(f"{what} and scoring {samples} ...", file=sys.stderr)
 
 
-def _policies(config: RunConfig, prompts: Sequence[Prompt]) -> dict[str, Policy]:
+def _policies(config: RunConfig, prompts: Sequence[Prompt], *, remedy: str = "") -> dict[str, Policy]:
     """The policies of a config, once the one that draws has accepted these prompts."""
     from grpokit.data import check_prompts
     from grpokit.runs import build
 
     policies = build.policies(config)
-    check_prompts(build.drawing(policies), prompts)
+    with _advised(remedy):
+        check_prompts(build.drawing(policies), prompts)
     return policies
 
 
 @contextmanager
-def _ready(config: RunConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[list[RewardTerm], dict[str, Policy]]]:
-    """The rewards and the policies of a config, to draw and score these prompts."""
+def _ready(
+    config: RunConfig, prompts: Sequence[Prompt], *, remedy: str = ""
+) -> Iterator[tuple[list[RewardTerm], dict[str, Policy]]]:
+    """The rewards and the policies of a config, to draw and score these prompts; `remedy` is for refused prompts."""
     from grpokit.runs import build, build_rewards
 
-    build.check_prompts(config, prompts)
+    with _advised(remedy):
+        build.check_prompts(config, prompts)
     terms = build_rewards.rewards(config)
     try:
-        yield terms, _policies(config, prompts)
+        yield terms, _policies(config, prompts, remedy=remedy)
     finally:
         build_rewards.close(terms)
+
+
+@contextmanager
+def _advised(remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        raise reworded(error, f"{error}{remedy}") from error
 
 
 def _held_out(config: RunConfig) -> tuple[PromptSequence, PromptSequence]:

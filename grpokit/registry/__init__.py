@@ -15,7 +15,7 @@ from grpokit.registry.factories import create as create
 from grpokit.registry.factories import declared as declared
 from grpokit.registry.factories import explained as explained
 from grpokit.registry.factories import parameters as parameters
-from grpokit.registry.factories import refuse_columns as refuse_columns
+from grpokit.registry.foreign_rewards import refuse_columns as refuse_columns
 from grpokit.registry.importing import resolve as resolve
 from grpokit.registry.name_lookup import clashes as clashes
 from grpokit.registry.name_lookup import find as find

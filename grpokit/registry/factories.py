@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from grpokit.errors import GrpokitError, PluginError, nearest, raised_at, shown
 from grpokit.registry.entry_points import described
+from grpokit.registry.foreign_rewards import refuse_columns
 from grpokit.registry.importing import missing, resolve
 from grpokit.registry.name_lookup import find, is_path
 from grpokit.registry.synonyms import hint
@@ -50,35 +51,6 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None, *, key
         return built
     _check_params(target, what, params or {}, data=_DATA[kind], keys=keys)
     return functools.partial(target, **params) if params else target
-
-
-def refuse_columns(reward: Any, what: str) -> None:
-    """Refuse a reward that takes columns, as TRL and Flow-GRPO call theirs, with the function that translates.
-
-    Args:
-        reward: what would be called with samples.
-        what: how the message calls it, such as "reward 'mine'".
-
-    Raises:
-        PluginError: it takes `completions`, or `images` and `prompts`, and more.
-    """
-    try:
-        given = inspect.signature(reward).parameters
-    except (TypeError, ValueError):  # nothing to call, or compiled code
-        return
-    columns = [n for n, p in given.items() if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    rest = any(p.kind is p.VAR_KEYWORD for p in given.values())
-    if not ("completions" in columns or {"images", "prompts"} <= set(columns)) or len(columns) + rest < 2:
-        return
-    known = {"completions": "s.output", "images": "s.output", "prompts": "s.prompt.text", "target": "s.prompt.target"}
-    values = ", ".join(f"{n}=[{known.get(n, f's.prompt.meta[{n!r}]')} for s in samples]" for n in columns)
-    name = getattr(reward, "__name__", "reward")
-    raise PluginError(
-        f"The {what} takes columns ({', '.join(map(str, given.values()))}); expected a function of one list of "
-        f"samples. Name this one instead:\n\ndef {name}_of_samples(samples):\n    return {name}({values})\n\n"
-        "Other columns of the data are in s.prompt.meta. For a sample that it cannot score, return NaN, not None.",
-        page="plugins",
-    )
 
 
 def parameters(kind: str, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
