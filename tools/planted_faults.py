@@ -1727,6 +1727,27 @@ FAULTS = (
         "return _upright(picture)",
         (PROFILES,),
     ),
+    Fault(
+        "a resume compares with the edited copy of the config",
+        "runs/resuming.py",
+        "latest = checkpoint.latest(folder / CHECKPOINTS)",
+        "latest = None",
+        ("tests/runs/test_changed_prompts.py::test_the_config_of_the_checkpoint_counts_and_not_its_edited_copy",),
+    ),
+    Fault(
+        "scores of an upgraded package count as of the same scale",
+        "runs/resuming.py",
+        "or not code.isdisjoint(packages)",
+        "or False",
+        ("tests/runs/test_changed_prompts.py::test_evaluations_by_another_version_of_a_component_are_set_aside",),
+    ),
+    Fault(
+        "an observer that is gone is not told",
+        "runs/run.py",
+        'if "observers/" in name:',
+        'if "guards/" in name:',
+        ("tests/registry/test_entry_points.py::test_an_observer_that_is_gone_follows_no_step_and_a_warning_says_so",),
+    ),
 )
 
 

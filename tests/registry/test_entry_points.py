@@ -25,7 +25,7 @@ import yaml
 
 import grpokit
 from command_line import Call
-from grpokit import PluginError, Prompt, Sample, Trainer, UsageError, registry
+from grpokit import CheckpointError, PluginError, Prompt, Sample, Trainer, UsageError, registry
 from grpokit.cli import components
 from grpokit.config import presets
 from grpokit.config.schema import parse
@@ -659,6 +659,45 @@ def test_an_observer_of_a_plugin_counts_on_after_a_resume(tmp_path: Path) -> Non
     assert [row for row in map(json.loads, warnings.read_text().splitlines()) if "counted" in row["message"]] == [
         {"step": 2, "message": "counted 2"}
     ]
+
+
+def uninstall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fixture plugins are not there from here on."""
+    monkeypatch.undo()
+    registry.plugins.cache_clear()
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_an_observer_that_is_gone_follows_no_step_and_a_warning_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, lines = yaml.safe_dump(tiny_run(tmp_path)), list[str]()
+    run.train(parse(config, "c.yaml", ["trainer.steps=1"]))
+    uninstall(monkeypatch)
+    assert run.train(parse(config, "c.yaml"), resume=True, watcher=run.Watcher(say=lines.append)).steps == 2
+    assert len([line for line in lines if "the observer 'good-counter' of " in line]) == 1
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_an_observer_with_another_state_names_the_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fixture_good.plugin import Counter  # type: ignore[import-not-found]
+
+    config = yaml.safe_dump(tiny_run(tmp_path))
+    run.train(parse(config, "c.yaml", ["trainer.steps=1"]))
+    monkeypatch.setattr(Counter, "load_state_dict", lambda self, state: state["counts_of_a_later_version"])
+    with pytest.raises(CheckpointError, match=r"of observers/good-counter raised KeyError: .* versions\.json"):
+        run.train(parse(config, "c.yaml"), resume=True)
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_a_resume_without_a_rewards_package_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = yaml.safe_dump(tiny_run(tmp_path) | {"rewards": [{"use": "good:vowels", "scale": 1}]})
+    run.train(parse(config, "c.yaml", ["trainer.steps=1"]))
+    uninstall(monkeypatch)
+    with pytest.raises(PluginError, match=r"Run: pip install (\S+==\S+ )*grpokit-fixture-good==1\.2\.3"):
+        run.train(parse(config, "c.yaml"), resume=True)
 
 
 @pytest.mark.usefixtures("fixtures")
