@@ -53,12 +53,14 @@ def write(run: Path, *, out: Path | None = None) -> Path:
     content = read(run)
     path = _page_file(out, run / REPORT)
     frozen = _frozen([content])
-    if content.metrics and content.evaluations and out is None and find_spec("matplotlib"):
-        from grpokit.report.run_figure import drawn, quiet
+    try:
+        if content.metrics and content.evaluations and out is None and find_spec("matplotlib"):
+            from grpokit.report.run_figure import drawn, quiet
 
-        with quiet():
-            _whole(run / REPORT_PICTURE, lambda place: drawn(content).savefig(place, dpi=110, format="png"))
-    _whole(path, lambda place: place.write_bytes(frozen))  # last: where it stands, the report is whole
+            with quiet():
+                _whole(run / REPORT_PICTURE, lambda place: drawn(content).savefig(place, dpi=110, format="png"))
+    finally:  # last, so that the report is whole where its page stands; an error in drawing costs the picture alone
+        _whole(path, lambda place: place.write_bytes(frozen))
     return path
 
 

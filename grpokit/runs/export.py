@@ -60,9 +60,9 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
         UsageError: the folder holds files, the policy cannot be exported, or it has no adapter to merge.
         RunError: the folder cannot be written, or the policy's export failed.
     """
-    inside = to / ".export"  # what a killed export leaves there
-    leftovers = (inside, partial_of(inside))
-    if to.exists() and (not to.is_dir() or set(to.iterdir()) - {*leftovers}):
+    inside = to / ".export"
+    killed = inside.exists() or partial_of(inside).exists()  # perhaps while it moved its files out of there
+    if to.exists() and not killed and (not to.is_dir() or any(to.iterdir())):
         state = "already holds files" if to.is_dir() else "is a file"
         raise UsageError(f"{to} {state}. Choose another folder with --to.")
     policies = build.policies(config)
@@ -80,10 +80,9 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
         to.parent.mkdir(parents=True, exist_ok=True)
         # A folder that is there stays: it may be someone's working directory, or a mount point.
         written = inside if to.exists() else to
-        for file in leftovers:
-            delete(file)
         with replacing(written) as temporary:
             temporary.mkdir()
+            delete(inside)
             step = int(checkpoint.read_state(place)["step"])
             for name in trained:  # several each have a folder of their own
                 own = temporary / name
@@ -97,6 +96,7 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
                 (own / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
         if written != to:
             for file in written.iterdir():
+                delete(to / file.name)
                 file.rename(to / file.name)
             written.rmdir()
 

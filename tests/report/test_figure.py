@@ -51,3 +51,14 @@ def test_no_two_lines_look_alike(many: Path) -> None:
 def test_names_in_a_script_that_the_font_lacks_are_no_warnings(many: Path) -> None:
     """Warnings are errors in this suite; a browser has fonts for them."""
     assert report.write(many).with_suffix(".png").is_file()
+
+
+def test_an_error_in_drawing_costs_the_picture_alone(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_: object) -> None:
+        raise ValueError("no such font")
+
+    before = {path.name for path in many.iterdir()}
+    monkeypatch.setattr("grpokit.report.run_figure.drawn", failing)
+    with pytest.raises(ValueError, match="no such font"):
+        report.write(many)
+    assert {path.name for path in many.iterdir()} == before | {"report.html"}

@@ -79,10 +79,12 @@ def test_an_export_into_the_folder_where_one_stands(run: Path, call: Call, monke
     monkeypatch.chdir("mine")
     for killed in (".export", "..export.partial"):  # what exports leave that a kill ended
         Path(killed).mkdir()
-        (Path(killed) / "net.safetensors").touch()
+        (Path(killed) / "README.md").touch()
+    Path("net.safetensors").touch()  # it was moved out of there
     done = call("export", "../run", "--to", ".")
     assert (done.code, done.out) == (0, "exported: .\n")
     assert sorted(file.name for file in Path().iterdir()) == ["README.md", "net.safetensors"]
+    assert Path("net.safetensors").stat().st_size > 0
     assert (run.parent / "mine").stat().st_ino == inode
     assert "# mine\n" in Path("README.md").read_text()
 
