@@ -171,11 +171,11 @@ def check_whole(file: Path | bytes | IO[bytes], *, where: str, max_pixels: int =
         DataError: as for `open_picture`.
     """
     with _opened(file, where, max_pixels) as picture:
-        if picture.format == "JPEG":
-            picture.draft(None, (1, 1))  # an eighth of its size
-            picture.load()
-        else:
+        if picture.format in ("PNG", "WEBP"):
             picture.verify()  # the checksums of a PNG; a WebP was parsed to its end when it was opened
+        else:
+            picture.draft(None, (1, 1))  # a JPEG, also one with several pictures (MPO), at an eighth of its size
+            picture.load()
 
 
 def blank_picture(file: Path | bytes | IO[bytes], *, where: str, max_pixels: int = MAX_PIXELS) -> Image.Image:

@@ -21,7 +21,7 @@ from PIL import Image, ImageCms
 from grpokit import DataError, Prompt, UsageError
 from grpokit.config import schema
 from grpokit.data import as_prompts, check_pictures, hold_out, hub, read_dataset, read_prompts
-from grpokit.images import check_picture, open_picture, to_rgb
+from grpokit.images import check_picture, check_whole, open_picture, to_rgb
 
 
 def picture(path: Path, grey: int, size: tuple[int, int] = (3, 2)) -> Path:
@@ -209,6 +209,17 @@ def test_a_picture_cut_off_behind_its_header_is_an_error_on_access(file: Path, t
     for read in (check_pictures, list):
         with pytest.raises(DataError, match=rf"prompts\.txt, line 3: .*3\.{suffix} cannot be read as a picture"):
             read(prompts)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "MPO", "GIF", "BMP", "TIFF"])
+def test_a_picture_that_was_cut_off_is_noticed_in_each_form(form: str) -> None:
+    """MPO is a JPEG with several pictures, as cameras and phones write it; the others come in columns of Parquet."""
+    whole = io.BytesIO()
+    noise = Image.effect_noise((64, 64), 90)
+    noise.save(whole, form, **({"save_all": True, "append_images": [noise]} if form == "MPO" else {}))
+    check_whole(whole.getvalue(), where="row 1")
+    with pytest.raises(DataError, match="row 1 cannot be read as a picture"):
+        check_whole(whole.getvalue()[: len(whole.getvalue()) // 3], where="row 1")
 
 
 def test_only_the_headers_of_pictures_are_read_at_once(file: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ _NUMBER = re.compile(
 )
 
 _UNIT = re.compile(r"\\(?:text|math|mbox)[a-z]*\{([^{}]*)\}(?:\s?\^\s?(?:[0-9]|\{[-0-9]{1,3}\}))?")
+_POWER_OF_LETTERS = re.compile(r"(?<=[A-Za-z])\s?\^\s?(?:-?[0-9]|\{-?[0-9]{1,2}\})")  # such as m/s^2
 _SPACE = re.compile(r"\\[ ,;:]|\\q?quad|~|\s")
 _UNCOUNTED = re.compile(r"\\?[$%]|[€£¥₹°]|\^\{?\\circ\}?|\\!")
 _GAP = re.compile(r"(?<=[0-9]) (?=[0-9]{3}(?![0-9]))|(?<=^[-+]) +")
@@ -70,7 +71,8 @@ def number(text: str) -> Fraction | None:
 def last_number(text: str) -> Fraction | None:
     """The last number in a text; None if there is no number, or its value is undefined, such as 1/0."""
     # the power of a unit is none of the answer's
-    found = deque(_NUMBER.finditer(_UNIT.sub(r" \1 ", plain(text))), maxlen=1)
+    text = _POWER_OF_LETTERS.sub(" ", _UNIT.sub(r" \1 ", plain(text)))
+    found = deque(_NUMBER.finditer(text), maxlen=1)
     return _value(found[0]) if found else None
 
 

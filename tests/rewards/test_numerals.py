@@ -57,6 +57,8 @@ SAME = "the same"
         ("__-5__", -5, SAME),
         ("`5`", 5, SAME),
         (r"\boxed{5\ \text{cm}}", None, 5),
+        ("5 m/s^2", None, 5),
+        (r"x^{2} = 5 cm^{-1}", None, 5),
         # thousands
         ("8,000", 8000, SAME),
         ("8{,}000", 8000, SAME),

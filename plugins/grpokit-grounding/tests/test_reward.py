@@ -98,6 +98,7 @@ ANSWERS = [
     ('<think>a</think><answer>[{"bbox": [10, 10, 20, 30]}]</answer>', 1, 1),
     ('<think>a</think><answer>```json\n[\n\t{"bbox_2d": [10, 10, 20, 30], "label": "cup"}\n]\n```</answer>', 1, 1),
     ("<think>a</think><answer>\\boxed{[10, 10, 20, 30]}</answer>", 1, 1),
+    ("<think>a</think><answer>\\[ [10, 10, 20, 30] \\]</answer>", 1, 1),
     ('<think>a</think><answer>"[10, 10, 20, 30]"</answer>', 1, 1),
     ("<think>a</think><answer>The cup: [10, 10, 20, 30] (left of {it}).</answer>", 1, 1),
     ("<answer>[10, 10, 20, 30]</answer>", 1, 0),  # no thoughts

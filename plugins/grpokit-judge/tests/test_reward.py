@@ -130,7 +130,7 @@ def test_what_cannot_be_asked_is_nan_and_costs_no_request(judge):
         ),
         *(
             (f"Score: {rating}", {"pattern": r"Score: (\d)"}, None)
-            for rating in ("4,5", "4-5", "4 – 6", "4 1/2", "4½", "4:5")
+            for rating in ("4,5", "4-5", "4 – 6", "4 to 6", "4 1/2", "4½", "4:5", "4⭐", "4 ★", "4 (out of 5)")
         ),
         ('{"rating": "1_0"}', {}, None),
         ("I'd give it a 10 out of 10, not 3.", {}, None),

@@ -109,6 +109,7 @@ def iou(a: Box, b: Box) -> float:
 
 def _unwrapped(text: str) -> Any:
     """What is between the first and the last bracket of a text; two boxes there are no JSON."""
+    text = text.replace(r"\[", "").replace(r"\]", "")  # LaTeX
     opening = _OPENING.search(text)
     start = opening.start() if opening else 0
     end = text.rfind("]" if text[start:].startswith("[") else "}") + 1

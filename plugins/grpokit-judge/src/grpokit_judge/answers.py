@@ -13,13 +13,13 @@ from grpokit import RewardError, UsageError
 from grpokit.builtin.numerals import number, plain
 
 _THINKS, _HAS_THOUGHT = (re.compile(rf"<{slash}think(?:ing)?>", re.IGNORECASE) for slash in ("", "/"))
-_SCALE = "(?:/|(?:out )?of) *([0-9.]+)"
+_SCALE = r"\(?(?:/|(?:out )?of) *([0-9.]+)"
 _RATING = re.compile(rf"([-+]?[0-9.,]+) *(?:{_SCALE}|(%))?", re.IGNORECASE)
 _FRACTION = re.compile(rf'(?<!\\)("\s*:\s*)([-+0-9.]+ *(?:{_SCALE}|%))(?=\s*[,}}])')
 _BEHIND = re.compile(
     r"\w*(?:[.,:][0-9]\w*)*"  # the number goes on, or has a unit
-    r"(?: ?[-–] ?[0-9]\w*| [0-9]+/[0-9]+| ?[¼-¾])?"  # the end of a range, or a fraction
-    rf" *(?:{_SCALE}|[%°‰]|percent\b|stars?\b)?",
+    r"(?: ?(?:[-–]|to|or) ?[0-9]\w*| [0-9]+/[0-9]+| ?[¼-¾])?"  # the end of a range, or a fraction
+    rf" *(?:{_SCALE}|[%°‰★⭐]|percent\b|stars?\b)?",
     re.IGNORECASE,
 )
 
