@@ -236,3 +236,16 @@ def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, A
             yield from differences(before.get(name), after.get(name), f"{key}.{name}" if key else str(name))
     elif before != after:
         yield key, before, after
+
+
+def texts(settings: Any) -> Iterator[str]:
+    """All texts among the values of a resolved config or a part of it.
+
+    >>> list(texts({"use": "a", "params": [{"b": "c"}, 1]}))
+    ['a', 'c']
+    """
+    for value in settings.values() if isinstance(settings, dict) else settings:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, (dict, list)):
+            yield from texts(value)

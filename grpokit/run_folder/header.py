@@ -23,7 +23,7 @@ import torch
 import grpokit
 from grpokit import registry
 from grpokit.config import yaml_source
-from grpokit.config.schema import RunConfig, resolved
+from grpokit.config.schema import RunConfig, resolved, texts
 from grpokit.data.digests import digest
 from grpokit.errors import UsageError
 from grpokit.files import delete, write_text, writing
@@ -121,17 +121,8 @@ def _own_code(config: RunConfig) -> dict[str, str]:
     Comments and blank lines do not count, nor does what the module imports.
     """
     plugins = {plugin.name for plugin in registry.plugins()}
-    modules = {*_modules(resolved(config))} - plugins
+    modules = {named[1] for text in texts(resolved(config)) if (named := _NAMED.fullmatch(text))} - plugins
     return {module: digest(ast.dump(ast.parse(source))) for module in sorted(modules) if (source := _source(module))}
-
-
-def _modules(settings: Any) -> Iterator[str]:
-    """What stands before a colon in the values of a config, where it may be a module."""
-    for value in settings.values() if isinstance(settings, Mapping) else settings:
-        if isinstance(value, str) and (named := _NAMED.fullmatch(value)):
-            yield named[1]
-        elif isinstance(value, (Mapping, list)):
-            yield from _modules(value)
 
 
 def _source(module: str) -> bytes:

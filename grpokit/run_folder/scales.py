@@ -1,7 +1,7 @@
 """Whose scores may be compared: rewards that score on the same scale, in several runs or before and after a change.
 
 A scale is a reward's `use` with its parameters, and the code behind it: the version of its plugin, or the digest of its
-own module.
+own module. A parameter may name another component, such as the reward of crops or a policy's world.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from typing import Any
 
 from grpokit import registry
 from grpokit.config.parts import RewardConfig
-from grpokit.config.schema import differences
+from grpokit.config.schema import differences, texts
 from grpokit.run_folder.reader import Run
 
+_SCORING = ("policy", "reward", "world")  # kinds of components that move a score
 
-def version_keys(kind: str, use: str) -> set[str]:
-    """The keys of `versions.json`, with dots, that say which code a component has."""
-    plugins = {f"plugins.{plugin.name}" for plugin, _ in registry.named(kind, use)}
-    return {f"code.{use.partition(':')[0]}", *plugins}
+
+def version_keys(component: Mapping[str, Any]) -> set[str]:
+    """The keys of `versions.json`, with dots, for the code of a component and of all that its parameters name."""
+    names = {*texts(component)}
+    owners = {plugin.name for name in names for kind in _SCORING for plugin, _ in registry.named(kind, name)}
+    return {*(f"code.{name.partition(':')[0]}" for name in names), *(f"plugins.{owner}" for owner in owners)}
 
 
 def on_another_scale(first: Run, other: Run) -> list[str]:
@@ -28,7 +31,7 @@ def on_another_scale(first: Run, other: Run) -> list[str]:
     names = []
     for name in sorted(first.rewards.keys() & other.rewards.keys()):
         one, two = first.rewards[name], other.rewards[name]
-        if _factory(one) != _factory(two) or not changed.isdisjoint(version_keys("reward", one["use"])):
+        if _factory(one) != _factory(two) or not changed.isdisjoint(version_keys(one)):
             names.append(name)
     return names
 

@@ -132,8 +132,8 @@ def scores_otherwise(config: RunConfig, settings: Sequence[str], packages: Mappi
         settings: what `changed_config` found.
         packages: what `changed_versions` found.
     """
-    components = [("policy", config.policy.use), *(("reward", reward.use) for reward in config.rewards)]
-    code = {key for component in components for key in version_keys(*component)}
+    components = [resolved(part) for part in (config.policy, *config.rewards)]
+    code = {key for component in components for key in version_keys(component)}
     return any(line.startswith(("policy.", "rewards.")) for line in settings) or not code.isdisjoint(packages)
 
 
