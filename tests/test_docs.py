@@ -62,6 +62,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 TEN_LINES, *SNIPPETS = blocks("python")  # those of README come first
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_draft")
 @pytest.mark.parametrize(("name", "body"), SNIPPETS, ids=[name for name, _ in SNIPPETS])
 def test_python_snippets_run(run: Run, name: str, body: str) -> None:

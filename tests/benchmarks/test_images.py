@@ -53,6 +53,7 @@ def test_another_noise_level_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "grpokit and a page differ by more than" in equality.check(tiny("flow"))["problem"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("part", "name"), [(part, name) for part, names in CONTENDERS.items() for name in names])
 def test_each_contender_does_the_work_of_the_job(part: Part, name: str) -> None:
     job = tiny(part)

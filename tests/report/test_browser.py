@@ -120,6 +120,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "width", "dark"),
     [("pictures", 1280, False), ("texts", 390, False), ("evil", 1280, True), ("three", 390, True)],

@@ -49,16 +49,25 @@ def interrupted(whole: Path, step: int, folder: Path) -> None:
             shutil.rmtree(checkpoint)
 
 
-@pytest.mark.parametrize(("minutes", "steps"), [(1e-9, [1, 2, 3, 4, 5]), (60, [5]), (0, [5])])
+def checkpoints(folder: Path) -> list[int]:
+    return sorted(int(place.name.removeprefix("step_")) for place in (folder / "checkpoints").iterdir())
+
+
 @pytest.mark.parametrize("whole", ["toy-lm"], indirect=True)
-def test_a_run_is_saved_by_the_clock(whole: tuple[str, Path], tmp_path: Path, minutes: float, steps: list[int]) -> None:
+def test_a_run_that_is_saved_by_the_clock_resumes_to_the_bit(whole: tuple[str, Path], tmp_path: Path) -> None:
     preset, by_number = whole
-    train(preset, tmp_path / "r", "run.save_every=0", f"run.save_minutes={minutes}")
-    saved = sorted((tmp_path / "r/checkpoints").iterdir())
-    assert [place.name for place in saved] == [f"step_{step:06d}" for step in steps]
-    for place in saved:
-        same = by_number / "checkpoints" / place.name / "policy.safetensors"
-        assert (place / "policy.safetensors").read_bytes() == same.read_bytes()
+    by_clock = ("run.save_every=0", "run.save_minutes=1e-9")
+    train(preset, tmp_path / "r", *by_clock)
+    assert checkpoints(tmp_path / "r") == [1, 2, 3, 4, 5]
+    interrupted(tmp_path / "r", 3, tmp_path / "again")
+    train(preset, tmp_path / "again", *by_clock, resume=True)
+    assert_equal(by_number, tmp_path / "again")
+
+
+@pytest.mark.parametrize("minutes", [60, 0])
+def test_the_clock_saves_only_when_it_is_time(minutes: int, tmp_path: Path) -> None:
+    train("toy-lm", tmp_path / "r", "trainer.steps=2", "run.save_every=0", f"run.save_minutes={minutes}")
+    assert checkpoints(tmp_path / "r") == [2]
 
 
 @pytest.mark.parametrize("whole", ["toy-lm"], indirect=True)

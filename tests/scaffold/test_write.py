@@ -126,6 +126,7 @@ def test_everything_of_ours_comes_from_the_wheels(clean: Clean) -> None:
     assert all(Path(place).is_relative_to(clean.home) and "site-packages" in place for place in places), places
 
 
+@pytest.mark.long
 def test_plugins_lists_them_and_nothing_is_broken(clean: Clean) -> None:
     kinds = ("policy", "reward", "preset", "advantage", "objective", "plugin")
     table = clean.run("grpokit", "plugins")
@@ -146,11 +147,13 @@ def test_plugins_lists_them_and_nothing_is_broken(clean: Clean) -> None:
     assert "broken: " not in table
 
 
+@pytest.mark.long
 def test_a_wheel_knows_what_is_not_installed(clean: Clean) -> None:
     code = "from grpokit import registry; print(registry.remedy('reward', 'ssim'))"
     assert "pip install 'grpokit[ssim]'" in clean.run("python", "-c", code)
 
 
+@pytest.mark.long
 def test_a_check_passes(clean: Clean) -> None:
     said = clean.run("grpokit", "check", "pixels")
     assert "pixels: all " in said

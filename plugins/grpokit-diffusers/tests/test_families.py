@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_edits import SOURCES, noise, prompts_of
+from tiny_edits import EVERY, SOURCES, noise, prompts_of
 
 from grpokit import Prompt, UsageError, registry
 from grpokit.sampling import derive_seeds
@@ -198,7 +198,7 @@ def test_a_distilled_krea2_has_one_shift_for_all_sizes() -> None:
         torch.testing.assert_close(family.schedule(2, size).sigmas.tolist(), [1.0, 0.759511, 0.0], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("model", PIPELINES)
+@pytest.mark.parametrize("model", EVERY)
 def test_checkpointed_blocks_get_all_that_others_get(model: str) -> None:
     """A mask that is left out changes the log-probs of training alone: ratios then do not start at 1."""
     policy, prompts = build(model, guidance=2.0), prompts_of(model)
@@ -241,7 +241,7 @@ def test_a_text_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(texts) == ["", "cat", "dog"]
 
 
-@pytest.mark.parametrize("model", PIPELINES)
+@pytest.mark.parametrize("model", EVERY)
 def test_a_pipeline_from_a_folder_and_its_adapter(model: str, tmp_path: Path) -> None:
     """A saved pipeline draws the pictures of the object, and a saved adapter those of the trained policy.
 
@@ -270,7 +270,7 @@ def test_full_training_has_no_adapter_and_a_frozen_reference() -> None:
 
 
 @pytest.mark.parametrize("merge", [False, True])
-@pytest.mark.parametrize("model", PIPELINES)
+@pytest.mark.parametrize("model", EVERY)
 def test_a_stock_pipeline_has_what_was_exported(model: str, merge: bool, tmp_path: Path) -> None:
     """Its own loader adds the adapter, or the whole pipeline is read; both draw what the policy draws."""
     policy, prompts = build(model), prompts_of(model)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_edits import EVERY
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -19,7 +20,7 @@ from grpokit_diffusers.family import PipelineFamily, Told
 from grpokit_diffusers.known import family_of
 from grpokit_diffusers.plan import plan
 from grpokit_diffusers.policy import DiffusersFlow
-from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
+from grpokit_diffusers.tiny import tiny_pipeline
 from grpokit_hf.diffusion.adapters import add_adapter
 from grpokit_hf.models.adapters import AdapterSettings
 from grpokit_hf.plan.diffusion import KEPT, forward_flop
@@ -179,7 +180,7 @@ def test_flux_by_hand(flux: str) -> None:
     assert part(rounded, "weights") == pytest.approx(0.516 * blocks * width**2 + 2 * rest, rel=0.005)
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("lora", [None, {"r": 4}])
 def test_weights_to_the_byte(name: str, lora: dict[str, Any] | None) -> None:
     policy = DiffusersFlow(name, size=[32, 32], lora=lora, dtype="float32")
@@ -194,7 +195,7 @@ def test_weights_to_the_byte(name: str, lora: dict[str, Any] | None) -> None:
     assert part(found, "text encoders") == sum(p.nbytes for module in encoders for p in module.parameters()) > 0
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_folder_needs_no_weights(name: str, tmp_path: Path) -> None:
     tiny_pipeline(name).save_pretrained(tmp_path)
     for file in tmp_path.rglob("*.safetensors"):

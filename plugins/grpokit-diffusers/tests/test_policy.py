@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
-from tiny_edits import prompts_of
+from tiny_edits import EVERY, case, prompts_of
 
 from grpokit import Prompt, RewardTerm, Rollout, UsageError
 from grpokit.builtin.image_rewards import brightness
@@ -48,7 +48,7 @@ STOCK: dict[str, list[dict[str, Any]]] = {
     "tiny-qwen-image-edit-plus": [{"true_cfg_scale": 1.0}, {"true_cfg_scale": 4.0, "negative_prompt": " "}],
     "tiny-z-image": [{"guidance_scale": 0.0}, {"guidance_scale": 2.0}],
 }
-CASES = [(model, call) for model, calls in STOCK.items() for call in calls]
+CASES = [case(model, call) for model, calls in STOCK.items() for call in calls]
 
 
 def as_large_as_the_result(fitted: Callable[[int, float], Any], area: int, ratio: float) -> Any:
@@ -121,7 +121,7 @@ def test_the_ode_is_that_of_the_stock_pipeline(
         assert np.abs(np.asarray(rollout.samples[row].output, dtype=int) - picture).max() <= 1
 
 
-@pytest.mark.parametrize("model", STOCK)
+@pytest.mark.parametrize("model", EVERY)
 def test_ratios_are_one_and_rows_stand_alone(model: str) -> None:
     """Log-probs right after a rollout are the rollout's; a prompt alone, and a row alone, have the same ones."""
     prompts = prompts_of(model)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_edits import prompts_of
+from tiny_edits import EVERY, prompts_of
 
 from grpokit import Rollout, UsageError
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_diffusers.policy import DiffusersFlow
-from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
+from grpokit_diffusers.tiny import tiny_pipeline
 from grpokit_hf.models.quantized import quantise
 
 PROMPTS = prompts_of("tiny-sd3")
@@ -58,7 +58,7 @@ def test_contract(quantization: str) -> None:
 
 
 @pytest.mark.parametrize("quantization", BITS)
-@pytest.mark.parametrize("model", PIPELINES)
+@pytest.mark.parametrize("model", EVERY)
 def test_ratios_are_one_in_every_family(model: str, quantization: str) -> None:
     """Log-probs right after a rollout are the rollout's, also those of a row alone."""
     policy = build(model, quantization)

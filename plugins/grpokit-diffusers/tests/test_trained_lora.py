@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_edits import prompts_of
+from tiny_edits import case, prompts_of
 from torch import Tensor
 
 from grpokit import UsageError
@@ -42,7 +42,11 @@ def exported(folder: Path, model: str = "tiny-sd3", **lora: Any) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("model", "lora"),
-    [*((model, {}) for model in PIPELINES), ("tiny-sd3", {"dora": True}), ("tiny-flux", {"targets": "all-linear"})],
+    [
+        *(case(model, {}) for model in PIPELINES),
+        ("tiny-sd3", {"dora": True}),
+        ("tiny-flux", {"targets": "all-linear"}),
+    ],
     ids=str,
 )
 def test_an_exported_adapter_trains_on(model: str, lora: dict[str, Any], tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from grpokit import Prompt
+from grpokit_diffusers.tiny import PIPELINES
 
 SOURCES: Mapping[str, int] = {
     "tiny-flux-kontext": 1,
@@ -17,6 +20,16 @@ SOURCES: Mapping[str, int] = {
     "tiny-qwen-image-edit-plus": 3,
 }
 """The pipelines that edit -> how many pictures a prompt may bring."""
+
+_SHORT = ("tiny-sd3", "tiny-flux2-klein", "tiny-qwen-image-edit-plus", "tiny-z-image")
+
+
+def case(model: str, *others: Any) -> Any:
+    """What `parametrize` takes: `make test` has four of the pipelines, `make long` the others."""
+    return pytest.param(model, *others, marks=() if model in _SHORT else pytest.mark.long)
+
+
+EVERY = [case(model) for model in PIPELINES]
 
 
 def noise(width: int, height: int) -> Image.Image:

@@ -59,6 +59,7 @@ def drawn(policy: GlmImageAR, prompts: Sequence[Prompt], group: int) -> Rollout:
 OF_SOURCES = {"ratio-is-one", "scored-is-sampled", "rows-independent", "batch-size", "joined", "slices", "gradient"}
 
 
+@pytest.mark.long
 def test_contract() -> None:
     """What source pictures change in it, with one picture beside two."""
     policy = build(lora={"r": 4})
@@ -202,15 +203,13 @@ def painter(model: Any = "tiny", **options: Any) -> GlmImageDiT:
     return GlmImageDiT(model, **{"size": SIZE, "edits": True, "steps": 3, "eval_steps": 2, **options})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
         {"lora": {"r": 2}, "window": {"width": 2}, "guidance": 1.5},
-        pytest.param({"gradient_checkpointing": True, "token_sets": None}, marks=pytest.mark.long),
-        pytest.param(
-            {"lora": {"r": 2}, "gradient_checkpointing": True, "rows": 1, "matching": {"times": 2}},
-            marks=pytest.mark.long,
-        ),
+        {"gradient_checkpointing": True, "token_sets": None},
+        {"lora": {"r": 2}, "gradient_checkpointing": True, "rows": 1, "matching": {"times": 2}},
     ],
     ids=["an adapter", "all weights", "copies"],
 )

@@ -125,6 +125,7 @@ def test_flop_as_torch_counts_them() -> None:
     assert vae_flop(pipeline.vae.to("meta"), 64, 96) == counter.get_total_flops()
 
 
+@pytest.mark.long
 def test_seconds_of_a_step_of_32_pictures() -> None:
     times = seconds()
     assert sum(times.values()) == pytest.approx(214, rel=0.05)  # 20 steps in training, unless set

@@ -55,6 +55,7 @@ def change(policy: Any) -> None:
             torch.nn.init.normal_(p, std=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("quantization", BITS)
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_contract(kind: Any, quantization: str) -> None:

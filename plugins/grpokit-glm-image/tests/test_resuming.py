@@ -64,7 +64,7 @@ def fill(folder: Path, kind: str, *, steps: int, keep: str) -> None:
 
 @pytest.mark.usefixtures("without_report", "small_draft")
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.long if kind == "texts" else ()) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=() if kind in ("painter", "edits") else pytest.mark.long) for kind in KINDS]
 )
 def test_a_resume_is_bit_equal(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -46,6 +46,7 @@ def test_a_number_is_a_token_and_a_text_is_read_as_it_is() -> None:
     assert len(tokenizer("[0,7,42,64]")["input_ids"]) == 9
 
 
+@pytest.mark.long
 def test_the_preset_holds_out_167_scenes_and_takes_the_fast_path() -> None:
     config, _ = presets.read_config("grounding-scenes")
     trained_on, held_out = build.prompts(config)

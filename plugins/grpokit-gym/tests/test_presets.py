@@ -32,6 +32,7 @@ def test_a_resume_is_bit_equal_at_every_step(preset: str, tmp_path: Path) -> Non
         assert_same(tmp_path / "whole", again)
 
 
+@pytest.mark.long
 def test_cartpole_is_learned_within_ten_steps(tmp_path: Path) -> None:
     done = train_config("gym-cartpole", tmp_path / "run", "trainer.steps=10", "eval.every=10")
     assert done.after["episode-return"] > 10 * done.before["episode-return"]

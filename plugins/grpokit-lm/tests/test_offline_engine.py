@@ -152,6 +152,7 @@ def _at(server: Served, **options: Any) -> CausalLMPolicy:
     return CausalLMPolicy(**{**SHORT, **options}, engine={"url": server.url, "concurrency": 4, "retries": 0})
 
 
+@pytest.mark.long
 def test_a_run_with_it_uses_each_update(vllm: Any) -> None:
     trainer = trainer_of(offline(), correction=Correction())
     reports = [trainer.step() for _ in range(2)]
@@ -179,6 +180,7 @@ def test_it_sleeps_while_the_run_learns(vllm: Any) -> None:
         ahead.step()
 
 
+@pytest.mark.long
 def test_it_draws_the_next_step_while_this_one_learns(vllm: Any) -> None:
     trainer = trainer_of(offline(), max_age=1, steps=3, correction=Correction())
     reports = [trainer.step() for _ in range(3)]

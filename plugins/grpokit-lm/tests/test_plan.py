@@ -56,6 +56,7 @@ def qwen(monkeypatch: pytest.MonkeyPatch) -> None:
 QLORA = {"lora": {"r": 16}, "quantization": "4bit"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [

@@ -63,7 +63,9 @@ def saved(folder: Path) -> dict[str, torch.Tensor]:
     return {f"{file.name}: {name}": x for file in files for name, x in load_file(file).items()}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.long if kind in ("world", "dora") else ()) for kind in KINDS]
+)
 def test_a_resume_is_equal_to_the_bit(kind: str, base: Path, tmp_path: Path) -> None:
     """Metrics, weights, optimizer and reference."""
     policy, straight = trainer(base, kind)

@@ -216,7 +216,11 @@ OF_PICTURES = {"ratio-is-one", "rows-independent", "batch-size", "joined", "slic
 
 @pytest.mark.parametrize(
     ("family", "options"),
-    [("qwen2.5-vl", {"lora": {"r": 4}}), ("llava", {"fast": False}), ("llava", {"train_vision": True})],
+    [
+        ("qwen2.5-vl", {"lora": {"r": 4}}),
+        pytest.param("llava", {"fast": False}, marks=pytest.mark.long),
+        pytest.param("llava", {"train_vision": True}, marks=pytest.mark.long),
+    ],
     ids=str,
 )
 def test_contract(family: str, options: dict[str, Any]) -> None:

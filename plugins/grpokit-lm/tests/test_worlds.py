@@ -172,9 +172,8 @@ def test_a_change_of_what_a_world_says_last_changes_no_logprob() -> None:
     assert not torch.allclose(before[last:], after[last:], rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "options", [{"lora": {"r": 4}}, pytest.param({"fast": False, **TRUNCATED}, marks=pytest.mark.long)], ids=str
-)
+@pytest.mark.long
+@pytest.mark.parametrize("options", [{"lora": {"r": 4}}, {"fast": False, **TRUNCATED}], ids=str)
 def test_contract_with_a_world(options: dict[str, Any]) -> None:
     """Among the checks: ratio 1, rows that do not depend on each other, slices, the reference, the same draws again."""
     policy = build()

@@ -1,5 +1,7 @@
 """ocr against grpokit's conformance checks, on the examples of its spec; the ladders draw single lines."""
 
+import pytest
+
 from grpokit import registry
 from grpokit.testing import Check, parametrize_with_checks, reward_checks
 from grpokit_ocr.reward import OCRReward
@@ -21,6 +23,7 @@ def test_ocr(check: Check):
 OF_LAYOUTS = ("examples", "range", "batch-size", "degenerate-images")  # the rest of the reward is the same
 
 
+@pytest.mark.long
 @parametrize_with_checks(check for check in checks(PAGE, ladder=False) if check.name in OF_LAYOUTS)
 def test_ocr_on_pages(check: Check):
     check()

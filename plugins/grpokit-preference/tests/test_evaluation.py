@@ -19,6 +19,7 @@ def test_prompts_of_each_subject():
     assert not any(quoted(prompt.text) for prompt in found)
 
 
+@pytest.mark.long
 def test_the_command(tiny, call: Call):
     words = [
         f"rewards.{place}.{key}={value}"
