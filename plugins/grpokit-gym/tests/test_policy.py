@@ -16,6 +16,7 @@ from grpokit import GrpokitError, Prompt, Sample, Trainer, UsageError, create
 from grpokit.advantages import group, returns_to_go
 from grpokit.sampling import derive_seeds, normals
 from grpokit.types import Rollout, Seeds
+from grpokit_gym.environments import Environments, Vectorization
 from grpokit_gym.policy import GymPolicy
 from grpokit_gym.starts import starts
 
@@ -166,6 +167,14 @@ def test_processes_play_the_same_episodes() -> None:
     assert torch.equal(here.mask, apart.mask)
     assert torch.equal(here.decision_rewards, apart.decision_rewards)
     assert [s.info for s in here.samples] == [s.info for s in apart.samples]
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_success_is_what_an_environment_reports_and_not_what_one_beside_it_does(way: Vectorization) -> None:
+    playing = Environments("small_worlds:Corridor-v0", {}, vectorization=way).begin([1, 1])
+    for decisions in ([1, 1], [0, 0], [1, 1], [0, 0], [1, 1], [0, 1]):
+        playing.step(np.array(decisions)[:, None])
+    assert playing.success == [None, True]
 
 
 def test_mappings_and_numbers_are_observed_as_one_row() -> None:

@@ -280,7 +280,8 @@ class Playing:
         if isinstance(self._envs, AsyncVectorEnv):  # all go on, and what has ended begins anew, unseen
             seen, *numbers, info = self._envs.step(np.stack(self._actions))
             each = list(iterate(self._envs.observation_space, seen))
-            told = info.get("is_success", [None] * len(each))
-            return [(each[row], *(x[row] for x in numbers), told[row]) for row in rows]
+            reported = info.get("_is_success", [False] * len(each))  # the others have a False that nobody said
+            success = [info["is_success"][row] if reported[row] else None for row in rows]
+            return [(each[row], *(x[row] for x in numbers), told) for row, told in zip(rows, success, strict=True)]
         answers = [self._envs[row].step(self._actions[row]) for row in rows]
         return [(*answer[:4], answer[4].get("is_success")) for answer in answers]
