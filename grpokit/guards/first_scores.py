@@ -37,8 +37,9 @@ class FirstScores(Observer):
             raise UsageError(
                 f"The reward '{term.name}' could score no sample of the first step (NaN for all), so it would train "
                 f"nothing. Prompts such as {_in_words(prompts[reasons.index('')])}. Give them what it reads "
-                "(data.columns says which column is the target), or remove it (weight: 0 only measures it). A reward "
-                "that can score only some prompts says so with `unscorable`.",
+                "(data.columns says which column is the target; a sample's info is the policy's, or comes from the "
+                "facts of its world), or remove it (weight: 0 only measures it). A reward that can score only some "
+                "prompts says so with `unscorable`.",
                 page="guards#before-the-first-step",
             )
         return []
