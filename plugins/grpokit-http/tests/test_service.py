@@ -302,6 +302,61 @@ def test_a_drip_costs_its_own_connection_until_its_time_is_over(
         assert 0.4 < time.monotonic() - begin < 2
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        post(b"", Authorization="", Content_Length="1000"),
+        post(b"{", Content_Type="text/plain", Content_Length="1000"),
+        b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 2,
+        b"GET /health HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer a secret\r\n\r\n",
+        b"PUT /nowhere HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+)
+def test_an_answer_ends_its_connection(request_: bytes, service: RewardService) -> None:
+    """Or a refused stranger could keep it with the rest of a body, or with further requests."""
+    with socket.create_connection(("127.0.0.1", service.port), timeout=2) as end:
+        end.sendall(request_)
+        answer = b""
+        with suppress(ConnectionResetError):  # where something that was sent is not read
+            while part := end.recv(4096):
+                answer += part
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.usefixtures("known")
+def test_a_client_is_answered_while_strangers_hold_all_connections(
+    service: RewardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpokit_http.service._CONNECTIONS", 20)
+    with ExitStack() as stack:
+        for start in [
+            b"",
+            b"POST",
+            post(b"", Authorization="", Content_Length="9"),
+            post(b"{", Content_Length="9"),
+        ] * 7:
+            end = socket.create_connection(("127.0.0.1", service.port), timeout=20)
+            stack.enter_context(end).sendall(start)
+        begin = time.monotonic()
+        reward = RemoteReward([service.address])
+        there = [Sample(prompt=Prompt(text="p"), output="x", group=0)]
+        assert reward(there) == fingerprint(there)
+        assert time.monotonic() - begin < 1
+        reward.close()
+
+
+@pytest.mark.parametrize("start", [b"", b"POST", post(b"{", Content_Length="1000")])
+def test_a_service_that_is_told_to_end_waits_for_no_request(start: bytes) -> None:
+    with ExitStack() as stack:
+        service = stack.enter_context(serving("fingerprint", token="a secret"))
+        with socket.create_connection(("127.0.0.1", service.port), timeout=20) as end:
+            end.sendall(start)
+            assert asked(service, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")  # so the first has come, too
+            begin = time.monotonic()
+            stack.close()
+            assert time.monotonic() - begin < 2
+
+
 def test_without_a_token_another_name_is_not_answered() -> None:
     """A page of the web may let its own name point to this machine."""
     with serving("fingerprint") as service:

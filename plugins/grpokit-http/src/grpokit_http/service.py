@@ -90,7 +90,7 @@ class RewardService:
                 log_config=None,
                 log_level="error",
                 server_header=False,
-                limit_concurrency=_CONNECTIONS,
+                headers=[("Connection", "close")],  # so that each has one request
             )
         )
 
@@ -146,8 +146,7 @@ async def _body(request: Request, most: int) -> bytearray:
                     if len(body) > most:
                         break
         except TimeoutError:
-            words, end = "The body does not come, or too slowly.", {"Connection": "close"}
-            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, words, headers=end) from None
+            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, "The body does not come, or too slowly.") from None
         except ClientDisconnect:
             raise HTTPException(HTTPStatus.BAD_REQUEST, "The body is shorter than its Content-Length.") from None
     if max(length, len(body)) > most:
@@ -165,7 +164,27 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
+    """A connection with limits, which uvicorn does not set."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether its request has not come to its end."""
+        return not self.cycle or self.cycle.more_body
+
     def connection_made(self, transport: Any) -> None:
-        """Close a connection whose request does not come; uvicorn itself would wait for ever."""
+        """Give the request its time; above the limit close the one that has waited longest."""
         super().connection_made(transport)
+        self.begun = self.loop.time()
         self.loop.call_later(_PAUSE, lambda: self.cycle or transport.close())
+        connections: set[Any] = self.connections
+        if len(connections) > _CONNECTIONS:
+            oldest = min((each for each in connections if each.waits), key=lambda each: each.begun)
+            connections.discard(oldest)  # at once, since a burst of others may follow before it is lost
+            oldest.transport.abort()
+
+    def shutdown(self) -> None:
+        """Finish what is being scored, and wait for no request."""
+        if self.waits:
+            self.transport.abort()
+        else:
+            super().shutdown()
