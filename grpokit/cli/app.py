@@ -116,8 +116,8 @@ def main() -> None:
     warnings.formatwarning = _on_one_line
     # peft imports bitsandbytes, which on some CPUs names a missing product that `quantized.steady` keeps it from using.
     logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(lambda record: "gemm_4bit_forward" not in record.msg)
-    sys.path.append(os.getcwd())  # so that a config can name `my_rewards:brightness` in a file beside it
     try:
+        sys.path.append(_working_folder())  # so that a config can name `my_rewards:brightness` in a file beside it
         app()
     except GrpokitError as error:
         if not _another_says(error):
@@ -127,8 +127,15 @@ def main() -> None:
         _end(error.exit_code)
     except SystemExit as end:
         if isinstance(end.code, int):
-            _end(end.code)
+            _end(end.code or (0 if display.complete() else FAILED))
         raise
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise UsageError("The working folder of this shell no longer exists. Change into another one.") from error
 
 
 def _end(code: int) -> NoReturn:

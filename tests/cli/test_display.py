@@ -17,6 +17,8 @@ from command_line import config, rows
 
 HERE = Path(__file__).parents[1]
 
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+
 
 @pytest.mark.parametrize("how", ["pipe", "closed"])
 def test_a_display_that_is_gone(how: str) -> None:
@@ -27,6 +29,42 @@ def test_a_display_that_is_gone(how: str) -> None:
     done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, timeout=60, **closing)
     os.close(out)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@needs_full
+@pytest.mark.parametrize("command", ["plugins", "--version"])  # more than a buffer, and what is written at the end
+def test_a_full_disk_behind_the_output_is_told_once(command: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "grpokit", command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "No space left" in done.stderr
+
+
+@needs_full
+def test_a_full_disk_behind_both_streams_leaves_an_exit_code() -> None:
+    command = f"{sys.executable} -m grpokit plugins > /dev/full 2> /dev/full"
+    assert subprocess.run(command, shell=True, timeout=60).returncode == 1
+
+
+@pytest.mark.long
+@needs_full
+def test_a_run_goes_on_without_its_full_display(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = f"exec {sys.executable} -m grpokit train {config(tmp_path, eval={})} trainer.steps=2 > /dev/full"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert json.loads((tmp_path / "out/end.json").read_text())["state"] == "finished"
+
+
+def test_a_working_folder_that_was_deleted(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    command = f"rmdir {here}; exec {sys.executable} -m grpokit plugins"
+    done = subprocess.run(command, shell=True, cwd=here, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "working folder" in done.stderr
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
