@@ -82,7 +82,7 @@ OBJECTIVES = {
 def test_micro_batches_and_slices_add_up(name: str, dtype: torch.dtype, tolerance: float) -> None:
     objective = OBJECTIVES_BY_NAME[name](**OBJECTIVES[name])
     full = gradient(TinyTokens(dtype=dtype), digit_sum, objective=objective)
-    sizes = [1, 2, 4, 8, 12] if dtype == torch.float64 else [2]  # float32 rounds, whatever the size
+    sizes = [1, 4, 12] if dtype == torch.float64 else [2]  # float32 rounds, whatever the size
     for size, slices in itertools.product(sizes, [1, 3]):
         piecewise = gradient(
             TinyTokens(dtype=dtype, slices=slices), digit_sum, objective=objective, micro_batch_size=size

@@ -1763,7 +1763,7 @@ def run(package: Path, tests: tuple[str, ...]) -> dict[str, bool]:
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=no", "-p", "no:cacheprovider", "-o", "addopts="]
     options = ["--import-mode=importlib", *tests]
     done = subprocess.run(
-        [*command, *options], cwd=REPO, env=environment, capture_output=True, text=True, check=False, timeout=600
+        [*command, *options], cwd=REPO, env=environment, capture_output=True, text=True, check=False, timeout=1800
     )
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith(("PASSED ", "FAILED "))]
     outcomes = {

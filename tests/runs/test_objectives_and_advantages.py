@@ -52,8 +52,13 @@ def distance(a: Tensor, b: Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-@pytest.mark.parametrize("advantage", ADVANTAGES)
-@pytest.mark.parametrize("objective", OBJECTIVES)
+def pair(objective: str, advantage: str) -> Any:
+    """Each objective once with groups and each advantage once with grpo; `make long` has the other pairs."""
+    usual = objective == "grpo" or advantage == "group"
+    return pytest.param(objective, advantage, marks=() if usual else pytest.mark.long)
+
+
+@pytest.mark.parametrize(("objective", "advantage"), [pair(o, a) for o in OBJECTIVES for a in ADVANTAGES])
 def test_the_first_gradient_is_the_policy_gradient(objective: str, advantage: str) -> None:
     """On-policy every objective has the slope -A; only its mean and the advantage make the gradient."""
     (first, _), report = trained(objective, advantage)

@@ -23,7 +23,7 @@ SMALL = (
     "run.keep_last=null",
     "eval.every=2",
 )
-PRESETS = ["toy-lm", "toy-glyph", "toy-flow"]
+PRESETS = ["toy-lm", pytest.param("toy-glyph", marks=pytest.mark.long), "toy-flow"]
 pytestmark = pytest.mark.usefixtures("without_report")
 
 

@@ -44,16 +44,19 @@ OF_TOKENS_AND_WEIGHTS = {
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"lora": {"r": 2}, "window": {"width": 2}, "guidance": 1.5, "steps": 3, "eval_steps": 2}, lambda name: True),
+        pytest.param(
+            {"lora": {"r": 2}, "window": {"width": 2}, "guidance": 1.5, "steps": 3, "eval_steps": 2},
+            lambda name: True,
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             {"token_sets": None, "gradient_checkpointing": True, "sampler": "cps"},
             OF_TOKENS_AND_WEIGHTS.__contains__,
             marks=pytest.mark.long,
         ),
-        pytest.param(
+        (
             {"lora": {"r": 2}, "matching": {"times": 2}, "steps": 2, "rows": 1},
             {*OF_TOKENS_AND_WEIGHTS, "target"}.__contains__,
-            marks=pytest.mark.long,
         ),
     ],
     ids=["an adapter", "all weights", "copies"],

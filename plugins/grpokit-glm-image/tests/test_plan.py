@@ -144,6 +144,7 @@ def test_a_picture_of_50_steps_with_guidance() -> None:
         )
 
 
+@pytest.mark.long
 def test_smaller_decodes() -> None:
     whole, draft = seconds(**SMALL), seconds(decode={"tokens": "draft"}, train_tokens="draft", **SMALL)
     small = seconds(decode={"size": [512, 512]}, **SMALL)

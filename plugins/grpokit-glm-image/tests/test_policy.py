@@ -39,6 +39,7 @@ def scored(policy: GlmImageAR, rollout: Rollout, **ask: Any) -> Decisions:
 OF_WEIGHTS = {"ratio-is-one", "logprobs-repeat", "gradient", "reference", "save-load", "evaluate", "frequencies"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_draft")
 @pytest.mark.parametrize(
     ("options", "wanted"),
@@ -47,11 +48,7 @@ OF_WEIGHTS = {"ratio-is-one", "logprobs-repeat", "gradient", "reference", "save-
             {"lora": ADAPTER, "train_tokens": "large", "top_p": 0.9, "size": (96, 64), "merge_adapter": False},
             lambda name: name != "frequencies",  # of a few trained tokens it would need many samples
         ),
-        pytest.param(
-            {"gradient_checkpointing": True, "eval_temperature": 0, "top_p": 0.9},
-            OF_WEIGHTS.__contains__,
-            marks=pytest.mark.long,
-        ),
+        ({"gradient_checkpointing": True, "eval_temperature": 0, "top_p": 0.9}, OF_WEIGHTS.__contains__),
     ],
     ids=["an adapter", "all weights"],
 )

@@ -58,6 +58,7 @@ def test_the_preset_holds_out_167_scenes_and_takes_the_fast_path() -> None:
     policy.check(held_out)
 
 
+@pytest.mark.long
 def test_the_start_hits_less_than_a_tenth() -> None:
     """Whether samples are drawn or the most likely tokens are taken."""
     for temperature in (1.0, 0.0):

@@ -114,7 +114,7 @@ def test_the_words_of_a_refusal_are_fit_for_a_message(words: object, shown: str)
     [
         (["Retry-After: 1.5"], 1.5, 1.5),
         (["retry-after-ms: 250", "Retry-After: 1"], 0.25, 0.25),
-        ([f"Retry-After: {email.utils.formatdate(time.time() + 3600, usegmt=True)}"], 3000, 3600),
+        ([f"Retry-After: {email.utils.formatdate(time.time() + 36_000, usegmt=True)}"], 30_000, 36_000),
         (["Retry-After: Wed, 21 Oct 2015 07:28:00 GMT"], 0, 0),
         (["Retry-After: soon"], 0, 0),
         (["Retry-After: -1"], 0, 0),

@@ -104,7 +104,7 @@ def test_it_reads_the_files_of_the_hub_s_cache_that_the_policy_has_read(
     assert engine.arguments["revision"] == "v2"
 
 
-@pytest.mark.parametrize("where", ["server", "offline"])
+@pytest.mark.parametrize("where", ["server", pytest.param("offline", marks=pytest.mark.long)])
 def test_the_tokens_that_a_truncation_left_come_with_the_completion(where: str, vllm: Any) -> None:
     with served() as server:
         policy = offline(**TRUNCATED) if where == "offline" else _at(server, **TRUNCATED)

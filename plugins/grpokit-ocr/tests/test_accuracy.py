@@ -21,7 +21,7 @@ def benchmark():
     return module
 
 
-@pytest.mark.parametrize("noise", [0, 25])
+@pytest.mark.parametrize("noise", [pytest.param(0, marks=pytest.mark.long), 25])
 def test_98_of_100_words_are_read(benchmark, monkeypatch, noise):
     monkeypatch.setattr(benchmark, "PASSES", 1)
     pictures = benchmark.words(noise=noise)[:100]

@@ -6,6 +6,8 @@ from grpokit import registry
 from grpokit.testing import Check, parametrize_with_checks, reward_checks
 from grpokit_ocr.reward import OCRReward
 
+pytestmark = pytest.mark.long
+
 LINE = {"threads": 1, "cache_size": 0}  # so that every score is a fresh one
 PAGE = {**LINE, "layout": "page"}
 
@@ -23,7 +25,6 @@ def test_ocr(check: Check):
 OF_LAYOUTS = ("examples", "range", "batch-size", "degenerate-images")  # the rest of the reward is the same
 
 
-@pytest.mark.long
 @parametrize_with_checks(check for check in checks(PAGE, ladder=False) if check.name in OF_LAYOUTS)
 def test_ocr_on_pages(check: Check):
     check()

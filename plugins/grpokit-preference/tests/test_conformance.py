@@ -6,6 +6,7 @@ from grpokit import registry
 from grpokit.testing import example_samples, outcomes, reward_checks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["hpsv2", *(pytest.param(x, marks=pytest.mark.long) for x in ("pickscore", "imagereward"))]
 )

@@ -168,9 +168,14 @@ def test_a_copy_is_scored_by_its_velocity() -> None:
 
 
 @pytest.mark.parametrize(
-    "objective", [GRPO(clip_range=1e-5, kl="velocity", kl_coef=0.1), NFT(kl="velocity", kl_coef=0.1)]
+    ("objective", "precision"),
+    [
+        (GRPO(clip_range=1e-5, kl="velocity", kl_coef=0.1), "bf16"),
+        pytest.param(GRPO(clip_range=1e-5, kl="velocity", kl_coef=0.1), "no", marks=pytest.mark.long),
+        pytest.param(NFT(kl="velocity", kl_coef=0.1), "bf16", marks=pytest.mark.long),
+        pytest.param(NFT(kl="velocity", kl_coef=0.1), "no", marks=pytest.mark.long),
+    ],
 )
-@pytest.mark.parametrize("precision", [pytest.param("no", marks=pytest.mark.long), "bf16"])
 def test_training_on_copies(objective: Objective, precision: Precision) -> None:
     """The ratio starts at exactly 1 where old scores are those of the pass; the reward rises."""
     policy = build(matching={"times": 3, "weight": "t"})

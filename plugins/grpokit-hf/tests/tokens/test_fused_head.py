@@ -174,7 +174,14 @@ def test_matrix_products_per_chunk(library: str, prediction: str, frozen: bool, 
     assert (p.weight.grad is None) == frozen
 
 
-@pytest.mark.parametrize(("predicted", "entropy", "most"), [(False, "no", 1), (False, "value", 2), (True, "value", 1)])
+@pytest.mark.parametrize(
+    ("predicted", "entropy", "most"),
+    [
+        pytest.param(False, "no", 1, marks=pytest.mark.long),
+        pytest.param(False, "value", 2, marks=pytest.mark.long),
+        (True, "value", 1),
+    ],
+)
 def test_never_holds_more_logits_than_a_chunk(predicted: bool, entropy: str, most: int) -> None:
     p = problem(4000)
     slope = (lambda logprobs, start: p.slope[start : start + len(logprobs)]) if predicted else None
