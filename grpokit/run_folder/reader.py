@@ -194,10 +194,10 @@ def read_rows(path: Path) -> Rows:
     rows: list[Row] = []
     for number, line in enumerate(lines, 1):
         try:
-            rows += [_checked(path, json.loads(line), f", line {number}")] if line else []
+            rows += [_checked(path, json.loads(line), f", line {number},")] if line else []
         except (ValueError, RecursionError) as error:
             if number < len(lines):
-                raise _damaged(path, f", line {number}", one_line(error)) from error
+                raise _damaged(path, f", line {number},", one_line(error)) from error
     return rows
 
 
@@ -226,7 +226,7 @@ def _checked(path: Path, row: Any, line: str = "") -> Any:
 
 
 def _damaged(path: Path, line: str, why: str) -> UsageError:
-    return UsageError(f"{path}{line}, is damaged: {why}. Put the file back from a copy, or take the damage out.")
+    return UsageError(f"{path}{line} is damaged: {why}. Put the file back from a copy, or take the damage out.")
 
 
 def turns(prompts: Iterable[Hashable]) -> list[int]:

@@ -227,6 +227,14 @@ def test_resume_goes_on_or_starts(call: Call, tmp_path: Path) -> None:
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1]
 
 
+def test_home_is_known_behind_an_option(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell expands it in `--folder ~/x` alone; what follows would lie in a folder called `~`."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert call("new", "reward", "mine", "--folder=~/").code == 0
+    assert (tmp_path / "home/grpokit-mine").is_dir()
+
+
 @pytest.mark.parametrize("option", [[], ["--overwrite"], ["--resume"]])
 @pytest.mark.parametrize("file", ["thesis.txt", "config.yaml"])
 def test_a_foreign_folder_is_left_alone(call: Call, tmp_path: Path, option: list[str], file: str) -> None:
