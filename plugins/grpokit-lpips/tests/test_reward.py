@@ -131,6 +131,13 @@ def test_another_size_is_brought_to_the_targets(score):
     assert scores[1] < scores[0] < 1
 
 
+def test_a_photograph_of_many_pixels_is_shrunk_first(score, monkeypatch):
+    monkeypatch.setattr("grpokit.images.COMPARED_PIXELS", 3200)
+    target = picture(1, 320, 160)
+    small = target.resize((80, 40), reward.RESAMPLING)
+    assert score([sample(picture(2, 64, 48), target)]) == score([sample(picture(2, 64, 48), small)])
+
+
 @NETS
 def test_small_and_odd_pictures(net, library, checkpoints):
     score = LPIPSReward(net=net, weights_path=checkpoints[net], device="cpu")

@@ -152,6 +152,15 @@ def test_another_size_is_brought_to_the_targets(photos, score):
     assert scores[1] < scores[0] < score([sample(target, target)])[0]
 
 
+@ALL
+def test_a_photograph_of_many_pixels_is_shrunk_first(photos, score, monkeypatch):
+    monkeypatch.setattr("grpokit.images.COMPARED_PIXELS", 3200)
+    target = photos[1].resize((320, 160))
+    small = target.resize((80, 40), reward.RESAMPLING)
+    assert score([sample(photos[0], target)]) == score([sample(photos[0], small)])
+    assert score([sample(target, target)]) == score([sample(small, small)])
+
+
 @pytest.mark.parametrize("size", [(1, 1), (2, 1), (2, 9), (3, 3), (4, 5), (6, 6), (6, 40), (7, 7), (8, 300)])
 def test_pictures_smaller_than_the_window(size):
     rng = np.random.default_rng(0)

@@ -1,7 +1,7 @@
 """The reward `lpips`: 1 minus the LPIPS distance of a picture and its prompt's target picture.
 
-Pictures are RGB at the target's size, scaled to [-1, 1]; pairs of one size share a batch, so that no pair is padded or
-scaled because of another. `trunk` brings the network; a row without a target is NaN, "cannot score".
+Pictures are RGB at the target's size (`for_comparison`), scaled to [-1, 1]; pairs of one size share a batch, so that no
+pair is padded or scaled because of another. `trunk` brings the network; a row without a target is NaN, "cannot score".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from grpokit import DataError, Sample, UsageError
-from grpokit.images import to_rgb
+from grpokit.images import for_comparison, to_rgb
 from grpokit.rewards.device import find as find_device
 from grpokit_lpips import trunk
 
@@ -94,8 +94,9 @@ class LPIPSReward:
                     "target images."
                 )
             if id(target) not in targets:
-                targets[id(target)] = to_rgb(target, what=f"the target of row {row} (reward 'lpips')")
-            same_size[target.size].append(row)
+                rgb = to_rgb(target, what=f"the target of row {row} (reward 'lpips')")
+                targets[id(target)] = for_comparison(rgb)
+            same_size[targets[id(target)].size].append(row)
         for size, rows in same_size.items():
             for start in range(0, len(rows), self.batch_size):
                 part = rows[start : start + self.batch_size]

@@ -1,7 +1,8 @@
 """The rewards `ssim` and `mse`, against the prompt's target picture, and `structure`, against its source picture.
 
-All look at RGB in [0, 1], at the other picture's size; a row without that picture is NaN, "cannot score". They are
-plain functions, since they keep nothing between calls; pictures that a group shares are converted once per call.
+All look at RGB in [0, 1], at the other picture's size (`for_comparison`); a row without that picture is NaN, "cannot
+score". They are plain functions, since they keep nothing between calls; pictures that a group shares are converted once
+per call.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from PIL import Image
 from skimage.metrics import structural_similarity
 
 from grpokit import DataError, Sample
-from grpokit.images import to_rgb
+from grpokit.images import for_comparison, to_rgb
 
 WINDOW = 7
 """Pixels; the side of SSIM's window, scikit-image's default. Smaller pictures get the largest odd side that fits."""
@@ -115,10 +116,13 @@ def _compare(
                 "images."
             )
         if id(other) not in others:
-            others[id(other)] = _pixels(to_rgb(other, what=f"the {against} of row {row} (reward '{name}')"))
-        if picture.size != other.size:
-            picture = picture.resize(other.size, RESAMPLING)
-        scores.append(measure(_pixels(picture), others[id(other)]))
+            rgb = to_rgb(other, what=f"the {against} of row {row} (reward '{name}')")
+            others[id(other)] = _pixels(for_comparison(rgb))
+        pixels = others[id(other)]
+        size = pixels.shape[1], pixels.shape[0]
+        if picture.size != size:
+            picture = picture.resize(size, RESAMPLING)
+        scores.append(measure(_pixels(picture), pixels))
     return scores
 
 
