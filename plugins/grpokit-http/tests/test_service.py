@@ -365,11 +365,36 @@ def test_without_a_token_another_name_is_not_answered() -> None:
             assert asked(service, request).split()[1] == state
 
 
-def test_a_picture_larger_than_those_of_training_is_refused() -> None:
-    picture = {"output": {"$png": png(7000, 6000)}}
+def headed(*sizes: tuple[int, int]) -> str:
+    """A picture that has only headers, and could not be unpacked."""
+    heads = [w.to_bytes(4, "big") + h.to_bytes(4, "big") + b"\x08\x00\x00\x00\x00" for w, h in sizes]
+    data = b"\x89PNG\r\n\x1a\n" + b"".join(chunk(b"IHDR", head) for head in heads) + chunk(b"IDAT", b"")
+    return base64.b64encode(data).decode()
+
+
+@pytest.mark.parametrize(
+    "pictures",
+    [
+        [png(7000, 6000)],  # larger than those of training
+        [headed((6000, 6000))] * 8,
+        [headed((6000, 6000), (1, 1)), *[headed((1, 1), (6000, 6000))] * 8],
+    ],
+)
+def test_too_many_pixels_are_refused_before_any_are_unpacked(pictures: list[str]) -> None:
     good = json.loads(to_json(samples(1, 1)))
+    prompt, sample, packed = good["prompts"][0], good["samples"][0], [{"$png": text} for text in pictures]
+    images, output = {"$tuple": packed[:1]}, packed[1:]
+    changed = {**good, "prompts": [{**prompt, "images": images}], "samples": [{**sample, "output": output}]}
     with pytest.raises(WireError, match="more pixels than it may hold"):
-        from_json(json.dumps({**good, "samples": [{**good["samples"][0], **picture}]}).encode())
+        from_json(json.dumps(changed).encode())
+
+
+@pytest.mark.parametrize("part", [b"[],", b'{"a":0},', b'"ab",', b"1.5,"])
+def test_a_request_with_too_many_values_is_refused_unread(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpokit_http.json_limits.LISTS", 100)
+    monkeypatch.setattr("grpokit_http.json_limits.VALUES", 1000)
+    with pytest.raises(WireError, match=r"has more than .* lists and objects or "):
+        from_json(b"[" + part * 1000 + b"0]")
 
 
 @pytest.mark.usefixtures("known")

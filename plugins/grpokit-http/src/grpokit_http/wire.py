@@ -21,6 +21,7 @@ from PIL import Image
 from grpokit.errors import UsageError, a_type, one_line, typed_line
 from grpokit.images import MAX_PIXELS, as_viewed
 from grpokit.types import Prompt, Sample
+from grpokit_http.json_limits import LIMITS, within_limits
 
 PROTOCOL = 1
 """Rises when one end would misunderstand the other."""
@@ -28,7 +29,6 @@ PROTOCOL = 1
 # What a request may hold, so that a small one cannot fill the memory.
 SAMPLES = 4096
 PIXELS = 256_000_000  # of all its pictures together
-LISTS = 1_000_000  # and objects: each takes 60 bytes or more, and 3 of a request
 
 _OF_PROMPT = ("text", "images", "target", "meta")
 _OF_SAMPLE = ("output", "group", "info")
@@ -112,9 +112,10 @@ def from_json(body: bytes | bytearray) -> list[Sample]:
         WireError: it is none, or it holds too much.
     """
     try:
-        if body.count(b"[") + body.count(b"{") > LISTS:
-            raise WireError(f"Expected at most {LISTS:,} lists and objects.")
-        request = json.loads(body, object_hook=_Reader())
+        if not within_limits(body):
+            raise WireError(f"The request has more than {LIMITS}. Send fewer.")
+        json.loads(body, object_hook=_Sizes())
+        request = json.loads(body, object_hook=_unpacked)
         if request["protocol"] != PROTOCOL:
             raise WireError(
                 f"This service speaks protocol {PROTOCOL}, and the request protocol {request['protocol']!r}. Install "
@@ -146,38 +147,44 @@ def _sample(prompts: Sequence[Prompt], *, prompt: Any, output: Any, group: Any, 
     return Sample(prompt=prompts[prompt], output=output, group=group, info=info)
 
 
-class _Reader:
-    """Makes values of the objects that came; counts pixels before it unpacks any."""
+class _Sizes:
+    """Adds up the sizes of all pictures by their headers, so that none is unpacked where they are too large."""
 
     def __init__(self) -> None:
         self.pixels = 0
 
-    def __call__(self, packed: dict[str, Any]) -> Any:
-        if not any(key.startswith("$") for key in packed):
-            return packed
-        ((kind, content),) = packed.items()
-        match kind, content:
-            case "$tuple", list():
-                return tuple(content)
-            case "$dict", list():
-                return dict(content)
-            case "$bytes", str():
-                return base64.b64decode(content, validate=True)
-            case "$tensor", str():
-                return safetensors.torch.load(base64.b64decode(content, validate=True))["x"]
-            case "$array", str():
-                return safetensors.numpy.load(base64.b64decode(content, validate=True))["x"]
-            case "$png", str():
-                return self._picture(base64.b64decode(content, validate=True))
-        raise WireError(f"Expected no {kind[:80]} of {a_type(content)}.")
+    def __call__(self, packed: dict[str, Any]) -> None:
+        if isinstance(content := packed.get("$png"), str):
+            width, height = _opened(content).size
+            self.pixels += width * height
+            if self.pixels > PIXELS or width * height > MAX_PIXELS:
+                raise WireError("The pictures of the request have more pixels than it may hold. Send fewer.")
 
-    def _picture(self, data: bytes) -> Image.Image:
-        picture = Image.open(io.BytesIO(data), formats=["PNG"])
-        pixels = picture.width * picture.height
-        self.pixels += pixels
-        if self.pixels > PIXELS or pixels > MAX_PIXELS:
-            raise WireError("The pictures of the request have more pixels than it may hold. Send fewer.")
-        picture.load()
-        bare = picture.copy()  # a plain picture, as it was sent: without its file, its format and its text
-        bare.info = {name: value for name, value in picture.info.items() if name == "transparency"}
-        return bare
+
+def _unpacked(packed: dict[str, Any]) -> Any:
+    """A value as `_packed` took it apart."""
+    if not any(key.startswith("$") for key in packed):
+        return packed
+    ((kind, content),) = packed.items()
+    match kind, content:
+        case "$tuple", list():
+            return tuple(content)
+        case "$dict", list():
+            return dict(content)
+        case "$bytes", str():
+            return base64.b64decode(content, validate=True)
+        case "$tensor", str():
+            return safetensors.torch.load(base64.b64decode(content, validate=True))["x"]
+        case "$array", str():
+            return safetensors.numpy.load(base64.b64decode(content, validate=True))["x"]
+        case "$png", str():
+            picture = _opened(content)
+            bare = picture.copy()  # a plain picture, as it was sent: without its file, its format and its text
+            bare.info = {name: value for name, value in picture.info.items() if name == "transparency"}
+            return bare
+    raise WireError(f"Expected no {kind[:80]} of {a_type(content)}.")
+
+
+def _opened(content: str) -> Image.Image:
+    """A picture of which the header is read."""
+    return Image.open(io.BytesIO(base64.b64decode(content, validate=True)), formats=["PNG"])
