@@ -49,19 +49,52 @@ def whole(content: object, status: str = "200 OK", *headers: str) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-@pytest.mark.parametrize("start", ["HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", "HTTP/1.1 500 No\r\n\r\n"])
-def test_a_drip_of_bytes_does_not_outlast_the_timeout(start: str) -> None:
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "start", "piece"),
+    [
+        ("http", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", b"x"),
+        ("http", b"HTTP/1.1 500 No\r\n\r\n", b"x"),
+        ("http", b"", b"H"),
+        ("http", b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+        ("http", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n"),
+        ("http", b"", CONTINUE),
+        ("http", b"", CONTINUE * 4000),  # more than can be read in time
+        ("https", b"\x16\x03\x03\x40\x00", b"\x02"),
+    ],
+)
+def test_a_drip_of_bytes_does_not_outlast_the_timeout(scheme: str, start: bytes, piece: bytes) -> None:
     def drip(_: bytes) -> Iterator[bytes]:
-        yield start.encode()
-        for _ in range(100):
-            time.sleep(0.1)
-            yield b"x"
+        yield start
+        for _ in range(60):
+            time.sleep(0.05)
+            yield piece
 
     with answering(drip) as url:
         began = time.monotonic()
         with pytest.raises(TimeoutError):
-            ask(url, timeout=0.5)
-        assert 0.4 < time.monotonic() - began < 2
+            ask(url.replace("http", scheme, 1), timeout=0.3)
+        assert 0.25 < time.monotonic() - began < 0.8
+    assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("part", [b"[],", b'{"a":0},', b'"ab",'])
+def test_an_answer_with_too_many_values_is_none(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpokit_http.json_limits.LISTS", 100)
+    monkeypatch.setattr("grpokit_http.json_limits.VALUES", 1000)
+    with (
+        answering(lambda _: iter([whole(b"[" + part * 1000 + b"0]")])) as url,
+        pytest.raises(OSError, match=r"an answer of more than .* lists and objects or "),
+    ):
+        ask(url, timeout=20)
+
+
+@pytest.mark.parametrize("location", ["mailto:x", "http://[::1", "http://a:x"])
+def test_a_redirect_to_no_address_is_an_error_like_others(location: str) -> None:
+    with answering(lambda _: iter([whole("", "302 Found", f"Location: {location}")])) as url, pytest.raises(OSError):
+        ask(url, timeout=20)
 
 
 def test_an_endless_answer_is_read_to_its_limit_only() -> None:
@@ -117,6 +150,7 @@ def test_the_words_of_a_refusal_are_fit_for_a_message(words: object, shown: str)
         ([f"Retry-After: {email.utils.formatdate(time.time() + 36_000, usegmt=True)}"], 30_000, 36_000),
         (["Retry-After: Wed, 21 Oct 2015 07:28:00 GMT"], 0, 0),
         (["Retry-After: soon"], 0, 0),
+        (["Retry-After: Mon, 01 Jan 99999999999 00:00:00 GMT"], 0, 0),
         (["Retry-After: -1"], 0, 0),
         (["Retry-After: inf"], 0, 0),
         ([], 0, 0),

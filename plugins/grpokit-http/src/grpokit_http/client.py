@@ -10,16 +10,21 @@ import functools
 import json
 import math
 import os
+import socket
 import ssl
+import threading
 import time
 import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
 
 from grpokit.errors import UsageError, one_line, plain, shown
+from grpokit_http.json_limits import LIMITS, within_limits
 
-MOST_ANSWER = 64 * 2**20
+MOST_ANSWER = 8 * 2**20
 """Bytes of an answer."""
 
 _MOST_WORDS = 10_000  # bytes of a refusal
@@ -54,7 +59,7 @@ def ask(url: str, body: bytes | None = None, *, key: str = "", timeout: float, m
         url: the address.
         body: JSON to send; None: a GET.
         key: a secret that goes with it as a bearer token, and into no message.
-        timeout: seconds that the answer may take until its last byte has come.
+        timeout: seconds that the answer may take until its last byte has come, whatever comes before.
         most: bytes of it.
 
     Raises:
@@ -69,25 +74,61 @@ def ask(url: str, body: bytes | None = None, *, key: str = "", timeout: float, m
     content, end = bytearray(), time.monotonic() + timeout
     try:
         with (
+            _cut_off(end) as trace,
             httpx.Client(verify=_certificates(), timeout=timeout) as client,
-            client.stream(method, url, content=body, headers=headers) as reply,
+            client.stream(method, url, content=body, headers=headers, extensions={"trace": trace}) as reply,
         ):
             good = reply.status_code == 200
             for part in reply.iter_raw():
                 content += part
-                if time.monotonic() > end:
-                    raise TimeoutError("timed out")
                 if len(content) > (most if good else _MOST_WORDS):
                     break
-    except httpx.TimeoutException:
-        raise TimeoutError("timed out") from None
-    except httpx.TransportError as error:
+    except (httpx.TransportError, httpx.InvalidURL) as error:  # the second: of a redirect
+        if isinstance(error, httpx.TimeoutException) or time.monotonic() >= end:
+            raise TimeoutError("timed out") from None
         raise OSError(public(one_line(error), key)) from None
+    if time.monotonic() >= end:  # where a connection is cut off, its end may look like that of the answer
+        raise TimeoutError("timed out")
     if not good:
         raise AnswerError(reply, _read(content[:_MOST_WORDS]), key)
     if len(content) > most:
         raise OSError(f"an answer of more than {most / 2**20:g} MB")
+    if not within_limits(content):
+        raise OSError(f"an answer of more than {LIMITS}")
     return _read(content)
+
+
+@contextmanager
+def _cut_off(end: float) -> Iterator[Callable[[str, Mapping[str, Any]], None]]:
+    """Cut a request's connection off at a time, since a timeout of httpx begins anew with each byte that comes.
+
+    Yields:
+        The request's `trace`, by which httpx tells of its connection.
+    """
+    connections: list[socket.socket] = []
+
+    def cut() -> None:
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+                while connection.recv(2**20):  # what has come already may take seconds to read
+                    pass
+
+    def trace(event: str, info: Mapping[str, Any]) -> None:
+        if event.endswith("connect_tcp.complete"):
+            connections.append(info["return_value"].get_extra_info("socket").dup())  # httpx's own changes with TLS
+            if time.monotonic() >= end:
+                cut()
+
+    timer = threading.Timer(end - time.monotonic(), cut)
+    timer.start()
+    try:
+        yield trace
+    finally:
+        timer.cancel()
+        timer.join()
+        for connection in connections:
+            connection.close()
 
 
 @functools.cache
@@ -111,7 +152,7 @@ def _seconds(headers: httpx.Headers) -> float:
     except ValueError:
         try:
             seconds = email.utils.parsedate_to_datetime(after).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, OverflowError):
             return 0.0
     return seconds if 0 <= seconds < math.inf else 0.0
 
