@@ -185,7 +185,7 @@ def shown(value: object, *, most: int = 80) -> str:
     if isinstance(value, list):
         return f"a list of {len(value)}"
     if isinstance(value, dict):
-        return f"keys ({_cut(', '.join(map(str, value)), most)})" if value else "no keys"
+        return f"keys ({plain(', '.join(map(str, value)), most=most)})" if value else "no keys"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and abs(value) >= 10**80:

@@ -174,9 +174,10 @@ def test_how_long_a_server_asks_to_wait(headers: list[str], least: float, most: 
         ([None, "", ["UsageError", "x", "\x1b[31mguards"]], RewardError, "could not be asked: "),
         ([None, "", ["UsageError", "x", f"guards#{KEY}"]], RewardError, "could not be asked: "),
         ([None, "", ["UsageError", "x"]], RewardError, "could not be asked: "),
-        ([1, 2, 3, 4], RewardError, "could not be asked: "),
-        ({"rows": [0]}, RewardError, "could not be asked: "),
+        ([1, 2, 3, 4], RewardError, "could not be asked: .* gave an answer that is none of a reward service"),
+        ({"rows": [0]}, RewardError, "could not be asked: .* gave an answer that is none of a reward service"),
         ([[["x"]], "", None], RewardError, "gave .* for row 0"),
+        ([[{"\x1b": 1}], "", None], RewardError, "gave .* for row 0"),
     ],
 )
 def test_what_a_reward_service_says_is_words(
@@ -197,4 +198,23 @@ def test_what_a_reward_service_says_is_words(
             score([RewardTerm(name="r", reward=reward)], [Sample(prompt=Prompt(text="p"), output="x", group=0)])
         reward.close()
     assert "secret" not in str(caught.value)
+    assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 2500
+
+
+@pytest.mark.parametrize(
+    ("health", "message"),
+    [
+        (b"<html>\x1b", "gave an answer that is none of a reward service"),
+        ({"reward": "x"}, "gave an answer that is none of a reward service"),
+        (
+            {"protocol": f"\x1b{KEY}", "reward": "x", "params": {}},
+            r"serves x in protocol \\x1b\*\*\*, and the run asks",
+        ),
+    ],
+)
+def test_a_service_that_is_another_is_named(health: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN, KEY)
+    with answering(lambda _: iter([whole(health)])) as url, pytest.raises(UsageError, match=message) as caught:
+        RemoteReward([url], use="x").start()
+    assert "secret" not in str(caught.value)

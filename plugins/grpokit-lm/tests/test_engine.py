@@ -162,6 +162,7 @@ def test_an_address_of_something_else(answer: bytes, server: Served) -> None:
         ("[1, 2.5]", "[-1, -1]", "gave no token ids with log-probs"),
         ("[1]", "[-1, -1]", "gave 1 tokens and 2 log-probs"),
         ('["\xff"]', "[-1]", "gave no token ids with log-probs"),
+        ("[1]", '["\\u001b"]', r"gave no token ids with log-probs \(could not convert string to float: '\\x1b'\)"),
     ],
 )
 def test_completions_that_are_none(tokens: str, logprobs: str, message: str, server: Served) -> None:
@@ -178,6 +179,12 @@ def test_a_key_goes_to_the_engine_alone(server: Served, monkeypatch: pytest.Monk
         monkeypatch.setenv("ENGINE_KEY", "a secret\n")
         with pytest.raises(RunError, match=rf"refused /v1/models: HTTP 302 .*, which points to {other.url}/v1/models"):
             policy_of(server, engine={"url": server.url, "api_key_env": "ENGINE_KEY"})
+    for answer in (b'{"\\u001b a secret": 1}', b'{"data": [{"id": "a secret"}, {"id": "\\u001b"}]}'):
+        server.odd["/v1/models"] = answer
+        with pytest.raises(UsageError, match=r"\*\*\*") as error:
+            policy_of(server, engine={"url": server.url, "api_key_env": "ENGINE_KEY"})
+        assert "secret" not in str(error.value)
+        assert str(error.value).isprintable()
     monkeypatch.setenv("ENGINE_KEY", "a secret \u20ac")
     with pytest.raises(UsageError, match="variable ENGINE_KEY has characters that cannot be sent") as error:
         policy_of(server, engine={"url": server.url, "api_key_env": "ENGINE_KEY"})

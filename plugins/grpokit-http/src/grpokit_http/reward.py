@@ -94,10 +94,10 @@ class RemoteReward(RewardElsewhere):
             ) from error
         here = PROTOCOL, _described(self.use, self.params) if self.use else there[1]
         if there != here:
+            protocol, served = (public(words, secret(TOKEN)) for words in there)
             raise UsageError(
-                f"The reward service {url} serves {public(there[1], secret(TOKEN))} in protocol {there[0]}, and the "
-                f"run asks for {here[1]} in protocol {here[0]}. Start it with what the run asks for, and with the same "
-                "version of grpokit-http."
+                f"The reward service {url} serves {served} in protocol {protocol}, and the run asks for {here[1]} in "
+                f"protocol {here[0]}. Start it with what the run asks for, and with the same version of grpokit-http."
             )
 
     def _portion(self, urls: Sequence[str], rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
@@ -140,4 +140,6 @@ def _described(use: str, params: Mapping[str, Any]) -> str:
 
 
 def _how(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return "gave an answer that is none of a reward service"
     return f"{'refused the request' if isinstance(error, AnswerError) else 'did not answer'} ({one_line(error)})"

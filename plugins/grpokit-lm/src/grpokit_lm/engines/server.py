@@ -22,7 +22,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from grpokit import RunError, UsageError, knobs
-from grpokit.errors import counted, one_line, shown
+from grpokit.errors import counted, one_line
 from grpokit.knobs import Count, Positive
 from grpokit_http.client import AnswerError, ask, checked_address, public, secret
 from grpokit_lm.engines.protocol import Adapter, Answer, Row
@@ -101,15 +101,15 @@ class Server:
             names = [str(entry["id"]) for entry in answer["data"] if not entry.get("parent")]
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(
-                f"engine: {self.url}/v1/models gives no list of models, as vLLM's server does, but {shown(answer)}. "
-                "Check engine: url."
+                f"engine: {self.url}/v1/models gives no list of models, as vLLM's server does, but "
+                f"{self._public(answer)}. Check engine: url."
             ) from error
         wanted = self.settings.model or (base if base in names else None)
         if wanted is None and len(names) == 1:
             return names[0]
         if wanted not in names:
             raise UsageError(
-                f"engine: {self.url} serves {public(', '.join(names)) or 'nothing'}, not '{wanted or base}'. Set "
+                f"engine: {self.url} serves {self._public(', '.join(names)) or 'nothing'}, not '{wanted or base}'. Set "
                 "engine: model."
             )
         return wanted
@@ -176,8 +176,8 @@ class Server:
             )
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise RunError(
-                f"The {self.name} gave no token ids with log-probs ({one_line(error)}): {shown(answer)}. It must know "
-                "return_token_ids, as vLLM does since 0.10.2."
+                f"The {self.name} gave no token ids with log-probs ({self._public(error)}): {self._public(answer)}. It "
+                "must know return_token_ids, as vLLM does since 0.10.2."
             ) from error
 
     def _get(self, path: str) -> Any:
@@ -192,6 +192,9 @@ class Server:
         if name and not key:
             raise UsageError(f"engine: the environment variable {name} (api_key_env) is empty. Put the key into it.")
         return key
+
+    def _public(self, words: Any) -> str:
+        return public(words, self._key())
 
     def _answer(self, path: str, body: bytes | None) -> Any:
         """The JSON of an answer, or its text where it has none."""
