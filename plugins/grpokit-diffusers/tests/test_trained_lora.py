@@ -145,12 +145,15 @@ def test_adapters_that_are_not_there_are_refused_before_the_model_is_looked_for(
     (tmp_path / "two").mkdir()
     for name in ("a", "b"):
         (tmp_path / "two" / f"{name}.safetensors").touch()
+    (tmp_path / "pickled").mkdir()
+    (tmp_path / "pickled" / "pytorch_lora_weights.bin").touch()
     (tmp_path / "lora.pt").touch()
     for adapter, message in (
         ("./nowhere", "'./nowhere' does not exist"),
-        (tmp_path / "empty", "has no file"),
+        (tmp_path / "empty", "has no .safetensors file. Give"),
         (tmp_path / "two", r"has 2: a\.safetensors, b\.safetensors\. Name one"),
-        (tmp_path / "lora.pt", "is not a safetensors file"),
+        (tmp_path / "lora.pt", "is not a safetensors file.*weights_only=True"),
+        (tmp_path / "pickled", "has no .safetensors file.*weights_only=True"),
         ("nobody/nothing", "The adapter 'nobody/nothing' is not a folder here and not in the Hugging Face cache"),
     ):
         with pytest.raises(UsageError, match=message):

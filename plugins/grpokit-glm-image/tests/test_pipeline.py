@@ -252,6 +252,12 @@ def no_weights(file: Path) -> None:
     file.unlink()
 
 
+def pickled_weights(file: Path) -> None:
+    file.unlink()
+    name = "pytorch_model.bin" if file.name == "model.safetensors" else f"{file.stem}.bin"
+    torch.save({"a": file}, file.with_name(name))
+
+
 def torn_weights(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
@@ -271,6 +277,7 @@ def half_of_two(file: Path) -> None:
     ("broken", "message"),
     [
         (no_weights, "has no weights in '{part}'"),
+        (pickled_weights, r"has no weights in '{part}': expected \.safetensors"),
         (torn_weights, "is damaged"),
         (a_pointer, "is a pointer of Git LFS"),
         (half_of_two, r"index\.json names 2 files, and .* is not there"),

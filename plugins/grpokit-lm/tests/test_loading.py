@@ -280,7 +280,7 @@ def _as_gguf(folder: Path) -> None:
         (partial(_cut, content=b""), r"model.safetensors' is damaged \(.*\). Copy or download it again"),
         (partial(_cut, content=b"version https://git-lfs.github.com/spec/v1\n"), "is a pointer of Git LFS in place of"),
         (partial(_as_bin, content=b"junk" * 30), "cannot be read: a .bin file is damaged, or holds other objects"),
-        (_as_objects, "cannot be read: a .bin file is damaged, or holds other obj"),
+        (_as_objects, "cannot be read: a .bin file is damaged, or holds other objects"),
         (_half_a_generation_config, r"generation_config.json' is damaged \(.*\). Copy or download it again"),
         (_as_gguf, "holds weights in GGUF format. Name the file itself, such as model: .*/model/model-q4.gguf"),
         (partial(_config, intermediate_size=64), r"the shapes of 6 tensors differ, such as .*, \[16, 32\] in the fi"),

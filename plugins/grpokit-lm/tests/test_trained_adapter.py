@@ -205,9 +205,17 @@ def test_an_adapter_of_another_model(base: Path, tmp_path: Path) -> None:
     weights = load_file(tmp_path / "sft" / "adapter_model.safetensors")
     (tmp_path / "sft" / "adapter_model.safetensors").write_bytes(b"0" * 64)
     assert "its weights cannot be read (" in refused(own, str(tmp_path / "sft"))
-    weights.popitem()
-    torch.save(weights, tmp_path / "sft" / "adapter_model.bin")
     (tmp_path / "sft" / "adapter_model.safetensors").unlink()
+    pickled = tmp_path / "sft" / "adapter_model.bin"
+    torch.save({**weights, "more": tmp_path}, pickled)
+    whole = pickled.read_bytes()
+    for content in (whole, whole[:-100], b"junk" * 30, b""):
+        pickled.write_bytes(content)
+        message = refused(own, str(tmp_path / "sft"))
+        assert "cannot be read" in message
+        assert "weights_only" not in message  # torch's advice is to load it unsafely
+    weights.popitem()
+    torch.save(weights, pickled)
     assert "1 tensor of one without a counterpart in the other, such as" in refused(own, str(tmp_path / "sft"))
 
 

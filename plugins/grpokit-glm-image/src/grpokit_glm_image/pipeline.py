@@ -48,7 +48,7 @@ from grpokit_hf.models.sources import Files
 Offload = Literal["none", "idle"]
 
 _LIGHT = ("*.json", "*.jinja", "*.txt", "*.model")  # what is fetched first
-_HEAVY = ("*/*.safetensors", "*/*.bin")
+_HEAVY = ("*/*.safetensors",)
 _KINDS = {"transformer": GlmImageTransformer2DModel, "vae": AutoencoderKL, "text_encoder": T5EncoderModel}
 _MODELS = tuple(_KINDS)
 

@@ -28,7 +28,7 @@ _CONFIGS = {  # part -> its configuration
 }
 _FILES = {**_CONFIGS, "processor": "*.json", "tokenizer": "*.json"}
 _WITH_WEIGHTS = (WRITER, "transformer", "vae", "text_encoder")
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin")
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")  # never pickled: a .bin file may hold code
 _NEED = f"Give a folder that {_PIPELINE}.save_pretrained wrote, or a hub id like 'zai-org/GLM-Image'."
 LOADING_ERRORS = (  # what libraries raise on files with wrong contents
     OSError,

@@ -39,7 +39,7 @@ from grpokit_hf.models import dtypes, quantized
 from grpokit_hf.models.bars import progress_bars
 from grpokit_hf.models.quantized import Quantization
 from grpokit_hf.models.skeleton import skeleton_of
-from grpokit_hf.models.sources import Files, Source, warn_of_cache, why_not
+from grpokit_hf.models.sources import PICKLED, Files, Source, warn_of_cache, why_not
 from grpokit_lm import sources
 
 
@@ -332,10 +332,7 @@ def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedMo
                 f"The model '{source.name}' cannot be built: its config.json asks for {error}, which transformers does "
                 "not know."
             ) from error
-        raise UsageError(
-            f"The weights of the model '{source.name}' cannot be read: a .bin file is damaged, or holds other objects "
-            "than tensors, which could run code. Get the model as .safetensors."
-        ) from error
+        raise UsageError(f"The model '{source.name}' {PICKLED}") from error
     except (OSError, ValueError, ImportError, RuntimeError, TypeError, SafetensorError) as error:
         raise UsageError(why_not(source, error)) from error
     other = sorted(report["mismatched_keys"])

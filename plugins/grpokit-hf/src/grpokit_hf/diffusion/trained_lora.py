@@ -26,6 +26,10 @@ from grpokit_hf.models.adapters import around
 from grpokit_hf.models.bars import progress_bars
 
 _NEED = "Give a .safetensors file, a folder with one, such as `grpokit export` writes, or a hub id like 'org/name'."
+_CONVERT = (
+    "A pickled file may hold code. Convert it: "
+    "safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'lora.safetensors')."
+)
 _NAME = re.compile(r"transformer\.(.+)\.(lora_A\.weight|lora_B\.weight|lora_magnitude_vector)")
 
 
@@ -70,19 +74,17 @@ def find_lora(adapter: str | Path, *, revision: str | None = None, local_files_o
         raise UsageError(f"{what} does not exist. {_NEED}")
     if place.is_file():
         if place.suffix != ".safetensors":
-            raise UsageError(f"{what} is not a safetensors file. {_NEED}")
+            raise UsageError(f"{what} is not a safetensors file. {_CONVERT}")
         return place
     if (place / FILE).is_file():
         return place / FILE
     inside = sorted(place.glob("*.safetensors"))
-    if len(inside) != 1:
+    if not inside:
+        pickled = sources.has(place, ("*.bin", "*.pt", "*.pth", "*.ckpt"))
+        raise UsageError(f"{what} has no .safetensors file. {_CONVERT if pickled else _NEED}")
+    if len(inside) > 1:
         names = ", ".join(file.name for file in inside)
-        more = (
-            f"has {len(inside)}: {names}. Name one of them, by its path in '{place}'."
-            if inside
-            else f"has no file. {_NEED}"
-        )
-        raise UsageError(f"{what} {more}")
+        raise UsageError(f"{what} has {len(inside)}: {names}. Name one of them, by its path in '{place}'.")
     return inside[0]
 
 

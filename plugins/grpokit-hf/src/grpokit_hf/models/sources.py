@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import transformers
@@ -36,6 +37,10 @@ _READ_FIRST = (
     "diffusion_pytorch_model.safetensors.index.json",
 )
 AGAIN = "Copy or download it again."
+PICKLED = (  # without torch's own text, whose advice is to load files unsafely
+    "cannot be read: a .bin file is damaged, or holds other objects than tensors, which could run code. Get it as "
+    ".safetensors."
+)
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _IN_PACKAGE = re.compile(r"([^\W\d]\w+):([^\\:]+)")  # two characters at least: C: is a drive
 
@@ -174,6 +179,8 @@ def why_not(files: Files, error: BaseException, *, what: str = "model") -> str:
         return any(isinstance(cause, kind) for cause in causes)
 
     page = f"{constants.ENDPOINT}/{files.place}"
+    if raised(UnpicklingError) or raised(EOFError):
+        return f"The {what} '{name}' {PICKLED}"
     if raised(errors.GatedRepoError):
         return (
             f"The {what} '{name}' is gated: its owner gives access on request. Ask for it at {page}, then log in with "

@@ -16,6 +16,7 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from peft import LoraConfig, PeftConfig, PeftModel, load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from grpokit.errors import UsageError, counted, one_line
@@ -93,6 +94,17 @@ def _fetched(name: str, revision: str | None, local_files_only: bool) -> Path:
         raise UsageError(f"lora: adapter: {sources.why_not(files, error, what='adapter')}") from error
 
 
+def _weights(trained: TrainedAdapter) -> dict[str, Tensor]:
+    """Those of an adapter's file."""
+    what = f"lora: adapter: '{trained.name}'"
+    try:
+        return load_peft_weights(str(trained.folder), device="cpu")
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{what}: its weights cannot be read ({one_line(error)}).") from error
+    except (UnpicklingError, EOFError, KeyError, RuntimeError) as error:  # a RuntimeError: a torn archive of torch
+        raise UsageError(f"{what} {sources.PICKLED}") from error
+
+
 def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftModel:
     """Put a trained adapter around its base, in float32, so that it trains on.
 
@@ -112,7 +124,7 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
     able = set(linear_layers(model))
     try:
         adapted = around(model, config)
-        weights = load_peft_weights(str(trained.folder), device="cpu")
+        weights = _weights(trained)
         foreign = [name for name in weights if ".lora_" not in name]  # peft would put such into the base
         own = {name: tensor.shape for name, tensor in tensors_of(adapted).items()}
         other = [name for name, tensor in weights.items() if tensor.shape != own.get(name, tensor.shape)]
@@ -124,8 +136,6 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
             )
         if not foreign:
             result: Any = set_peft_model_state_dict(adapted, weights)
-    except (UnpicklingError, EOFError, OSError, SafetensorError) as error:
-        raise UsageError(f"{what}: its weights cannot be read ({one_line(error)}).") from error
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{what} does not fit the model{_on(theirs)}: {one_line(error)}.") from error
     trains = {name: _TRAINED.fullmatch(name) for name, p in adapted.named_parameters() if p.requires_grad}
