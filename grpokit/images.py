@@ -117,9 +117,11 @@ def _in_srgb(picture: Image.Image) -> Image.Image:
         to_srgb = ImageCms.buildTransform(io.BytesIO(profile), ImageCms.createProfile("sRGB"), mode, "RGB")
     except (TypeError, ImageCms.PyCMSError):  # it is damaged, or for colours of another kind
         return picture
-    converted = to_srgb.apply(picture.convert(mode))
     if picture.has_transparency_data:
-        converted.putalpha(picture.convert("RGBA").getchannel("A"))
+        picture = picture.convert("RGBA")  # first, since Pillow warns of a palette that goes to RGB with its alpha
+    converted = to_srgb.apply(picture.convert(mode))
+    if picture.mode == "RGBA":
+        converted.putalpha(picture.getchannel("A"))
     del converted.info["icc_profile"]
     return converted
 

@@ -315,6 +315,17 @@ def test_transparency_outlives_a_profile(tmp_path: Path, wide: bytes) -> None:
     assert np.asarray(to_rgb(open_picture(tmp_path / "1.png"))).tolist() == [[[255, 255, 255], [0, 0, 0]]]
 
 
+def test_a_palette_with_alpha_and_a_profile_is_read_without_a_warning(tmp_path: Path, wide: bytes) -> None:
+    source = Image.new("P", (2, 1))
+    source.putpalette([200, 100, 50, 0, 0, 0])
+    source.putpixel((1, 0), 1)
+    source.save(tmp_path / "1.png", icc_profile=wide, transparency=bytes([255, 0]))
+    seen = open_picture(tmp_path / "1.png")
+    assert seen.getchannel("A").tobytes() == bytes([255, 0])
+    assert to_rgb(seen).getpixel((1, 0)) == (255, 255, 255)
+    assert to_rgb(seen).getpixel((0, 0)) != (200, 100, 50)
+
+
 @pytest.mark.parametrize(
     ("mode", "end"), [("RGB", 3), ("RGB", 200), ("L", None), ("LA", None), ("CMYK", None), ("I;16", None)]
 )
