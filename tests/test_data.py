@@ -319,10 +319,10 @@ def test_a_palette_with_alpha_and_a_profile_is_read_without_a_warning(tmp_path: 
     source = Image.new("P", (2, 1))
     source.putpalette([200, 100, 50, 0, 0, 0])
     source.putpixel((1, 0), 1)
-    source.save(tmp_path / "1.png", icc_profile=wide, transparency=bytes([255, 0]))
+    source.save(tmp_path / "1.png", icc_profile=wide, transparency=bytes([255, 128]))
     seen = open_picture(tmp_path / "1.png")
-    assert seen.getchannel("A").tobytes() == bytes([255, 0])
-    assert to_rgb(seen).getpixel((1, 0)) == (255, 255, 255)
+    assert seen.getchannel("A").tobytes() == bytes([255, 128])
+    assert to_rgb(seen).getpixel((1, 0)) == (127, 127, 127)
     assert to_rgb(seen).getpixel((0, 0)) != (200, 100, 50)
 
 
