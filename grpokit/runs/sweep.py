@@ -100,6 +100,7 @@ def sweep(
     settings = _settings(points, runs)
     states = {**{p.name: runs[p.name].state for p in points if p.name in runs}, **dict.fromkeys(failed, "failed")}
     links = "".join(f"- [{p.name}]({p.name}/{REPORT}): {states.get(p.name, 'not begun')}\n" for p in points)
+    folder.mkdir(parents=True, exist_ok=True)  # which no run has made where all failed before their first step
     write_text(folder / PAGE, f"{table(settings)}\n{links}")
     return Swept(folder=folder, settings=settings, failed=failed, interrupted=interrupted)
 

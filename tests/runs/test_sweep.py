@@ -127,6 +127,14 @@ def test_what_a_sweep_refuses_before_it_trains(call: Call, tmp_path: Path) -> No
     assert not (tmp_path / "sweeps").exists()
 
 
+def test_a_sweep_in_which_no_run_could_begin_says_why(call: Call, tmp_path: Path) -> None:
+    config(tmp_path)
+    done = call("sweep", "c.yaml", *SMALL, "rewards.1.minimum=4,5", "--dir", "s")
+    assert done.code == 1
+    assert "no text has at least 5" in done.err
+    assert (tmp_path / "s/sweep.md").read_text().count(": failed\n") == 2
+
+
 def test_differences_are_paired_by_seed() -> None:
     """Not by place: the settings share the seeds 2 and 3, and the gap is 1 in both."""
     page = table({"a": {"reward": {"1": 1.0, "2": 5.0, "3": 9.0}}, "b": {"reward": {"3": 10.0, "2": 6.0}}})
