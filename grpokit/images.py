@@ -29,8 +29,8 @@ That is more than any generator draws and most cameras take. It is also the most
 keep several copies of a picture in floats, about 120 bytes a pixel in all.
 """
 
-COMPARED_PIXELS = 2**21
-"""The most pixels at which `for_comparison` leaves a picture as it is: 1,448 x 1,448."""
+COMPARED_PIXELS = 2**22
+"""The most pixels at which `for_comparison` leaves a picture as it is: 2,048 x 2,048."""
 
 _OTHERS = (".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".tga", ".tif", ".tiff")
 _MOST_NAMES = 5  # in a message
@@ -130,7 +130,7 @@ def for_comparison(picture: Image.Image) -> Image.Image:
     """A target or a source in the size at which rewards compare outputs with it.
 
     That is its own size. A photograph with more than `COMPARED_PIXELS` is shrunk to as many (bicubic, with Pillow's
-    antialiasing): the pixels would take half a minute a row, and no generator draws as many.
+    antialiasing): the pixels of a camera would take half a minute a row, and few generators draw more.
     """
     shrink = math.sqrt(COMPARED_PIXELS / (picture.width * picture.height))
     if shrink >= 1:
