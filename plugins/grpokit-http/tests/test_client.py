@@ -76,7 +76,7 @@ def test_a_drip_of_bytes_does_not_outlast_the_timeout(scheme: str, start: bytes,
         began = time.monotonic()
         with pytest.raises(TimeoutError):
             ask(url.replace("http", scheme, 1), timeout=0.3)
-        assert 0.25 < time.monotonic() - began < 0.8
+        assert 0.25 < time.monotonic() - began < 1.5
     assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LISTS = 1_000_000  # and objects: each takes 60 bytes or more, and 3 of the text
-VALUES = 10_000_000  # each takes up to 60 bytes, or 180 with its key
+VALUES = 4_000_000  # each takes up to 60 bytes, or 180 with its key
 LIMITS = f"{LISTS:,} lists and objects or {VALUES:,} values"
 
 

@@ -15,6 +15,7 @@ import socket
 from http import HTTPStatus
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -138,19 +139,16 @@ async def _body(request: Request, most: int) -> bytearray:
     if request.headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected `Content-Type: application/json`.")
     length, body = int(request.headers.get("Content-Length", 0)), bytearray()  # h11 has refused what is not a number
-    if length <= most:
-        try:
-            async with asyncio.timeout(_PAUSE + length / _SLOWEST):
-                async for part in request.stream():
-                    body += part
-                    if len(body) > most:
-                        break
-        except TimeoutError:
-            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, "The body does not come, or too slowly.") from None
-        except ClientDisconnect:
-            raise HTTPException(HTTPStatus.BAD_REQUEST, "The body is shorter than its Content-Length.") from None
-    if max(length, len(body)) > most:
+    if length > most:
         raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A request has at most {most:,} bytes (--max-body).")
+    try:
+        async with asyncio.timeout(_PAUSE + length / _SLOWEST):
+            async for part in request.stream():
+                body += part
+    except TimeoutError:
+        raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, "The body does not come, or too slowly.") from None
+    except ClientDisconnect:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "The body is shorter than its Content-Length.") from None
     return body
 
 
@@ -166,6 +164,10 @@ class _Server(uvicorn.Server):
 class _Protocol(H11Protocol):
     """A connection with limits, which uvicorn does not set."""
 
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.conn = _Requests(h11.SERVER)
+
     @property
     def waits(self) -> bool:
         """Whether its request has not come to its end."""
@@ -174,13 +176,17 @@ class _Protocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Give the request its time; above the limit close the one that has waited longest."""
         super().connection_made(transport)
-        self.begun = self.loop.time()
-        self.loop.call_later(_PAUSE, lambda: self.cycle or transport.close())
+        self.patience = self.loop.call_later(_PAUSE, lambda: self.cycle or transport.close())
         connections: set[Any] = self.connections
         if len(connections) > _CONNECTIONS:
-            oldest = min((each for each in connections if each.waits), key=lambda each: each.begun)
+            oldest = min((each for each in connections if each.waits), key=lambda each: each.patience.when())
             connections.discard(oldest)  # at once, since a burst of others may follow before it is lost
             oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it at once, since it holds what came."""
+        super().connection_lost(exc)
+        self.patience.cancel()
 
     def shutdown(self) -> None:
         """Finish what is being scored, and wait for no request."""
@@ -188,3 +194,12 @@ class _Protocol(H11Protocol):
             self.transport.abort()
         else:
             super().shutdown()
+
+
+class _Requests(h11.Connection):
+    def next_event(self) -> Any:
+        """Refuse a body in chunks: uvicorn would read a flood of them before it asks for the token."""
+        event = super().next_event()
+        if isinstance(event, h11.Request) and b"transfer-encoding" in dict(event.headers):
+            raise h11.RemoteProtocolError("Expected a Content-Length.")
+        return event

@@ -36,7 +36,7 @@ class Service:
         requests_per_minute: the rate limit, new tries included; None: there is none.
         retries: new tries of a request that the server did not answer, or whose answer lacks what was asked for.
         backoff: seconds before the first new try; doubled for each further one.
-        timeout: seconds without a sign of the server.
+        timeout: seconds that an answer may take.
         max_tokens: of an answer; None: the field is left out, as some models want it.
         temperature: of the judge; 0 comes nearest to the same answer for the same picture. None: left out.
         max_side: the longer side of a picture that is sent, in pixels; larger ones are scaled down.
