@@ -30,6 +30,7 @@ from grpokit.knobs import SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.processes import fsdp2
+from grpokit.processes.forks import forks_ended
 from grpokit.processes.joining import join
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import Rewards, as_terms
@@ -260,7 +261,9 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     def _tell(self, moment: str, step: Step) -> None:
         """Let all observers look at a moment of a step."""
         for observer in self.observers.values():
-            step.notes.warn(*(getattr(observer, moment)(step) or ()))
+            with forks_ended():
+                warnings = list(getattr(observer, moment)(step) or ())
+            step.notes.warn(*warnings)
 
     def _minibatches(self, batch: Batch, drawn: Drawn) -> Iterator[Batch]:
         return minibatches(
@@ -308,7 +311,10 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     def _advantages(self, scores: Scores, decisions: int | None = None) -> Tensor:
         """[B] or [B, T], of the rows of all processes, with their values checked; T may not be known yet."""
         trained = scores.trained
-        advantages = compute(self.advantage, trained.matrix, trained.weights, trained.groups, trained.decision_rewards)
+        with forks_ended():
+            advantages = compute(
+                self.advantage, trained.matrix, trained.weights, trained.groups, trained.decision_rewards
+            )
         check_advantages(advantages, len(trained.groups), decisions)
         return diverse(advantages, scores, self.diversity)
 
@@ -339,4 +345,5 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             raise UsageError(f"diversity: no monitor is called '{self.diversity}'. Add it as a reward of weight 0.")
         trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(trained))
         same = torch.zeros(2, dtype=torch.int64)
-        compute(self.advantage, trial, torch.ones(len(trained)), same, trial[:, :1])  # refuses wrong options
+        with forks_ended():
+            compute(self.advantage, trial, torch.ones(len(trained)), same, trial[:, :1])  # refuses wrong options

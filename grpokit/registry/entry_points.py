@@ -20,6 +20,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pluggy
 
 from grpokit.errors import GrpokitError, PluginError, nearest, shown, typed_line
+from grpokit.processes.forks import forks_ended
 from grpokit.registry import hookspecs
 from grpokit.registry.specs import API, KINDS, Spec
 
@@ -163,7 +164,8 @@ def notify(hook: str, **arguments: Any) -> list[str]:
     for plugin in plugins():
         if plugin.manager is not None:
             try:
-                getattr(plugin.manager.hook, hook)(**arguments)
+                with forks_ended():
+                    getattr(plugin.manager.hook, hook)(**arguments)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a watcher's mistake must not end a run

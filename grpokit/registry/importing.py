@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from grpokit.errors import PluginError, a_type, nearest, one_line, raised_at
+from grpokit.processes.forks import forks_ended
 from grpokit.registry.entry_points import described
 
 
@@ -24,7 +25,8 @@ def resolve(path: str, what: str = "", install: str = "") -> Callable[..., Any]:
     module_name, _, attribute = path.partition(":")
     what = what or f"component '{path}'"
     try:
-        module = importlib.import_module(module_name)
+        with forks_ended():
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise missing(error, what, install, factory=module_name) from error
     except KeyboardInterrupt:

@@ -58,7 +58,8 @@ class CheckedPolicy:
     def updated(self, version: int) -> None:
         """Tell the policy of new weights."""
         self.version = version
-        optional(self.policy, "updated")(version)
+        with forks_ended():
+            optional(self.policy, "updated")(version)
 
     @property
     def device(self) -> torch.device:
@@ -105,12 +106,12 @@ class CheckedPolicy:
 
     def begin(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds) -> PendingRollout | None:
         """Begin to draw samples elsewhere, with these weights; None if this process draws."""
-        with torch.no_grad():
+        with forks_ended(), torch.no_grad():
             return self._begin(prompts, group_size, seeds=seeds.to(self.device))
 
     def finish(self, begun: PendingRollout, prompts: Sequence[Prompt], group_size: int, seeds: Seeds) -> Rollout:
         """Wait for what `begin` began, with the same arguments."""
-        with torch.no_grad(), self._autocast():
+        with forks_ended(), torch.no_grad(), self._autocast():
             rollout = begun.result()
         return self._checked(rollout, prompts, group_size, seeds)
 
@@ -142,7 +143,7 @@ class CheckedPolicy:
 
     def logprobs(self, rollout: Rollout, decisions: slice, ask: Ask, *, grad: bool) -> Decisions:
         """Score stored decisions again, in fp32 or better; an entropy has a gradient only if that is asked for."""
-        with torch.set_grad_enabled(grad), self._autocast():
+        with forks_ended(), torch.set_grad_enabled(grad), self._autocast():
             view = self._scorer(rollout, decisions, ask)
         expected = tuple(rollout.mask[:, decisions].shape)
         for name, x in vars(view).items():

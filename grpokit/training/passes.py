@@ -20,6 +20,7 @@ from grpokit.errors import RunError
 from grpokit.knobs import Correction
 from grpokit.objectives import Loss, Objective
 from grpokit.policy import joined
+from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
 from grpokit.training.batch import Batch
 from grpokit.training.checked_policy import CheckedPolicy
@@ -148,14 +149,9 @@ class Term:
         batch, decisions = self.batch, self.decisions
         old = batch.old.select(rows, decisions) if batch.old else new.detach()
         advantages = batch.advantages[rows] if batch.advantages.ndim == 1 else batch.advantages[rows, decisions]
-        loss = self.objective(
-            new,
-            old,
-            advantages,
-            batch.mask[rows, decisions],
-            self._held_to(new, rows),
-            correction=self._factors(old, rows),
-        )
+        held_to, correction = self._held_to(new, rows), self._factors(old, rows)
+        with forks_ended():
+            loss = self.objective(new, old, advantages, batch.mask[rows, decisions], held_to, correction=correction)
         return (loss.value * batch.weights[rows, decisions].to(loss.value)).sum(), loss
 
     def _held_to(self, new: Decisions, rows: slice) -> Decisions | None:

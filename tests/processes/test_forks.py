@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from grpokit import Pending, Portion, Prompt, Rollout, Sample, Trainer
+from grpokit import Observer, Pending, Portion, Prompt, Sample, Trainer, registry
+from grpokit.advantages import group
+from grpokit.objectives import GRPO
 from grpokit.rewards.scoring import score
 from grpokit.rewards.terms import RewardTerm
 from tiny_policies import TinyTokens, digit_sum
@@ -39,16 +45,50 @@ class Elsewhere:
     def close(self) -> None: ...
 
 
-class ForkingPolicy(TinyTokens):
+def forking(method: Any) -> Any:
+    """The method, but its first call forks before it begins."""
+    forked: list[int] = []
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        if not forked:
+            forked.append(os.getpid())
+            os.fork()
+        return method(*arguments, **options)
+
+    return call
+
+
+def step(policy: TinyTokens | None = None, **settings: Any) -> None:
+    Trainer(
+        policy or TinyTokens(), [digit_sum], ["1"], prompts_per_step=1, group_size=2, device="cpu", **settings
+    ).step()
+
+
+def forking_policy(method: str) -> TinyTokens:
     """As an environment may do whose rollouts run in processes."""
-
-    def rollout(self, *arguments: Any, **options: Any) -> Rollout:
-        os.fork()
-        return super().rollout(*arguments, **options)
+    return type("Forking", (TinyTokens,), {method: forking(getattr(TinyTokens, method))})()
 
 
-def step(policy: TinyTokens) -> None:
-    Trainer(policy, [digit_sum], ["1"], prompts_per_step=1, group_size=2, device="cpu").step()
+def forking_observer(moment: str) -> Observer:
+    return type("Forking", (Observer,), {moment: forking(getattr(Observer, moment))})()
+
+
+def forking_factory() -> object:
+    os.fork()
+    return object()
+
+
+@contextmanager
+def copy_ended() -> Iterator[None]:
+    """What is done inside forks this process; the copy must end in there."""
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(9)  # or it would go on with the tests
+    _, status = os.wait()
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 @pytest.mark.parametrize(
@@ -57,16 +97,31 @@ def step(policy: TinyTokens) -> None:
         lambda: score([RewardTerm(name="r", reward=returns)], SAMPLES),
         lambda: score([RewardTerm(name="r", reward=raises)], SAMPLES),
         lambda: score([RewardTerm(name="r", reward=Elsewhere())], SAMPLES),
-        lambda: step(ForkingPolicy()),
+        *[partial(step, forking_policy(method)) for method in ("rollout", "logprobs", "updated")],
+        *[
+            partial(step, observers={"o": forking_observer(m)})
+            for m in ("drawn", "scored", "differentiated", "updated")
+        ],
+        lambda: step(advantage=forking(group)),
+        lambda: step(objective=type("Forking", (GRPO,), {"__call__": forking(GRPO.__call__)})()),
+        lambda: registry.create("policy", f"{__name__}:forking_factory"),
     ],
-    ids=["reward", "reward-that-raises", "reward-elsewhere", "policy"],
 )
 def test_the_copy_ends(work: Callable[[], Any]) -> None:
-    process = os.getpid()
-    try:
+    with copy_ended():
         work()
-    finally:
-        if os.getpid() != process:
-            os._exit(9)  # or it would go on with the tests
-    _, status = os.wait()
-    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_the_copy_of_an_import_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "forking_module.py").write_text("import os\nos.fork()\ndef reward(samples): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with copy_ended():
+        registry.create("reward", "forking_module:reward")
+
+
+def test_the_copy_of_a_plugin_that_watches_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = SimpleNamespace(grpokit_step_end=lambda: os.fork())
+    plugin = SimpleNamespace(name="forking", manager=SimpleNamespace(hook=hooks))
+    monkeypatch.setattr("grpokit.registry.entry_points.plugins", lambda: [plugin])
+    with copy_ended():
+        assert registry.notify("grpokit_step_end") == []
