@@ -106,7 +106,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         self.terms, self.train_prompts = as_terms(rewards), as_prompts(prompts)
         self._check()
         self.team = join()
-        with self.team.failing_together():
+        with self.team.failing_together(), forks_ended():
             self._set_up()
 
     def _set_up(self) -> None:
@@ -210,7 +210,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             RewardError: a reward failed or returned something unusable.
             RunError: a guard stopped the step; `updates.done` says how many of its updates were made.
         """
-        with self.team.failing_together(), undone_on_error(self._parts):
+        with self.team.failing_together(), forks_ended(), undone_on_error(self._parts):
             report = self._step(self.completed + 1)
             self.completed, self.updates.done = report.step, 0
         for logger in self.loggers if log else ():

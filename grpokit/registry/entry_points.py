@@ -20,7 +20,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pluggy
 
 from grpokit.errors import GrpokitError, PluginError, nearest, shown, typed_line
-from grpokit.processes.forks import forks_ended
 from grpokit.registry import hookspecs
 from grpokit.registry.specs import API, KINDS, Spec
 
@@ -160,6 +159,8 @@ def observers() -> dict[str, Any]:
 
 def notify(hook: str, **arguments: Any) -> list[str]:
     """Call a run event on every plugin; returns one line per plugin that raised (the run continues)."""
+    from grpokit.processes.forks import forks_ended
+
     failures = []
     for plugin in plugins():
         if plugin.manager is not None:

@@ -16,7 +16,6 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from grpokit.errors import GrpokitError, PluginError, nearest, raised_at, shown
-from grpokit.processes.forks import forks_ended
 from grpokit.registry.entry_points import described
 from grpokit.registry.foreign_rewards import refuse_columns
 from grpokit.registry.importing import missing, resolve
@@ -151,6 +150,8 @@ def explained(what: str) -> Iterator[None]:
     Raises:
         PluginError: in place of any error but grpokit's own and a KeyboardInterrupt.
     """
+    from grpokit.processes.forks import forks_ended
+
     try:
         with forks_ended():
             yield

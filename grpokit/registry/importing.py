@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from grpokit.errors import PluginError, a_type, nearest, one_line, raised_at
-from grpokit.processes.forks import forks_ended
 from grpokit.registry.entry_points import described
 
 
@@ -22,6 +21,8 @@ def resolve(path: str, what: str = "", install: str = "") -> Callable[..., Any]:
     Raises:
         PluginError: there is no such module or name, or it cannot be imported or called.
     """
+    from grpokit.processes.forks import forks_ended
+
     module_name, _, attribute = path.partition(":")
     what = what or f"component '{path}'"
     try:

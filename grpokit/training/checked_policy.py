@@ -52,7 +52,7 @@ class CheckedPolicy:
     @contextmanager
     def during(self, work: Work) -> Iterator[None]:
         """The policy's context for a stretch of work; all processes enter it where weights are sharded."""
-        with nullcontext() if work == "train" else gathered(), optional(self.policy, "during")(work):
+        with forks_ended(), nullcontext() if work == "train" else gathered(), optional(self.policy, "during")(work):
             yield
 
     def updated(self, version: int) -> None:

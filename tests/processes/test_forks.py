@@ -97,7 +97,10 @@ def copy_ended() -> Iterator[None]:
         lambda: score([RewardTerm(name="r", reward=returns)], SAMPLES),
         lambda: score([RewardTerm(name="r", reward=raises)], SAMPLES),
         lambda: score([RewardTerm(name="r", reward=Elsewhere())], SAMPLES),
-        *[partial(step, forking_policy(method)) for method in ("rollout", "logprobs", "updated")],
+        *[
+            partial(step, forking_policy(method))
+            for method in ("rollout", "logprobs", "updated", "during", "slices", "check")
+        ],
         *[
             partial(step, observers={"o": forking_observer(m)})
             for m in ("drawn", "scored", "differentiated", "updated")
