@@ -59,9 +59,9 @@ def _remedy(reward: Any, columns: list[str]) -> str:
         return "Write a function of samples that calls this object, and name that one."
     return (
         f"Name this one instead:\n\ndef {name}_of_samples(samples):\n{_body(name, columns)}\n\n"
-        "What data.columns names as target is s.prompt.target; other columns are in s.prompt.meta. For a sample that it "
-        "cannot score, return NaN, not None. An output is a text or a picture: where the function expects messages, pass "
-        "[{'role': 'assistant', 'content': s.output}]."
+        "What data.columns names as target is s.prompt.target; other columns are in s.prompt.meta. For a sample that "
+        "it cannot score, return NaN, not None. An output is a text or a picture: where the function expects "
+        "messages, pass [{'role': 'assistant', 'content': s.output}]."
     )
 
 
