@@ -175,6 +175,7 @@ def test_how_long_a_server_asks_to_wait(headers: list[str], least: float, most: 
         ([None, "", ["UsageError", "x", f"guards#{KEY}"]], RewardError, "could not be asked: "),
         ([None, "", ["UsageError", "x"]], RewardError, "could not be asked: "),
         ([1, 2, 3, 4], RewardError, "could not be asked: .* gave an answer that is none of a reward service"),
+        ([None, ["x"], None], RewardError, "could not be asked: .* gave an answer that is none of a reward service"),
         ({"rows": [0]}, RewardError, "could not be asked: .* gave an answer that is none of a reward service"),
         ([[["x"]], "", None], RewardError, "gave .* for row 0"),
         ([[{"\x1b": 1}], "", None], RewardError, "gave .* for row 0"),

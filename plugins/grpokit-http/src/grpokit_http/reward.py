@@ -128,10 +128,12 @@ class RemoteReward(RewardElsewhere):
 def _read(answer: Mapping[str, Any], rows: Sequence[int]) -> Portion:
     """What a service says of the rows of one group."""
     ((values, failure, error),) = answer["portions"]
+    if not isinstance(failure, str):
+        raise TypeError("a failure is not in words")
     if error is not None:
         kind, words, page = error
         error = [kind, public(words, secret(TOKEN), most=2000), public(page, secret(TOKEN))]
-    return from_message(rows, [values, failure and public(failure, secret(TOKEN), most=2000), error])
+    return from_message(rows, [values, public(failure, secret(TOKEN), most=2000), error])
 
 
 def _described(use: str, params: Mapping[str, Any]) -> str:
