@@ -140,6 +140,7 @@ SPREAD: dict[str, Callable[[str | None], Trainer]] = {
     ),
     "glm-image-ar": lambda how: pictures("glm-image-ar", sharding=how),
     "glm-image-dit": lambda how: pictures("glm-image-dit", sharding=how),
+    "glm-image-dit, pictures are edited": lambda how: glm_edits(how),
     "diffusers-flow": lambda how: pictures("diffusers-flow", sharding=how),
     "diffusers-flow, pictures are edited": lambda how: edits(how),
 }
@@ -179,6 +180,15 @@ def edits(sharding: str | None) -> Trainer:
     policy = Kontext("tiny-flux-kontext", size=(32, 32), steps=3, eval_steps=3, lora={"r": 2})
     sizes = {**SIZES, "group_size": 3, "prompts_per_step": 1}
     return Trainer(policy, [red], prompts, steps=STEPS, sharding=sharding, **sizes)
+
+
+def glm_edits(sharding: str | None) -> Trainer:
+    prompts = [Prompt(text=f"edit {i}", image=Image.new("RGB", (64, 64), (50 * i, 90, 10))) for i in range(3)]
+    short: dict[str, Any] = {"size": (64, 64), "steps": 3, "eval_steps": 3, "lora": {"r": 2}}
+    policy = GlmImageDiT("tiny", edits=True, gradient_checkpointing=True, **short)
+    for module in policy.modules().values():
+        module.double()
+    return Trainer(policy, [red], prompts, steps=STEPS, group_size=3, sharding=sharding, **SIZES)
 
 
 def of_spread(sharding: str | None) -> dict[str, tuple[Any, int]]:

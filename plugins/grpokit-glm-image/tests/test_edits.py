@@ -203,6 +203,14 @@ def painter(model: Any = "tiny", **options: Any) -> GlmImageDiT:
     return GlmImageDiT(model, **{"size": SIZE, "edits": True, "steps": 3, "eval_steps": 2, **options})
 
 
+def test_layers_of_edits_are_spread_over_processes_with_checkpointing_alone() -> None:
+    """Without it the first backward pass failed; with it, processes learn as one does (tests/processes)."""
+    with pytest.raises(UsageError, match=r"policy\.gradient_checkpointing: true"):
+        painter("tiny").blocks()
+    assert list(painter("tiny", gradient_checkpointing=True).blocks())
+    assert list(painter("tiny", edits=False).blocks())
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "options",

@@ -7,7 +7,7 @@ transformer is told is `Painter`'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -220,7 +220,7 @@ class GlmImageDiT(FlowPolicy):
             self.loaded = prepared.load()
             self.loaded.ar.requires_grad_(False)
             install(self.loaded.ar.model.language_model)
-        self._edits = encoder.edits
+        self._edits, self._checkpointing = encoder.edits, gradient_checkpointing
         self.loaded.turns.let_paint()  # an adapter is made where the transformer is
         writer = Writer(self.loaded.ar, encoder, sampling, merged=merged)
         if lora is None and dtype == "auto":
@@ -252,6 +252,17 @@ class GlmImageDiT(FlowPolicy):
         """The transformer, with its adapter, on its device."""
         self.loaded.turns.let_paint()
         return super().modules()
+
+    def blocks(self) -> Iterable[nn.Module]:
+        """See `Policy`.
+
+        Raises:
+            UsageError: for edits without checkpointing. Layers give keys and values of source pictures to a memory
+                beside their outputs, so FSDP2 would not gather a layer before the backward pass through them.
+        """
+        if self._edits and not self._checkpointing:
+            raise UsageError("run.sharding with edits needs policy.gradient_checkpointing: true.")
+        return super().blocks()
 
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
         """Write a folder that plain diffusers loads; returns facts for its model card."""
