@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from PIL import Image
 from tiny_models import tiny_model, tiny_tokenizer
-from torch import nn
 
 from grpokit import Phase, PhasedTrainer, Policy, Prompt, Sample, Trainer
 from grpokit.processes.team import local
@@ -143,6 +142,8 @@ SPREAD: dict[str, Callable[[str | None], Trainer]] = {
     "glm-image-dit, pictures are edited": lambda how: glm_edits(how),
     "diffusers-flow": lambda how: pictures("diffusers-flow", sharding=how),
     "diffusers-flow, pictures are edited": lambda how: edits(how),
+    "diffusers-flow, tiny-chroma": lambda how: blocks_of_two_kinds("tiny-chroma", how),
+    "diffusers-flow, tiny-flux2-klein": lambda how: blocks_of_two_kinds("tiny-flux2-klein", how),
 }
 """With unequal shares, shares of no rows, and rows of which nothing is trained: trainers by the kind of sharding."""
 
@@ -166,20 +167,17 @@ def trained_adapter() -> str:
     return folder
 
 
-class Kontext(DiffusersFlow):
-    """Its tiny model has one layer of each kind, which would not be taken for blocks."""
-
-    def blocks(self) -> Iterable[nn.Module]:
-        transformer = self.family.transformer
-        return [*transformer.transformer_blocks, *transformer.single_transformer_blocks]
-
-
 def edits(sharding: str | None) -> Trainer:
     """One group, so that other processes than one have no rows."""
     prompts = [Prompt(text=f"edit {i}", image=Image.new("RGB", (32, 32), (50 * i, 90, 10))) for i in range(3)]
-    policy = Kontext("tiny-flux-kontext", size=(32, 32), steps=3, eval_steps=3, lora={"r": 2})
+    policy = DiffusersFlow("tiny-flux-kontext", size=(32, 32), steps=3, eval_steps=3, lora={"r": 2})
     sizes = {**SIZES, "group_size": 3, "prompts_per_step": 1}
     return Trainer(policy, [red], prompts, steps=STEPS, sharding=sharding, **sizes)
+
+
+def blocks_of_two_kinds(model: str, sharding: str | None) -> Trainer:
+    policy = DiffusersFlow(model, size=(32, 32), steps=3, eval_steps=3, lora={"r": 2})
+    return Trainer(policy, [red], PROMPTS, steps=STEPS, group_size=3, sharding=sharding, **SIZES)
 
 
 def glm_edits(sharding: str | None) -> Trainer:

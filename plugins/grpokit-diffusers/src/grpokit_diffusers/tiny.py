@@ -79,8 +79,8 @@ _MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mr
 _EYES = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": _WIDTH}
 _FLUX = {
     "in_channels": 16,
-    "num_layers": 1,
-    "num_single_layers": 1,
+    "num_layers": 2,
+    "num_single_layers": 2,
     "attention_head_dim": 16,
     "num_attention_heads": 2,
 }
