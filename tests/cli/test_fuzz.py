@@ -221,6 +221,7 @@ VALUES = st.sampled_from(NASTY).map(
 )
 
 
+@pytest.mark.long
 @fuzz("overrides")
 @given(st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(["=", "=", "=", ""]), VALUES | MANY), max_size=3))
 def test_overrides_on_the_command_line(parts: list[tuple[str, str, str]]) -> None:

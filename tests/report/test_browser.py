@@ -52,6 +52,9 @@ LOOK = """() => {
 }"""
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if CHROMIUM is None:
@@ -120,7 +123,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "width", "dark"),
     [("pictures", 1280, False), ("texts", 390, False), ("evil", 1280, True), ("three", 390, True)],
@@ -149,7 +151,6 @@ def test_markup_is_shown_as_text(visit: Callable[..., Any], pages: dict[str, Pat
     assert "<img src=x" in page.locator(".hoverlayer").first.text_content()
 
 
-@pytest.mark.long
 def test_zoom_and_values_of_a_chart(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
     page = visit(pages["pictures"])
     plot = drawn(page)
@@ -196,7 +197,6 @@ def test_zoom_and_values_of_a_chart(visit: Callable[..., Any], pages: dict[str, 
     page.wait_for_function("ink => plotted().layout.font.color != ink", arg=ink)
 
 
-@pytest.mark.long
 def test_filter_sort_and_slider(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
     page = visit(pages["pictures"])
     cards = page.locator(".part-samples article")
@@ -227,7 +227,6 @@ def test_filter_sort_and_slider(visit: Callable[..., Any], pages: dict[str, Path
     assert page.locator(".slider output").inner_text() == "Evaluation after step 0"
 
 
-@pytest.mark.long
 def test_a_print_out_has_all_charts_in_light_colours(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
     page = visit(pages["pictures"], dark=True)
     assert page.evaluate("'Plotly' in window")  # at the end of loading, when a browser without a window prints
@@ -243,7 +242,6 @@ def test_a_print_out_has_all_charts_in_light_colours(visit: Callable[..., Any], 
     assert page.evaluate(f"[...{inks}]") == ["#a5adb8"]
 
 
-@pytest.mark.long
 def test_a_long_prompt_leaves_room_for_the_samples(visit: Callable[..., Any], tmp_path: Path) -> None:
     page = visit(report.write(make_run(tmp_path / "run", side=32, prompt="many words " * 200)), width=390)
     for words in (".part-samples h3", ".sides h3", ".part-prompts tbody th"):
@@ -252,7 +250,6 @@ def test_a_long_prompt_leaves_room_for_the_samples(visit: Callable[..., Any], tm
     assert page.get_by_role("dialog").locator("img").first.bounding_box()["y"] < 600
 
 
-@pytest.mark.long
 def test_a_run_that_has_just_begun(visit: Callable[..., Any], tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", every=5)
     page = visit(report.write(folder))
@@ -261,7 +258,6 @@ def test_a_run_that_has_just_begun(visit: Callable[..., Any], tmp_path: Path) ->
     assert ticks == ["1", "2", "3", "4"]
 
 
-@pytest.mark.long
 def test_samples_are_compared_by_their_prompts(visit: Callable[..., Any], tmp_path: Path) -> None:
     """After a resume with other eval settings, rows of two evaluations need not stand in the same place."""
     folder = make_run(tmp_path / "run")
@@ -281,7 +277,6 @@ def test_samples_are_compared_by_their_prompts(visit: Callable[..., Any], tmp_pa
         assert page.locator("article h3").last.inner_text() == "a prompt 5"  # which has no score
 
 
-@pytest.mark.long
 def test_a_sample_large(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
     page = visit(pages["pictures"], width=390)
     first = page.locator(".part-samples button.picture").first
@@ -300,7 +295,6 @@ def test_a_sample_large(visit: Callable[..., Any], pages: dict[str, Path]) -> No
     assert page.evaluate("document.activeElement.className") == "picture"
 
 
-@pytest.mark.long
 def test_runs_at_equal_steps(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
     page = visit(pages["three"])
     tile = page.locator("section[aria-label='other against pictures'] .tile", has_text="nice")
@@ -318,7 +312,6 @@ def test_runs_at_equal_steps(visit: Callable[..., Any], pages: dict[str, Path]) 
     assert page.locator("#plot-reward-on-held-out-prompts").evaluate(colours) == 3
 
 
-@pytest.mark.long
 def test_what_differs_most_between_runs_comes_first(visit: Callable[..., Any], tmp_path: Path) -> None:
     first, second = (make_run(tmp_path / name, side=8, weight=0) for name in "ab")
     place = second / "samples/step_000004"
@@ -354,7 +347,6 @@ def test_the_policy_would_stop_and_name_a_request(browser: Any, pages: dict[str,
     page.close()
 
 
-@pytest.mark.long
 def test_a_watched_run_grows_on_the_page(visit: Callable[..., Any], tmp_path: Path) -> None:
     """A new evaluation is there within 3 s; the zoom, the filter and the slider stay as they were set."""
     folder = make_run(tmp_path / "run", side=32)
@@ -385,7 +377,6 @@ def test_a_watched_run_grows_on_the_page(visit: Callable[..., Any], tmp_path: Pa
             thread.join()
 
 
-@pytest.mark.long
 def test_the_slider_stays_at_its_step(visit: Callable[..., Any], tmp_path: Path) -> None:
     """A long run shows some of its evaluations, and others as it grows."""
     folder = make_run(tmp_path / "run", side=8, steps=22, every=1)

@@ -145,6 +145,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.long
 def test_wandb_has_a_run_for_each_offline_session_and_every_step_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

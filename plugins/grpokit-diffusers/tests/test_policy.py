@@ -154,13 +154,13 @@ def test_the_adapter_reaches_the_transformer_and_nothing_else(model: str) -> Non
 OF_SOURCES = {"ratio-is-one", "scored-is-sampled", "batch-size", "slices", "gaussian", "gradient", "reference"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        pytest.param(
+        (
             {"model": "tiny-sd3", "guidance": 2.0, "window": {"width": 2}, "steps": 3, "eval_steps": 2},
             lambda name: True,
-            marks=pytest.mark.long,
         ),
         (
             {"model": "tiny-flux", "matching": {"times": 2}, "steps": 2, "eval_steps": 2},

@@ -35,7 +35,8 @@ def test_two_steps(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert all(row["logprob_diff/max"] < 1e-4 and row["grad_norm"] > 0 for row in rows)
 
 
-@pytest.mark.parametrize("objective", ["nft", pytest.param("grpo", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("objective", ["nft", "grpo"])
 def test_noised_copies_train_and_resume_to_the_bit(
     objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

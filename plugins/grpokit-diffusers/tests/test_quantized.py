@@ -43,6 +43,7 @@ def trained(quantization: str) -> DiffusersFlow:
     return policy
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("quantization", BITS)
 def test_contract(quantization: str) -> None:
     checks = policy_checks(

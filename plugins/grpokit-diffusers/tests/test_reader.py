@@ -75,8 +75,8 @@ def test_an_adapter_is_compared_by_its_shapes(folders: dict[str, Path], tmp_path
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert isinstance(read(folders["tiny-sd3"], lora={"adapter": str(tmp_path)}), FlowPolicy)
-    with pytest.raises(UsageError, match=r"FluxTransformer2DModel, which has no linear layer 'transformer_blocks\.1"):
-        read(folders["tiny-flux"], lora={"adapter": str(tmp_path)})
+    with pytest.raises(UsageError, match=r"ZImageTransformer2DModel, which has no linear layer 'transformer_blocks\.0"):
+        read(folders["tiny-z-image"], lora={"adapter": str(tmp_path)})
     wide = {f"transformer.transformer_blocks.0.attn.to_q.lora_{x}.weight": torch.ones(9, 9) for x in "AB"}
     save_file(wide, tmp_path / "wide.safetensors")
     with pytest.raises(UsageError, match="does not fit SD3Transformer2DModel"):

@@ -348,7 +348,9 @@ def test_micro_batches_of_2_and_of_8_give_one_gradient(options: dict[str, Any]) 
     assert max(float((a - b).norm() / b.norm()) for a, b in zip(two, eight, strict=True)) < 1e-6
 
 
-@pytest.mark.parametrize("options", [{"lora": ADAPTER | {"dora": True}}, {}], ids=str)
+@pytest.mark.parametrize(
+    "options", [pytest.param({"lora": ADAPTER | {"dora": True}}, marks=pytest.mark.long), {}], ids=str
+)
 def test_a_reference_that_moves_is_the_average_of_what_has_trained(options: dict[str, Any]) -> None:
     """By hand: 0.75 of the average and 0.25 of the weights, after every second of six updates."""
     policy = build(**options, reference_ema={"decay": 0.75, "every": 2})

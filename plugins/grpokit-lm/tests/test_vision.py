@@ -214,12 +214,13 @@ def test_the_tower_trains_only_if_asked() -> None:
 OF_PICTURES = {"ratio-is-one", "rows-independent", "batch-size", "joined", "slices", "trimmed", "gradient", "reference"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "options"),
     [
         ("qwen2.5-vl", {"lora": {"r": 4}}),
-        pytest.param("llava", {"fast": False}, marks=pytest.mark.long),
-        pytest.param("llava", {"train_vision": True}, marks=pytest.mark.long),
+        ("llava", {"fast": False}),
+        ("llava", {"train_vision": True}),
     ],
     ids=str,
 )

@@ -97,7 +97,7 @@ def own_logprobs(family: str, rollout: Rollout, row: int, options: Mapping[str, 
 
 @pytest.mark.parametrize("options", [{}, TRUNCATED], ids=["plain", "truncated"])
 @pytest.mark.parametrize("fast", [True, False])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen2"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("gpt2", marks=pytest.mark.long), "qwen2"])
 def test_logprobs_are_those_of_a_plain_forward_over_the_conversation(
     family: str, options: dict[str, Any], *, fast: bool
 ) -> None:

@@ -33,7 +33,7 @@ def drawn(policy: FlowPolicy, *, group: int = 4, step: int = 0, evaluate: bool =
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.long),
         {"lora": {"r": 2}, "window": {"width": 2}, "guidance": 2.0, "ema": {"decay": 0.5}, "rows": 3},
         {"sampler": "cps", "shared_noise": False, "window": {"width": 3, "start": "sliding", "every": 1}},
         {"sampler": "ode", "matching": {"times": 3, "weight": "t"}, "lora": {"r": 2}, "guidance": 2.0, "rows": 3},
