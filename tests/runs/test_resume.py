@@ -23,7 +23,7 @@ SMALL = (
     "run.keep_last=null",
     "eval.every=2",
 )
-PRESETS = ["toy-lm", pytest.param("toy-glyph", marks=pytest.mark.long), "toy-flow"]
+PRESETS = ["toy-lm", *(pytest.param(name, marks=pytest.mark.long) for name in ("toy-glyph", "toy-flow"))]
 pytestmark = pytest.mark.usefixtures("without_report")
 
 

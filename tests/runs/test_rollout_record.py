@@ -51,7 +51,9 @@ def train(preset: str, folder: Path, *overrides: str, **options: bool) -> None:
     train_preset(preset, folder, *SMALL, *overrides, **options)
 
 
-@pytest.fixture(scope="module", params=list(REWARDS))
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=() if name == "toy-lm" else pytest.mark.long) for name in REWARDS]
+)
 def recorded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, without_report: None
 ) -> tuple[str, Path]:
