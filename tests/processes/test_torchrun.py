@@ -86,7 +86,7 @@ def test_a_process_that_is_killed_lets_the_others_save(tmp_path: Path) -> None:
     assert failed.returncode == 1
     (error,) = errors(failed)
     assert error.startswith("error: Another process has ended, or has not answered in time (run.process_timeout).")
-    assert "The state after step 1 is saved in run/checkpoints/step_000001; correct the cause" in failed.stderr
+    assert f"The state after step 1 is saved in {tmp_path}/run/checkpoints/step_000001; correct the cause" in failed.stderr
     assert newest(tmp_path / "run/checkpoints") == 1
     assert (tmp_path / "run/report.html").is_file()
 
@@ -115,5 +115,5 @@ def test_torchrun_starts_a_run_again_that_has_lost_a_process(tmp_path: Path) -> 
     same = (*SMALL, "trainer.steps=4", "trainer.kl_coef=0.05", "trainer.device=cpu", "data.limit=20", *saving, reward)
     done = torchrun(tmp_path, "train", "toy-lm", *same, "--resume", options=("--max-restarts=1",))
     assert done.returncode == 0, done.stderr
-    assert "resuming after step 2 of 4 from run/checkpoints/step_000002" in done.stdout + done.stderr
+    assert f"resuming after step 2 of 4 from {tmp_path}/run/checkpoints/step_000002" in done.stdout + done.stderr
     assert_same(tmp_path / "whole", tmp_path / "run")
