@@ -86,7 +86,8 @@ def test_a_process_that_is_killed_lets_the_others_save(tmp_path: Path) -> None:
     assert failed.returncode == 1
     (error,) = errors(failed)
     assert error.startswith("error: Another process has ended, or has not answered in time (run.process_timeout).")
-    assert f"The state after step 1 is saved in {tmp_path}/run/checkpoints/step_000001; correct the cause" in failed.stderr
+    saved = tmp_path / "run/checkpoints/step_000001"
+    assert f"The state after step 1 is saved in {saved}; correct the cause" in failed.stderr
     assert newest(tmp_path / "run/checkpoints") == 1
     assert (tmp_path / "run/report.html").is_file()
 
