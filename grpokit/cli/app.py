@@ -117,7 +117,9 @@ def main() -> None:
     # peft imports bitsandbytes, which on some CPUs names a missing product that `quantized.steady` keeps it from using.
     logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(lambda record: "gemm_4bit_forward" not in record.msg)
     home = os.path.expanduser("~")  # which shells leave as it is in --dir=~/runs
-    sys.argv[1:] = [word.replace("=~/", f"={home}/", 1) if word.startswith("--") else word for word in sys.argv[1:]]
+    for place, word in enumerate(sys.argv):
+        if word.startswith("--"):
+            sys.argv[place] = word.replace("=~/", f"={home}/", 1)
     try:
         sys.path.append(_working_folder())  # so that a config can name `my_rewards:brightness` in a file beside it
         app()

@@ -36,7 +36,8 @@ def refuse_columns(reward: Any, what: str) -> None:
         given = inspect.signature(reward).parameters
     except (TypeError, ValueError):  # nothing to call, or compiled code
         return
-    columns = [n for n, p in given.items() if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    open_ended = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    columns = [name for name, p in given.items() if p.default is p.empty and p.kind not in open_ended]
     rest = any(p.kind is p.VAR_KEYWORD for p in given.values())
     foreign = {"completion", "completions"} & set(columns) or {"images", "prompts"} <= set(columns)
     if not foreign or len(columns) + rest < 2:

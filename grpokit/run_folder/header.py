@@ -121,7 +121,8 @@ def _own_code(config: RunConfig) -> dict[str, str]:
     Comments and blank lines do not count, nor does what the module imports.
     """
     plugins = {plugin.name for plugin in registry.plugins()}
-    modules = {named[1] for text in texts(resolved(config)) if (named := _NAMED.fullmatch(text))} - plugins
+    named = map(_NAMED.fullmatch, texts(resolved(config)))
+    modules = {match[1] for match in named if match} - plugins
     return {module: digest(ast.dump(ast.parse(source))) for module in sorted(modules) if (source := _source(module))}
 
 
