@@ -193,7 +193,9 @@ def test_it_learns() -> None:
     assert sum(rewards[-5:]) / 5 > 3 * sum(rewards[:3]) / 3
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize(
+    "name", ["grpo", *(pytest.param(n, marks=pytest.mark.long) for n in OBJECTIVES if n != "grpo")]
+)
 def test_every_objective_learns(name: str) -> None:
     # two passes over a rollout: with one, ratios never leave 1
     trainer = make(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
 
 from grpokit import ConfigError, registry
 from grpokit.config import mistakes, presets, synonyms
@@ -405,6 +404,8 @@ def test_what_an_override_replaces_leaves_no_place_behind() -> None:
 
 
 def test_schema_is_valid_and_agrees() -> None:
+    from jsonschema import Draft202012Validator  # whose grammars take seconds
+
     found = RunConfig.model_json_schema()
     Draft202012Validator.check_schema(found)
     assert list(found["properties"]) == list(RunConfig.model_fields)

@@ -85,7 +85,9 @@ def test_answers_may_be_arrays_and_samples_may_hold_pictures(pooled: Make) -> No
         ("kill", "lost its worker process, which was ended by SIGKILL, on row 2 (prompt 'prompt 1')"),
         ("leave", "lost its worker process, which ended with exit code 3, on row 2 (prompt 'prompt 1')"),
         ("hang", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')"),
-        ("stop", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')"),
+        pytest.param(
+            "stop", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')", marks=pytest.mark.long
+        ),
         ("raise", "raised ValueError: I do not like this one (pool_rewards.py, line "),
         ("wordless", "raised WordlessError, whose message cannot be shown (pool_rewards.py, line "),
         ("cancelled", "raised CancelledError (pool_rewards.py, line "),

@@ -21,6 +21,8 @@ from grpokit.tracking.step_report import StepReport
 OBJECTIVES, ADVANTAGES = ([spec.name for _, spec in installed(kind)] for kind in ("objective", "advantage"))
 ADVANTAGES.remove("returns_to_go")  # which needs an environment
 OBJECTIVES.remove("nft")  # which needs a flow with matching
+OTHER_OBJECTIVES = [name for name in OBJECTIVES if name != "grpo"]
+OTHER_ADVANTAGES = [name for name in ADVANTAGES if name != "group"]
 SETTINGS = (
     "trainer.prompts_per_step=4",
     "trainer.group_size=4",
@@ -82,7 +84,7 @@ def test_advantages_train_apart(update: int) -> None:
     assert distance(gradients["rloo"], gradients["centred"] * 4 / 3) < 1e-3
 
 
-@pytest.mark.parametrize("advantage", ADVANTAGES)
+@pytest.mark.parametrize("advantage", ["group", *(pytest.param(a, marks=pytest.mark.long) for a in OTHER_ADVANTAGES)])
 def test_objectives_come_apart_in_the_second_update(advantage: str) -> None:
     gradients = {name: trained(name, advantage)[0][1] for name in OBJECTIVES}
     for (one, a), (other, b) in itertools.permutations(gradients.items(), 2):
@@ -109,7 +111,7 @@ def test_knobs_that_an_objective_does_not_have_are_refused(setting: str, refused
         assert f"objective '{name}'" in str(error.value)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", ["grpo", *(pytest.param(o, marks=pytest.mark.long) for o in OTHER_OBJECTIVES)])
 def test_every_filter_goes_with_every_objective(objective: str) -> None:
     """All at once: the KL with its correction, entropies filtered and held up, groups drawn again, rows masked."""
     settings = (

@@ -262,7 +262,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert not any((tmp_path / "rollouts").iterdir())
 
 
-@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_a_resumed_run_has_each_step_once(lm: Path, copy: Path, step: int, without_report: None) -> None:
     for place in (copy / "checkpoints").iterdir():
         shutil.rmtree(place)

@@ -638,7 +638,7 @@ def test_the_command_on_a_policy(call: Call) -> None:
     assert "1 of 20 checks failed" in done.out
 
 
-@pytest.mark.parametrize("name", ["toy-lm", "length", "broken_components:good"])
+@pytest.mark.parametrize("name", [pytest.param("toy-lm", marks=pytest.mark.long), "length", "broken_components:good"])
 def test_the_command_on_what_is_shipped(call: Call, name: str) -> None:
     done = call("check", name)
     assert done.code == 0, done.out + done.err

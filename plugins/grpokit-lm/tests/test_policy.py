@@ -132,7 +132,7 @@ def test_contract_of_an_architecture(family: str) -> None:
 @pytest.mark.parametrize(
     ("family", "options"),
     [
-        ("llama", {"lora": ADAPTER}),
+        pytest.param("llama", {"lora": ADAPTER}, marks=pytest.mark.long),
         pytest.param("llama", {"fast": False}, marks=pytest.mark.long),
         pytest.param("qwen2", {"top_k": 8, "top_p": 0.9, "min_p": 0.02, "temperature": 0.7}, marks=pytest.mark.long),
         pytest.param("gpt2", {"gradient_checkpointing": True, "eval_temperature": 0}, marks=pytest.mark.long),
