@@ -53,6 +53,7 @@ def checkpoints(folder: Path) -> list[int]:
     return sorted(int(place.name.removeprefix("step_")) for place in (folder / "checkpoints").iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("whole", ["toy-lm"], indirect=True)
 def test_a_run_that_is_saved_by_the_clock_resumes_to_the_bit(whole: tuple[str, Path], tmp_path: Path) -> None:
     preset, by_number = whole
@@ -108,7 +109,7 @@ def test_resume_is_bit_equal_at_every_step(whole: tuple[str, Path], tmp_path: Pa
 
 
 @pytest.mark.parametrize("whole", ["toy-lm"], indirect=True)
-@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("step", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_what_was_journaled_beyond_the_checkpoint_is_cut(whole: tuple[str, Path], step: int, tmp_path: Path) -> None:
     """Before an evaluation, and at one."""
     preset, uninterrupted = whole

@@ -140,6 +140,7 @@ def test_missing_weights_end_in_one_message(easyocr, tmp_path):
     assert "\n" not in message
 
 
+@pytest.mark.long
 def test_torn_weights_end_in_one_message(weights, tmp_path):
     torn = shutil.copytree(weights, tmp_path / "torn")
     (torn / "english_g2.pth").write_bytes(b"torn")
