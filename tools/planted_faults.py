@@ -1748,6 +1748,27 @@ FAULTS = (
         'if "guards/" in name:',
         ("tests/registry/test_entry_points.py::test_an_observer_that_is_gone_follows_no_step_and_a_warning_says_so",),
     ),
+    Fault(
+        "what a killed report left stays for good",
+        "files.py",
+        "for left in (temporary, *_left_by_killed_writers(path)):",
+        "for left in (temporary,):",
+        ("tests/runs/test_killed_operations.py::test_a_kill_at_any_operation_of_a_report",),
+    ),
+    Fault(
+        "an evaluation that was killed at its start is taken for other files",
+        "run_folder/header.py",
+        "        mark.touch()\n",
+        "",
+        ("tests/runs/test_killed_operations.py::test_a_kill_at_any_operation_of_an_evaluation",),
+    ),
+    Fault(
+        "a sweep takes a run that was killed in its report for finished",
+        "runs/sweep.py",
+        "if not (place / REPORT).is_file():",
+        "if False:",
+        ("tests/runs/test_sweep.py::test_a_sweep_its_page_and_more_seeds",),
+    ),
 )
 
 

@@ -1,11 +1,13 @@
-"""A kill at any operation on a file leaves a run that `--resume` or `--overwrite` accepts."""
+"""A kill at any operation on a file leaves what the same command, or `--resume`, completes as if nothing had been."""
 
 from __future__ import annotations
 
 import builtins
 import io
+import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from command_line import Call, config, rows, steady
 from grpokit import UsageError, report
+from grpokit.files import writer_of
 from small_runs import train, write_prompts
 from switched import Switch
 
@@ -26,10 +30,14 @@ def tree() -> Tree:
 
 
 def restore(state: Tree) -> None:
+    """Write a tree as a process would leave it that is gone."""
     shutil.rmtree(ROOT, ignore_errors=True)
     ROOT.mkdir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
     for path, content in state.items():
-        path.mkdir() if content is None else path.write_bytes(content)
+        left = path.with_name(path.name.replace(writer_of(os.getpid()), writer_of(gone.pid)))
+        left.mkdir() if content is None else left.write_bytes(content)
 
 
 @contextmanager
@@ -63,7 +71,7 @@ def snapshots() -> Iterator[list[Tree]]:
 
     plain_open = io.open
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("replace", "mkdir", "unlink", "remove", "rmdir"):
+        for name in ("replace", "rename", "mkdir", "unlink", "remove", "rmdir"):
             patch.setattr(os, name, watched(getattr(os, name)))
         patch.setattr(io, "open", opening)
         patch.setattr(builtins, "open", opening)
@@ -129,3 +137,65 @@ def test_a_kill_at_any_operation_of_an_overwrite_or_a_resume(every: int, monkeyp
     with snapshots() as more:
         small(resume=True)
     assert_each_is_accepted([*states, *more][::every], monkeypatch)
+
+
+EVALUATION = {"data": {"prompts": "held.jsonl"}, "rewards": [{"use": "tiny_policies:digit_sum"}], "samples": 2}
+SHORT = ("trainer.steps=2", "run.save_every=1", "run.keep_last=1")
+
+
+def numbers(state: Tree) -> dict[Path, Any]:
+    """Every path and, for those that hold them, the numbers but for what a clock says."""
+    return {path: steady(rows(path)) if path.suffix == ".jsonl" else None for path in state}
+
+
+def assert_each_is_completed(again: Callable[[], None], every: int) -> None:
+    """After a kill at any operation of a command, the same command leaves what it leaves without one."""
+    before = tree()
+    with snapshots() as states:
+        again()
+    whole = numbers(tree())
+    for number, state in enumerate([before, *states][::every]):
+        restore(state)
+        again()
+        assert numbers(tree()) == whole, f"state {number} of {len(states)}"
+
+
+@pytest.fixture
+def commands(call: Call, tmp_path: Path) -> Callable[..., None]:
+    """Runs commands that must succeed, beside a config and an evaluation."""
+    config(tmp_path)
+    (tmp_path / "digits.yaml").write_text(json.dumps(EVALUATION))
+
+    def run(*words: str) -> None:
+        done = call(*words)
+        assert done.code == 0, done.err
+
+    return run
+
+
+@pytest.mark.long
+@ALL
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_kill_at_any_operation_of_an_evaluation(every: int, commands: Callable[..., None], *, earlier: bool) -> None:
+    commands("train", "c.yaml", *SHORT, "run.dir=runs/out")
+    evaluate = ("evaluate", "runs/out", "--with", "digits.yaml", "--out", "runs/digits")
+    if earlier:
+        commands(*evaluate)
+    assert_each_is_completed(lambda: commands(*evaluate), every)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("drawn")
+def test_a_kill_at_any_operation_of_a_report(commands: Callable[..., None]) -> None:
+    commands("train", "c.yaml", *SHORT, "run.dir=runs/out")
+    commands("train", "c.yaml", *SHORT, "run.dir=runs/other", "seed=8")
+    assert_each_is_completed(lambda: commands("report", "runs/out"), every=1)
+    assert_each_is_completed(lambda: commands("report", "runs/out", "runs/other"), every=1)
+
+
+@pytest.mark.long
+@ALL
+def test_a_kill_at_any_operation_of_a_sweep(every: int, commands: Callable[..., None]) -> None:
+    sweep = ("sweep", "c.yaml", *SHORT, "eval.every=0", "seed=1..2", "--dir", "runs/seeds")
+    assert_each_is_completed(lambda: commands(*sweep), 4 * every)
