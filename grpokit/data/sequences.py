@@ -17,6 +17,7 @@ from PIL.ContainerIO import ContainerIO
 from grpokit.errors import DataError, UsageError, a_type, counted, reworded, shown
 from grpokit.images import MAX_PIXELS, blank_picture, check_whole, open_picture
 from grpokit.policy import Policy
+from grpokit.processes.forks import forks_ended
 from grpokit.sampling import STREAMS, permutation
 from grpokit.types import Prompt
 
@@ -203,11 +204,13 @@ def check_prompts(policy: Policy, prompts: Iterable[str | Prompt]) -> None:
     for start in range(0, len(sequence), _AT_ONCE):
         portion = [sequence.unopened(i) for i in range(start, min(start + _AT_ONCE, len(sequence)))]
         try:
-            check(portion)
+            with forks_ended():
+                check(portion)
         except UsageError:
             for index, prompt in enumerate(portion, start):
                 try:
-                    check([prompt])
+                    with forks_ended():
+                        check([prompt])
                 except UsageError as error:
                     raise reworded(error, f"{sequence.row(index).where}: {error}") from error
             raise

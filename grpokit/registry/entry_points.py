@@ -20,6 +20,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pluggy
 
 from grpokit.errors import GrpokitError, PluginError, nearest, shown, typed_line
+from grpokit.processes.forks import forks_ended
 from grpokit.registry import hookspecs
 from grpokit.registry.specs import API, KINDS, Spec
 
@@ -63,6 +64,7 @@ def plugins() -> tuple[Plugin, ...]:
     return every
 
 
+@forks_ended()
 def load(entry: importlib.metadata.EntryPoint) -> Plugin:
     """Import a plugin's module and collect its specs; whatever fails becomes the plugin's `error`."""
     plugin = Plugin(name=entry.name, module=entry.module)
@@ -140,6 +142,7 @@ def described(error: BaseException) -> str:
     return line
 
 
+@forks_ended()
 def observers() -> dict[str, Any]:
     """New observers of all plugins, by the names of plugin and observer.
 
@@ -159,8 +162,6 @@ def observers() -> dict[str, Any]:
 
 def notify(hook: str, **arguments: Any) -> list[str]:
     """Call a run event on every plugin; returns one line per plugin that raised (the run continues)."""
-    from grpokit.processes.forks import forks_ended
-
     failures = []
     for plugin in plugins():
         if plugin.manager is not None:

@@ -13,6 +13,7 @@ from grpokit.config.parts import RewardConfig
 from grpokit.config.schema import RunConfig
 from grpokit.errors import ConfigError, PluginError, a_type, shown
 from grpokit.knobs import RewardSettings, meanings
+from grpokit.processes.forks import forks_ended
 from grpokit.registry.specs import PlacementSpec, RewardSpec, Spec
 from grpokit.rewards.isolation import torch_state_kept
 from grpokit.rewards.submission import Submits
@@ -82,7 +83,8 @@ def close(terms: Sequence[RewardTerm]) -> None:
 def _close(scorers: Iterable[Any]) -> None:
     for scorer in scorers:
         if isinstance(scorer, Submits):
-            scorer.close()
+            with forks_ended():
+                scorer.close()
 
 
 def _terms(config: RunConfig, scorers: dict[str, Any]) -> list[RewardTerm]:

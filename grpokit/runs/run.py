@@ -22,7 +22,6 @@ from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import delete, step_name
 from grpokit.guards.hacking import too_seldom
 from grpokit.phases.phased_trainer import PhasedTrainer
-from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
 from grpokit.report import alarm
 from grpokit.rewards.terms import as_terms
@@ -125,8 +124,7 @@ class Run:
         policies = build.policies(self.config)
         self._drawing = build.drawing(policies)
         if self.held_out is not None:
-            with forks_ended():
-                check_prompts(self._drawing, self.held_out)  # a trainer looks at its own
+            check_prompts(self._drawing, self.held_out)  # a trainer looks at its own
         self.trainer = build.trainer(self.config, policies, self.terms, self.prompts, own_rewards=self._own_terms)
         self._warnings += before_training.trained_held_out_prompts(self.prompts, self.held_out, self._digests)
         self._other_scores = not changes.keys().isdisjoint(("held_out", "rewards"))

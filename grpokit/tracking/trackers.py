@@ -23,6 +23,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from PIL import Image
 
 from grpokit.errors import UsageError, typed_line
+from grpokit.processes.forks import forks_ended
 
 _MOST_FAILURES = 3  # in a row
 _PACKAGES = {"comet_ml": "comet-ml"}  # where pip's name is another
@@ -87,7 +88,8 @@ class Tracker:
         if self._failures == _MOST_FAILURES:
             return
         try:
-            act()
+            with forks_ended():
+                act()
         except Exception as error:  # any package, and any server behind it
             self._failures += 1
             if not self._warned:
@@ -267,8 +269,9 @@ def start(
             arguments["logging_dir"] = str(folder)
         try:
             PartialState()  # accelerate's trackers ask it which process this is
-            started = build("tensorboard" if name == "tensorboard" else project, **arguments)
-            started.start()
+            with forks_ended():
+                started = build("tensorboard" if name == "tensorboard" else project, **arguments)
+                started.start()
         except Exception as error:
             for other in trackers:
                 other.finish(failed=True)

@@ -24,6 +24,7 @@ from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError, 
 from grpokit.files import delete, read_json, replacing, step_number, writing
 from grpokit.policy import Policy
 from grpokit.processes import fsdp2
+from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team, is_sharded
 from grpokit.training.state import State, Stateful
 
@@ -54,6 +55,7 @@ def save(
             _write(folder, tensors, {"format": FORMAT, "step": step, "notes": notes, "parts": plain})
 
 
+@forks_ended()
 def _whole(name: str, part: Stateful) -> tuple[dict[str, Any], State]:
     """The tensors of a part, which all processes gather where they hold them together, and its plain data."""
     try:
@@ -161,6 +163,7 @@ def _read(folder: Path, state: State, name: str) -> State:
     return {**state["parts"].get(name, {}), **tensors}
 
 
+@forks_ended()
 def _take_over(folder: Path, name: str, part: Stateful, state: State) -> None:
     own = part.state_dict()
     try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,15 @@ import pytest
 
 from grpokit import Observer, Pending, Portion, Prompt, Sample, Trainer, registry
 from grpokit.advantages import group
+from grpokit.data import check_prompts
 from grpokit.objectives import GRPO
+from grpokit.processes.joining import join
+from grpokit.registry import entry_points
 from grpokit.rewards.scoring import score
 from grpokit.rewards.terms import RewardTerm
+from grpokit.runs.build_rewards import close
+from grpokit.tracking.trackers import Tracker
+from grpokit.training import checkpoint
 from tiny_policies import TinyTokens, digit_sum
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -43,6 +50,11 @@ class Elsewhere:
         return Pending([answer])
 
     def close(self) -> None: ...
+
+
+class Closing(Elsewhere):
+    def close(self) -> None:
+        os.fork()
 
 
 def forking(method: Any) -> Any:
@@ -73,6 +85,9 @@ def forking_observer(moment: str) -> Observer:
     return type("Forking", (Observer,), {moment: forking(getattr(Observer, moment))})()
 
 
+def logged(values: Mapping[str, Any], step: int | None) -> None: ...
+
+
 def forking_factory() -> object:
     os.fork()
     return object()
@@ -97,6 +112,7 @@ def copy_ended() -> Iterator[None]:
         lambda: score([RewardTerm(name="r", reward=returns)], SAMPLES),
         lambda: score([RewardTerm(name="r", reward=raises)], SAMPLES),
         lambda: score([RewardTerm(name="r", reward=Elsewhere())], SAMPLES),
+        lambda: close([RewardTerm(name="r", reward=Closing())]),
         *[
             partial(step, forking_policy(method))
             for method in ("rollout", "logprobs", "updated", "during", "slices", "check")
@@ -108,11 +124,29 @@ def copy_ended() -> Iterator[None]:
         lambda: step(advantage=forking(group)),
         lambda: step(objective=type("Forking", (GRPO,), {"__call__": forking(GRPO.__call__)})()),
         lambda: registry.create("policy", f"{__name__}:forking_factory"),
+        lambda: check_prompts(forking_policy("check"), ["1"]),
+        lambda: Tracker(SimpleNamespace(name="t", log=forking(logged)), warn=print).log({"loss": 1.0}, step=1),
+        lambda: Tracker(SimpleNamespace(name="t", finish=forking(lambda: None)), warn=print).finish(),
     ],
 )
 def test_the_copy_ends(work: Callable[[], Any]) -> None:
     with copy_ended():
         work()
+
+
+@pytest.mark.parametrize("method", ["state_dict", "load_state_dict"])
+def test_the_copy_of_a_checkpoints_part_ends(tmp_path: Path, method: str) -> None:
+    parts = {"policy": forking_policy(method)}
+    with copy_ended():
+        checkpoint.save(tmp_path / "saved", parts, step=1, notes={}, team=join(), together=False)
+        checkpoint.load(tmp_path / "saved", parts)
+
+
+def test_the_copy_of_a_plugins_light_module_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "forking_plugin.py").write_text("import os\nos.fork()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with copy_ended():
+        entry_points.load(EntryPoint("forking", "forking_plugin", "grpokit"))
 
 
 def test_the_copy_of_an_import_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
