@@ -25,6 +25,7 @@ from grpokit.rewards.terms import RewardTerm
 from grpokit.runs.build_rewards import close
 from grpokit.tracking.trackers import Tracker
 from grpokit.training import checkpoint
+from small_runs import rows, train, write_prompts
 from tiny_policies import TinyTokens, digit_sum
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -132,6 +133,18 @@ def copy_ended() -> Iterator[None]:
 def test_the_copy_ends(work: Callable[[], Any]) -> None:
     with copy_ended():
         work()
+
+
+@pytest.mark.parametrize("method", ["rollout", "logprobs", "check"])
+def test_a_run_whose_policy_forks_has_each_step_once(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_prompts(["1", "2"])
+    with copy_ended():
+        train("run", policy={"use": f"{__name__}:forking_policy", "method": method}, trainer__steps=3)
+    assert [row["step"] for row in rows("run/metrics.jsonl")] == [1, 2, 3]
+    assert [row["step"] for row in rows("run/eval.jsonl")] == [0, 3]
 
 
 @pytest.mark.parametrize("method", ["state_dict", "load_state_dict"])
