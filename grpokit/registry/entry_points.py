@@ -20,7 +20,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pluggy
 
 from grpokit.errors import GrpokitError, PluginError, nearest, shown, typed_line
-from grpokit.processes.forks import forks_ended
 from grpokit.registry import hookspecs
 from grpokit.registry.specs import API, KINDS, Spec
 
@@ -64,22 +63,24 @@ def plugins() -> tuple[Plugin, ...]:
     return every
 
 
-@forks_ended()
 def load(entry: importlib.metadata.EntryPoint) -> Plugin:
     """Import a plugin's module and collect its specs; whatever fails becomes the plugin's `error`."""
+    from grpokit.processes.forks import forks_ended
+
     plugin = Plugin(name=entry.name, module=entry.module)
     if entry.dist is not None:
         plugin.package, plugin.version = entry.dist.name, entry.dist.version
     begin = time.perf_counter()
     try:
-        module = entry.load()
-        _check_hook_names(module)
-        manager = pluggy.PluginManager(hookspecs.PROJECT)
-        manager.add_hookspecs(hookspecs)
-        manager.register(module, entry.name)
-        manager.check_pending()
-        plugin.specs = [spec for hook, kind in _SPEC_HOOKS.items() for spec in _collect(manager, hook, kind)]
-        plugin.manager = manager
+        with forks_ended():
+            module = entry.load()
+            _check_hook_names(module)
+            manager = pluggy.PluginManager(hookspecs.PROJECT)
+            manager.add_hookspecs(hookspecs)
+            manager.register(module, entry.name)
+            manager.check_pending()
+            plugin.specs = [spec for hook, kind in _SPEC_HOOKS.items() for spec in _collect(manager, hook, kind)]
+            plugin.manager = manager
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the one place that isolates: what a plugin does wrong stays its own
@@ -142,19 +143,21 @@ def described(error: BaseException) -> str:
     return line
 
 
-@forks_ended()
 def observers() -> dict[str, Any]:
     """New observers of all plugins, by the names of plugin and observer.
 
     Raises:
         PluginError: a plugin cannot make its own.
     """
+    from grpokit.processes.forks import forks_ended
+
     found: dict[str, Any] = {}
     for plugin in plugins():
         if plugin.manager is not None:
             try:
-                for named in plugin.manager.hook.grpokit_observers():
-                    found |= {f"{plugin.name}-{name}": observer for name, observer in named.items()}
+                with forks_ended():
+                    for named in plugin.manager.hook.grpokit_observers():
+                        found |= {f"{plugin.name}-{name}": observer for name, observer in named.items()}
             except Exception as error:
                 raise PluginError(f"plugin '{plugin.name}' failed in grpokit_observers: {described(error)}") from error
     return found
@@ -162,6 +165,8 @@ def observers() -> dict[str, Any]:
 
 def notify(hook: str, **arguments: Any) -> list[str]:
     """Call a run event on every plugin; returns one line per plugin that raised (the run continues)."""
+    from grpokit.processes.forks import forks_ended
+
     failures = []
     for plugin in plugins():
         if plugin.manager is not None:
