@@ -35,6 +35,8 @@ def read_bytes(path: Path, *, most: int = 2**30, follow: bool = True) -> bytes:
     Raises:
         OSError: it cannot be read, is not a regular file, or is too large.
     """
+    if path.is_symlink() and not follow:
+        raise OSError("it is a link, and a run has none")
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)  # a pipe is opened without a writer
     with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
         status = os.fstat(file.fileno())

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from grpokit.files import partial_of, replacing, writer_of
+import pytest
+
+from grpokit.files import partial_of, read_json, replacing, writer_of
 
 
 def test_what_killed_writers_left_goes_with_the_next_write(tmp_path: Path) -> None:
@@ -26,3 +28,11 @@ def test_what_killed_writers_left_goes_with_the_next_write(tmp_path: Path) -> No
         temporary.write_text("whole")
     assert path.read_text() == "whole"
     assert sorted(tmp_path.iterdir()) == sorted([path, *others])
+
+
+def test_a_link_among_the_files_of_a_run_is_named_as_one(tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("{}")
+    (tmp_path / "state.json").symlink_to(tmp_path / "private")
+    assert read_json(tmp_path / "private") == {}
+    with pytest.raises(OSError, match="a link"):
+        read_json(tmp_path / "state.json")

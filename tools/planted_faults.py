@@ -1753,7 +1753,7 @@ FAULTS = (
         "files.py",
         "for left in (temporary, *_left_by_killed_writers(path)):",
         "for left in (temporary,):",
-        ("tests/runs/test_killed_operations.py::test_a_kill_at_any_operation_of_a_report",),
+        ("tests/test_files.py::test_what_killed_writers_left_goes_with_the_next_write",),
     ),
     Fault(
         "an evaluation that was killed at its start is taken for other files",
