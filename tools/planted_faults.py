@@ -111,7 +111,7 @@ GOT_WORSE = "tests/report/test_scores.py::test_the_verdict_on_a_reward_that_got_
 MUTE = "tests/test_trainer.py::test_a_first_step_in_which_a_reward_scores_nothing_stops"
 PATIENT = "tests/training/test_checkpoint.py::test_a_run_ends_when_its_score_has_stopped_rising"
 SKIPPED = "tests/test_trainer.py::test_a_reward_whose_failures_may_be_skipped_is_not_mute"
-TIES = "tests/runs/test_rollout_record.py::test_another_best_by_hand"
+ANOTHER_BEST = "tests/runs/test_rollout_record.py::test_another_best_by_hand"
 OVERLONG = "tests/rewards/test_scoring.py::test_soft_overlong_by_the_equation"
 REPETITION = "tests/rewards/test_scoring.py::test_repetition_penalty"
 OCR = "plugins/grpokit-ocr/src/grpokit_ocr/"
@@ -633,7 +633,7 @@ FAULTS = (
         "runs/rescore.py",
         "not bool(((x == x.max()) & (y == y.max())).any())",
         "bool(x.argmax() != y.argmax())",
-        (TIES,),
+        (ANOTHER_BEST,),
     ),
     # --- rewards elsewhere
     Fault(
