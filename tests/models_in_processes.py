@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from warnings import filterwarnings
 
 import numpy as np
 import torch
@@ -191,6 +192,7 @@ def glm_edits(sharding: str | None) -> Trainer:
 
 def of_spread(sharding: str | None) -> dict[str, tuple[Any, int]]:
     """For each case what is learned, and how many numbers this process holds of the policy and its reference."""
+    filterwarnings("error", "FSDP2-wrapped", append=True)  # it may mean wrong gradients
     found = {}
     for case, make in SPREAD.items():
         trainer = make(sharding)

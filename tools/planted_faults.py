@@ -101,6 +101,20 @@ FIRST_DRAW = "tests/training/test_dynamic_sampling.py::test_the_first_draw_is_th
 FURTHER = "tests/training/test_dynamic_sampling.py::test_further_prompts_are_new_as_long_as_there_are_any"
 ANSWERS = "tests/rewards/test_worker_pool.py::test_an_answer_to_another_request_or_of_another_process_is_dropped"
 FORKS = "tests/processes/test_forks.py::test_the_copy_ends"
+HTTP = "plugins/grpokit-http/src/grpokit_http/"
+HTTP_TESTS = "plugins/grpokit-http/tests/"
+ONE_REQUEST = f"{HTTP_TESTS}test_service.py::test_an_answer_ends_its_connection"
+STRANGERS = f"{HTTP_TESTS}test_service.py::test_a_client_is_answered_while_strangers_hold_all_connections"
+CHUNKS = f"{HTTP_TESTS}test_service.py::test_a_flood_of_chunks_keeps_no_client_waiting"
+UNPACKED = f"{HTTP_TESTS}test_service.py::test_too_many_pixels_are_refused_before_any_are_unpacked"
+MANY_VALUES = f"{HTTP_TESTS}test_service.py::test_a_request_with_too_many_values_is_refused_unread"
+DRIPS = f"{HTTP_TESTS}test_client.py::test_a_drip_of_bytes_does_not_outlast_the_timeout"
+FULL_DISK = "tests/cli/test_display.py::test_a_full_disk_behind_the_output_is_told_once"
+OWN_FOLDER = "tests/cli/test_evaluations.py::test_an_evaluation_replaces_itself_and_nothing_else"
+NO_CHECKPOINTS = "tests/runs/test_changed_prompts.py::test_a_finished_run_without_checkpoints_is_not_begun_again"
+REPEATED_KEY = "tests/test_data.py::test_bad_line"
+LINKS = "tests/report/test_report.py::test_a_link_among_the_files_of_a_run_is_refused"
+WORLDS = "plugins/grpokit-lm/tests/test_worlds.py::test_"
 EVEN = "tests/guards/test_hacking.py::test_alarm_on_held_out_prompts"
 FALLEN = "tests/report/test_scores.py::test_the_verdict_names_a_monitor_that_fell"
 SCALES = "tests/report/test_report.py::test_scores_on_two_scales_are_not_compared"
@@ -656,6 +670,104 @@ FAULTS = (
         "(process, number) == (self.process.pid, self.number)",
         "number == self.number",
         (ANSWERS,),
+    ),
+    Fault(
+        "a copy goes on behind the check of prompts",
+        "data/sequences.py",
+        "            with forks_ended():\n                check(portion)",
+        "            check(portion)",
+        (FORKS,),
+    ),
+    Fault(
+        "a copy goes on behind a tracker",
+        "tracking/trackers.py",
+        "            with forks_ended():\n                act()",
+        "            act()",
+        (FORKS,),
+    ),
+    Fault(
+        "a service's connection has several requests",
+        f"{HTTP}service.py",
+        'headers=[("Connection", "close")]',
+        "headers=[]",
+        (ONE_REQUEST,),
+    ),
+    Fault(
+        "a service closes the connection of the newest client",
+        f"{HTTP}service.py",
+        "oldest = min(",
+        "oldest = max(",
+        (STRANGERS,),
+    ),
+    Fault(
+        "a service reads bodies in chunks",
+        f"{HTTP}service.py",
+        'b"transfer-encoding" in dict(event.headers)',
+        "False",
+        (CHUNKS,),
+    ),
+    Fault(
+        "a service unpacks pictures before it knows their sizes",
+        f"{HTTP}wire.py",
+        "        json.loads(body, object_hook=_Sizes())\n",
+        "",
+        (UNPACKED,),
+    ),
+    Fault(
+        "each picture of a service's request has the whole limit",
+        f"{HTTP}wire.py",
+        "self.pixels += width * height",
+        "self.pixels = width * height",
+        (UNPACKED,),
+    ),
+    Fault(
+        "JSON of a service's request has any number of values",
+        f"{HTTP}json_limits.py",
+        ' and text.count(b",") < VALUES',
+        "",
+        (MANY_VALUES,),
+    ),
+    Fault(
+        "JSON of a service's request has any number of objects",
+        f"{HTTP}json_limits.py",
+        ' + text.count(b"{")',
+        "",
+        (MANY_VALUES,),
+    ),
+    Fault(
+        "a server may take its time for each byte",
+        f"{HTTP}client.py",
+        "Timer(end - time.monotonic(), cut)",
+        "Timer(600, cut)",
+        (DRIPS,),
+    ),
+    Fault(
+        "an evaluation replaces what belongs to another run",
+        "runs/side_by_side.py",
+        'read_object(folder / DATA)["train"] is None',
+        "True",
+        (OWN_FOLDER,),
+    ),
+    Fault(
+        "a full disk behind the output is no failure",
+        "cli/app.py",
+        "(0 if display.complete() else FAILED)",
+        "0",
+        (FULL_DISK,),
+    ),
+    Fault(
+        "a report shows what a link leads to",
+        "run_folder/reader.py",
+        "if place.is_symlink():",
+        "if False:",
+        (LINKS,),
+    ),
+    Fault(
+        "a repeated key of JSON counts once",
+        "files.py",
+        "if len(content) < len(pairs):",
+        "if False:",
+        (REPEATED_KEY,),
     ),
     # --- advantages
     Fault(
@@ -1472,6 +1584,13 @@ FAULTS = (
         "            pass\n",
         (ENGINE_LOADED,),
     ),
+    Fault(
+        "a finished run without checkpoints is begun again",
+        "run_folder/header.py",
+        "if resume and not has_checkpoint and (end :=",
+        "if False and (end :=",
+        (NO_CHECKPOINTS,),
+    ),
     # --- adapters
     Fault(
         "an adapter without its alpha",
@@ -1626,6 +1745,27 @@ FAULTS = (
         'asked[-1] if isinstance(asked[-1], list) else [{"text": asked[-1]}]',
         'asked[0] if isinstance(asked[0], list) else [{"text": asked[0]}]',
         ("tests/test_layouts.py::test_layout",),
+    ),
+    Fault(
+        "a cancelled task of a world is no error of its",
+        "rewards/isolation.py",
+        "except BaseException as error:",
+        "except Exception as error:",
+        (f"{WORLDS}an_error_that_quotes_the_template_and_is_no_exception_becomes_a_message",),
+    ),
+    Fault(
+        "a world changes torch's global state",
+        "rewards/isolation.py",
+        "        with torch_state_kept():",
+        "        if True:",
+        (f"{WORLDS}rewards_see_the_models_own_words_and_torch_stays_as_it_was",),
+    ),
+    Fault(
+        "worlds behind one that cannot be closed stay open",
+        f"{LM}worlds/conversations.py",
+        "stack.callback(self.settings.close, episode.world)",
+        "self.settings.close(episode.world)",
+        (f"{WORLDS}worlds_are_closed_after_a_rollout_an_error_and_the_check",),
     ),
     # --- environments
     Fault(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
 from grpokit_diffusers.family import PackedFamily, Text, Told, rows
 from grpokit_hf.diffusion.family import Size
+
+# Such a block returns two slices of one tensor. FSDP2 warns of changes in place, and the transformer makes none.
+warnings.filterwarnings("ignore", r"FSDP2-wrapped module \(FSDPFluxSingleTransformerBlock\) returned a view")
 
 
 class Flux(PackedFamily):
