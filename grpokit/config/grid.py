@@ -41,14 +41,14 @@ def points(words: Sequence[str]) -> list[Point]:
     fixed: list[str] = []
     swept: dict[str, list[str]] = {}
     for word in words:
-        key, _, text = word.partition("=")
+        key, sign, text = word.partition("=")
         if key == "run.dir":
             raise UsageError("Each run of a sweep has its own folder, so run.dir cannot be set. Use --dir.")
         values = _values(key, text) if "," in text or _RANGE.fullmatch(text) else [text]
         if len(values) > 1:
             swept[key] = values
         else:
-            fixed.append(word)
+            fixed.append(f"{key}{sign}{values[0]}")
     ends = [key.rpartition(".")[2] for key in swept]
     labels = {key: end if ends.count(end) == 1 else key for key, end in zip(swept, ends, strict=True)}
     runs = []

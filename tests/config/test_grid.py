@@ -30,6 +30,7 @@ def test_the_last_key_changes_fastest_and_names_folders() -> None:
     assert runs[1].overrides == ["trainer.objective=grpo", "rewards.0.weight=1", "rewards.1.weight=4"]
     assert runs[1].name == "rewards.0.weight-1_rewards.1.weight-4"
     assert [point.name for point in points(["a=[5,6]"])] == ["run"]
+    assert [point.overrides for point in points(["seed=1,1", "a=5..5", "b=true"])] == [["seed=1", "a=5", "b=true"]]
     odd = [point.name for point in points(["a=x/y,x y,../x," + "z" * 300])]
     assert len(set(odd)) == 4
     assert all(len(name) < 130 and "/" not in name for name in odd)

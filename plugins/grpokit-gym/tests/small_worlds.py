@@ -71,7 +71,8 @@ class Faulty(gym.Env[Any, Any]):
         return seen, reward, self.steps == 6 and fault == "end at the limit", False, {}
 
     def render(self) -> Any:
-        return [np.zeros((4, 4, 3), np.uint8)] if self.fault == "frames" else None
+        frames = {"frames": [np.zeros((4, 4, 3), np.uint8)], "no rows": np.zeros((0, 4, 3), np.uint8)}
+        return frames.get(self.fault)
 
 
 class Single(Corridor):

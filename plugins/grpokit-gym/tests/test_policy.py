@@ -270,7 +270,11 @@ def test_an_environment_that_ignores_its_seed_is_refused(start: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"env": "small_worlds:Corridor-v0"}, {"env": "small_worlds:Faulty-v0", "options": {"fault": "frames"}}]
+    "options",
+    [
+        {"env": "small_worlds:Corridor-v0"},
+        *({"env": "small_worlds:Faulty-v0", "options": {"fault": fault}} for fault in ("frames", "no rows")),
+    ],
 )
 def test_an_environment_without_pictures_names_the_setting(options: dict[str, Any]) -> None:
     with pytest.raises(GrpokitError, match=r"set policy.pictures: 0"):

@@ -101,6 +101,11 @@ def test_what_cannot_be_asked_is_nan_and_costs_no_request(judge):
         ('<think>maybe {"rating": 2}</think> I cannot say.', {}, None),
         ("<think>Score: 2", {"pattern": r"Score: (\d+)"}, None),
         ("Score: −5", {"pattern": r"Score: (\S+)", "low": -10}, 0.25),
+        *(
+            ("Score: −5", {"pattern": rf"Score: ({minus}[0-9])", "low": -10}, 0.25)
+            for minus in ("-", "−", "[-−]?", "[−-]?")
+        ),
+        ('{"rating": −5}', {"low": -10}, 0.25),
         ("Score: .5", {"pattern": r"Score: (\S+)", "high": 1}, 0.5),
         ("Score: 9 of 10. Score: -3.", {"pattern": r"Score: (-?\d+)"}, None),
         ('{"why": "sharp\nbut dark", "rating": 8}', {}, 0.8),

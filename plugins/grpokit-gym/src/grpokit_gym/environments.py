@@ -129,7 +129,10 @@ class Environments:
             RunError: there is none.
         """
         with self.at_work("render", remedy=_PICTURES):
-            return Image.fromarray(env.render())
+            picture = Image.fromarray(env.render())
+            if not all(picture.size):
+                raise ValueError(f"a picture of {picture.width} x {picture.height} pixels")
+        return picture
 
     def number(self, reward: Any, act: str) -> float:
         """A reward as a number.

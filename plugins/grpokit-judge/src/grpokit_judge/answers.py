@@ -12,6 +12,7 @@ from typing import Any
 from grpokit import RewardError, UsageError
 from grpokit.builtin.numerals import number, plain
 
+_MINUS = "\u2212"  # JSON and most patterns have - instead
 _THINKS, _HAS_THOUGHT = (re.compile(rf"<{slash}think(?:ing)?>", re.IGNORECASE) for slash in ("", "/"))
 _SCALE = r"\(?(?:/|(?:out )?of) *([0-9.]+)"
 _RATING = re.compile(rf"([-+]?[0-9.,]+) *(?:{_SCALE}|(%))?", re.IGNORECASE)
@@ -93,7 +94,7 @@ class Ratings:
 
     def rating(self, text: str) -> Fraction | None:
         """The rating in the words of an answer as it stands there; None if none in the range is there."""
-        conclusion, _ = after_thoughts(text)
+        conclusion = after_thoughts(text)[0].replace(_MINUS, "-")
         if self.pattern is None:
             named = values(conclusion, self.key)
         else:
@@ -147,7 +148,7 @@ def ranking(text: str, count: int) -> list[int] | None:
 
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
-        compiled = re.compile(pattern)
+        compiled = re.compile(pattern.replace(_MINUS, r"\-"))
     except re.error as error:
         raise UsageError(f"vlm-judge: the pattern {pattern!r} is no regular expression: {error}.") from error
     if compiled.groups != 1:
