@@ -21,6 +21,8 @@ from grpokit.errors import RunError, UsageError, one_line, shown
 _UMASK = os.umask(0o077)  # it can be read only by setting it
 os.umask(_UMASK)
 
+_DEEPEST = 100  # of JSON: what copies, compares and records it calls itself for each level
+
 PLAIN_NAME = "letters, digits, - and _, at most 40"
 
 
@@ -177,9 +179,21 @@ def parse_json(text: str | bytes) -> Any:
         ValueError: it is not JSON, is nested too deeply, or has an object in which a key appears twice.
     """
     try:
-        return json.loads(text, object_pairs_hook=_object)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        content = json.loads(text, object_pairs_hook=_object)
+        fits = _depth(content) <= _DEEPEST
+    except RecursionError:
+        fits = False
+    if not fits:
+        raise ValueError(f"it is nested too deeply, at more than {_DEEPEST} levels")
+    return content
+
+
+def _depth(content: Any) -> int:
+    """How many lists and objects are inside each other."""
+    if not isinstance(content, (dict, list)):
+        return 0
+    parts = content.values() if isinstance(content, dict) else content
+    return 1 + max((_depth(part) for part in parts if isinstance(part, (dict, list))), default=0)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -397,7 +397,7 @@ def test_jsonl(tmp_path: Path) -> None:
         ('{"prompt": "a", "n": ' + "9" * 5000 + "}", ["line 3: not JSON (Exceeds the limit"]),
         ('{"prompt": "a", "x": {"b": 1, "b": 2}}', ["line 3: not JSON (the key 'b' appears twice)"]),
         ('{"prompt": [{"from": "human", "value": "a"}]}', ["line 3 has ShareGPT's messages", "json.load(open("]),
-        ("[" * 100_000, ["line 3: not JSON (it is nested too deeply)"]),
+        ("[" * 100_000, ["line 3: not JSON (it is nested too deeply"]),
         ('{"prompt": "a", "image": ""}', ["line 3: source is ''; expected a file name"]),
         ('["a"]', ['line 3: expected an object like {"prompt": ...}', "got '[\"a\"]'"]),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grpokit.files import partial_of, read_json, replacing, writer_of
+from grpokit.files import parse_json, partial_of, read_json, replacing, writer_of
 
 
 def test_what_killed_writers_left_goes_with_the_next_write(tmp_path: Path) -> None:
@@ -36,3 +37,12 @@ def test_a_link_among_the_files_of_a_run_is_named_as_one(tmp_path: Path) -> None
     assert read_json(tmp_path / "private") == {}
     with pytest.raises(OSError, match="a link"):
         read_json(tmp_path / "state.json")
+
+
+def test_json_has_at_most_a_hundred_levels() -> None:
+    """What copies and records a prompt calls itself for each, and would end a run in its first step."""
+    mixed = '{"a": [' * 50 + "1" + "]}" * 50
+    assert parse_json(mixed) == json.loads(mixed)
+    for text in (f"[{mixed}]", "[" * 600 + "]" * 600, "[" * 100_000):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            parse_json(text)

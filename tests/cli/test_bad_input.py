@@ -274,7 +274,7 @@ DATA_FILES = {
     "a line with a key of 5,000 letters": jsonl(json.dumps({"x" * 5000: 1}), "line 2 has the prompt nothing (null)"),
     "a prompt that is a number": jsonl('{"prompt": 5}', "p.jsonl, line 2 has the prompt 5; expected a text"),
     "a prompt of spaces": jsonl('{"prompt": "  "}', "p.jsonl, line 2: the prompt is '  '; expected a text"),
-    "a line of brackets": jsonl("[" * 100_000, "p.jsonl, line 2: not JSON (it is nested too deeply)"),
+    "a line of brackets": jsonl("[" * 100_000, "p.jsonl, line 2: not JSON (it is nested too deeply"),
     "an empty JSONL file": change("data={prompts: e.jsonl}", "e.jsonl holds no prompt", files={"e.jsonl": "\n"}),
     "a picture that is not there": jsonl(
         '{"prompt": "1", "image": "no.png"}', "line 2: source: the file no.png does not"
