@@ -686,6 +686,20 @@ FAULTS = (
         (FORKS,),
     ),
     Fault(
+        "a copy goes on behind a plugin's light module",
+        "registry/entry_points.py",
+        "        with forks_ended():\n            module = entry.load()",
+        "        if True:\n            module = entry.load()",
+        ("tests/processes/test_forks.py::test_the_copy_of_a_plugins_light_module_ends",),
+    ),
+    Fault(
+        "a copy goes on behind the state of a policy",
+        "training/checkpoint.py",
+        "@forks_ended()\ndef _whole(",
+        "def _whole(",
+        ("tests/processes/test_forks.py::test_the_copy_of_a_checkpoints_part_ends",),
+    ),
+    Fault(
         "a service's connection has several requests",
         f"{HTTP}service.py",
         'headers=[("Connection", "close")]',
@@ -761,6 +775,13 @@ FAULTS = (
         "if place.is_symlink():",
         "if False:",
         (LINKS,),
+    ),
+    Fault(
+        "JSON may be nested until Python's stack ends",
+        "files.py",
+        "fits = _depth(content) <= _DEEPEST",
+        "fits = True",
+        ("tests/test_files.py::test_json_has_at_most_a_hundred_levels",),
     ),
     Fault(
         "a repeated key of JSON counts once",

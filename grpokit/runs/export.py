@@ -17,6 +17,7 @@ from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig
 from grpokit.errors import UsageError, typed_line
 from grpokit.files import delete, partial_of, replacing, writing
+from grpokit.processes.forks import forks_ended
 from grpokit.report.model_card import model_card
 from grpokit.run_folder import reader
 from grpokit.run_folder.names import CONFIG
@@ -88,7 +89,8 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
                 own = temporary / name
                 own.mkdir(exist_ok=True)
                 try:
-                    facts = exporters[name].export(own, merge=merge)
+                    with forks_ended():
+                        facts = exporters[name].export(own, merge=merge)
                 except (RuntimeError, ValueError, TypeError, SafetensorError) as error:  # such as over a full disk
                     raise OSError(f"the policy's export raised {typed_line(error)}") from error
                 title = f"{to.resolve().name}/{name}" if name else to.resolve().name

@@ -16,6 +16,7 @@ import pytest
 
 from grpokit import Observer, Pending, Portion, Prompt, Sample, Trainer, registry
 from grpokit.advantages import group
+from grpokit.config import schema
 from grpokit.data import check_prompts
 from grpokit.objectives import GRPO
 from grpokit.processes.joining import join
@@ -23,6 +24,7 @@ from grpokit.registry import entry_points
 from grpokit.rewards.scoring import score
 from grpokit.rewards.terms import RewardTerm
 from grpokit.runs.build_rewards import close
+from grpokit.runs.export import export
 from grpokit.tracking.trackers import Tracker
 from grpokit.training import checkpoint
 from small_runs import rows, train, write_prompts
@@ -80,6 +82,10 @@ def step(policy: TinyTokens | None = None, **settings: Any) -> None:
 def forking_policy(method: str) -> TinyTokens:
     """As an environment may do whose rollouts run in processes."""
     return type("Forking", (TinyTokens,), {method: forking(getattr(TinyTokens, method))})()
+
+
+def forking_exporter() -> TinyTokens:
+    return type("Forking", (TinyTokens,), {"export": forking(lambda policy, folder, merge: {})})()
 
 
 def forking_observer(moment: str) -> Observer:
@@ -145,6 +151,16 @@ def test_a_run_whose_policy_forks_has_each_step_once(
         train("run", policy={"use": f"{__name__}:forking_policy", "method": method}, trainer__steps=3)
     assert [row["step"] for row in rows("run/metrics.jsonl")] == [1, 2, 3]
     assert [row["step"] for row in rows("run/eval.jsonl")] == [0, 3]
+
+
+def test_the_copy_of_an_export_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_prompts(["1", "2"])
+    train("run", policy={"use": f"{__name__}:forking_exporter"}, trainer__steps=1)
+    config = schema.parse(Path("run/config.yaml").read_text(), "run", [])
+    with copy_ended():
+        export(config, Path("run/checkpoints/step_000001"), Path("exported"))
+    assert Path("exported/README.md").is_file()
 
 
 @pytest.mark.parametrize("method", ["state_dict", "load_state_dict"])
