@@ -723,7 +723,7 @@ FAULTS = (
     Fault(
         "a service unpacks pictures before it knows their sizes",
         f"{HTTP}wire.py",
-        "        json.loads(body, object_hook=_Sizes())\n",
+        "        json.loads(body, object_pairs_hook=_Sizes())\n",
         "",
         (UNPACKED,),
     ),

@@ -209,8 +209,16 @@ def test_what_a_reward_service_says_is_words(
         (b"<html>\x1b", "gave an answer that is none of a reward service"),
         ({"reward": "x"}, "gave an answer that is none of a reward service"),
         (
-            {"protocol": f"\x1b{KEY}", "reward": "x", "params": {}},
-            r"serves x in protocol \\x1b\*\*\*, and the run asks",
+            {"protocol": PROTOCOL + 1, "reward": f"\x1b{KEY}", "params": {}},
+            rf"serves \\x1b\*\*\* in protocol {PROTOCOL + 1}, and the run asks for x in protocol {PROTOCOL}",
+        ),
+        *(
+            ({"protocol": protocol, "reward": "x", "params": {}}, "gave an answer that is none of a reward service")
+            for protocol in (str(PROTOCOL), True, None)
+        ),
+        (
+            b'{"protocol": 1, "reward": "y", "params": {}, "reward": "x"}',
+            "gave an answer that is none of a reward service",
         ),
     ],
 )

@@ -401,6 +401,38 @@ def test_too_many_pixels_are_refused_before_any_are_unpacked(pictures: list[str]
         from_json(json.dumps(changed).encode())
 
 
+@pytest.mark.parametrize("content", [None, [], {}, 3, {"samples": []}])
+def test_a_request_is_an_object_of_three(content: object) -> None:
+    with pytest.raises(WireError, match="Expected an object with protocol, prompts and samples, got "):
+        from_json(json.dumps(content).encode())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("protocol", True, "Expected a protocol that is a whole number, got a bool"),
+        ("protocol", "1", "Expected a protocol that is a whole number, got a str"),
+        ("protocol", wire.PROTOCOL + 1, f"speaks protocol {wire.PROTOCOL}, and the request protocol"),
+        ("protocol", {"$png": base64.b64encode(b"GIF89a").decode()}, "holds a PNG"),
+        ("prompts", [3], "an object with text, images, target and meta, got an int"),
+        ("prompts", [{"$png": png(2, 3)}], "an object with text, images, target and meta, got an Image"),
+        ("samples", [{"prompt": 0}], r"an object with prompt, output, group and info, got keys \(prompt\)"),
+        ("samples", [{"prompt": 5, "output": "", "group": 0, "info": {}}], "one of 1, counted from 0, got 5"),
+    ],
+)
+def test_what_a_request_lacks_is_named(key: str, value: object, message: str) -> None:
+    good = json.loads(to_json(samples(1, 1)))
+    with pytest.raises(WireError, match=message) as error:
+        from_json(json.dumps({**good, key: value}).encode())
+    assert " at 0x" not in str(error.value)
+
+
+def test_a_request_in_which_a_key_appears_twice_is_refused() -> None:
+    good = to_json(samples(1, 1))
+    with pytest.raises(WireError, match="the key 'samples' appears twice"):
+        from_json(good[:-1] + b', "samples": []}')
+
+
 @pytest.mark.parametrize(("part", "count"), [(b"[],", 200), (b'{"a":0},', 200), (b'"ab",', 1000), (b"1.5,", 1000)])
 def test_a_request_with_too_many_values_is_refused_unread(
     part: bytes, count: int, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import email.utils
 import functools
-import json
 import math
 import os
 import socket
@@ -22,6 +21,7 @@ from typing import Any
 import httpx
 
 from grpokit.errors import UsageError, one_line, plain, shown
+from grpokit.files import parse_json
 from grpokit_http.json_limits import LIMITS, within_limits
 
 MOST_ANSWER = 8 * 2**20
@@ -51,7 +51,7 @@ class AnswerError(OSError):
 
 
 def ask(url: str, body: bytes | None = None, *, key: str = "", timeout: float, most: int = MOST_ANSWER) -> Any:
-    """The JSON of a server's answer; its text where it is none.
+    """The JSON of a server's answer; its text where it is none, or where a key of an object appears twice.
 
     The request goes through the proxy of the environment, if there is one. Redirects are not followed.
 
@@ -139,8 +139,8 @@ def _certificates() -> ssl.SSLContext:
 def _read(content: bytearray) -> Any:
     text = content.decode(errors="replace")
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         return text
 
 

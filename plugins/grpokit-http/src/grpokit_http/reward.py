@@ -84,6 +84,8 @@ class RemoteReward(RewardElsewhere):
     def _check(self, url: str) -> None:
         try:
             health = ask(f"{url}/health", key=secret(TOKEN), timeout=min(self.timeout, 30.0))
+            if type(health["protocol"]) is not int:
+                raise TypeError("a protocol is not a whole number")
             there = health["protocol"], _described(health["reward"], health["params"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             parameters = [shlex.quote(f"{name}={json.dumps(value)}") for name, value in self.params.items()]

@@ -16,9 +16,9 @@ import numpy as np
 import safetensors.numpy
 import safetensors.torch
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
-from grpokit.errors import UsageError, a_type, one_line, typed_line
+from grpokit.errors import UsageError, a_type, one_line, shown, typed_line
 from grpokit.images import MAX_PIXELS, as_viewed
 from grpokit.types import Prompt, Sample
 from grpokit_http.json_limits import LIMITS, within_limits
@@ -114,8 +114,10 @@ def from_json(body: bytes | bytearray) -> list[Sample]:
     try:
         if not within_limits(body):
             raise WireError(f"The request has more than {LIMITS}. Send fewer.")
-        json.loads(body, object_hook=_Sizes())
-        request = json.loads(body, object_hook=_unpacked)
+        json.loads(body, object_pairs_hook=_Sizes())
+        request = _object(json.loads(body, object_hook=_unpacked), "protocol", "prompts", "samples")
+        if type(request["protocol"]) is not int:
+            raise WireError(f"Expected a protocol that is a whole number, got {a_type(request['protocol'])}.")
         if request["protocol"] != PROTOCOL:
             raise WireError(
                 f"This service speaks protocol {PROTOCOL}, and the request protocol {request['protocol']!r}. Install "
@@ -124,14 +126,22 @@ def from_json(body: bytes | bytearray) -> list[Sample]:
         for name in ("prompts", "samples"):
             if not isinstance(request[name], list) or len(request[name]) > SAMPLES:
                 raise WireError(f"Expected a list of at most {SAMPLES} {name}.")
-        prompts = [_prompt(**fields) for fields in request["prompts"]]
-        return [_sample(prompts, **fields) for fields in request["samples"]]
+        prompts = [_prompt(**_object(fields, *_OF_PROMPT)) for fields in request["prompts"]]
+        return [_sample(prompts, **_object(fields, "prompt", *_OF_SAMPLE)) for fields in request["samples"]]
     except WireError:
         raise
     except RecursionError:
         raise WireError("The request is nested too deeply.") from None
     except Exception as error:  # Pillow, safetensors and json raise whatever they like for bytes that are not theirs
         raise WireError(f"The request cannot be read: {one_line(error)}.") from error
+
+
+def _object(value: Any, *names: str) -> dict[str, Any]:
+    """An object with just these keys."""
+    if not isinstance(value, dict) or value.keys() != {*names}:
+        came = shown(value) if isinstance(value, dict) else a_type(value)
+        raise WireError(f"Expected an object with {', '.join(names[:-1])} and {names[-1]}, got {came}.")
+    return value
 
 
 def _prompt(*, text: Any, images: Any, target: Any, meta: Any) -> Prompt:
@@ -142,18 +152,28 @@ def _prompt(*, text: Any, images: Any, target: Any, meta: Any) -> Prompt:
 
 
 def _sample(prompts: Sequence[Prompt], *, prompt: Any, output: Any, group: Any, info: Any) -> Sample:
-    if type(prompt) is not int or type(group) is not int or not isinstance(info, dict) or prompt < 0:
+    if type(prompt) is not int or type(group) is not int or not isinstance(info, dict):
         raise WireError("Expected a sample whose prompt and group are whole numbers and whose info is a dict.")
+    if prompt not in range(len(prompts)):
+        raise WireError(f"Expected a sample whose prompt is one of {len(prompts)}, counted from 0, got {prompt}.")
     return Sample(prompt=prompts[prompt], output=output, group=group, info=info)
 
 
 class _Sizes:
-    """Adds up the sizes of all pictures by their headers, so that none is unpacked where they are too large."""
+    """Adds up the sizes of all pictures by their headers, so that none is unpacked where they are too large.
+
+    It sees each object as it was sent, and refuses one in which a key appears twice.
+    """
 
     def __init__(self) -> None:
         self.pixels = 0
 
-    def __call__(self, packed: dict[str, Any]) -> None:
+    def __call__(self, pairs: list[tuple[str, Any]]) -> None:
+        packed: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in packed:
+                raise WireError(f"In an object of the request the key {shown(key)} appears twice.")
+            packed[key] = value
         if isinstance(content := packed.get("$png"), str):
             width, height = _opened(content).size
             self.pixels += width * height
@@ -187,4 +207,7 @@ def _unpacked(packed: dict[str, Any]) -> Any:
 
 def _opened(content: str) -> Image.Image:
     """A picture of which the header is read."""
-    return Image.open(io.BytesIO(base64.b64decode(content, validate=True)), formats=["PNG"])
+    try:
+        return Image.open(io.BytesIO(base64.b64decode(content, validate=True)), formats=["PNG"])
+    except UnidentifiedImageError:
+        raise WireError("Expected a $png that holds a PNG.") from None
