@@ -71,8 +71,9 @@ def score(
     """
     if out is not None and out.exists() and not overwrite:
         raise UsageError(f"{out} exists already. Choose another with --out, or add --overwrite.")
-    if out is not None and out.resolve() == path.resolve():
-        raise UsageError(f"{out} is the file to be scored. Choose another with --out.")
+    for read in (path, prompts, target, source, Path(config or "")):
+        if out is not None and read is not None and out.exists() and read.exists() and out.samefile(read):
+            raise UsageError(f"{out} is a file that is read. Choose another with --out.")
     from grpokit.run_folder.names import CONFIG, ROLLOUTS
 
     files = {"prompt": prompt, "target": target, "source": source}

@@ -30,6 +30,7 @@ from grpokit.run_folder.names import COMPARISON, REPORT, REPORT_PICTURE
 from grpokit.run_folder.reader import Run, read
 
 _PROGRAM = ("dom.js", "samples.js", "curves.js", "tables.js", "compare.js", "app.js")  # in the order in which they run
+_TITLE_ENDS = " · grpokit</title>".encode()  # in every page
 
 
 def alarm(run: Path) -> str:
@@ -47,7 +48,7 @@ def write(run: Path, *, out: Path | None = None) -> Path:
             installed.
 
     Raises:
-        UsageError: it is not a run folder, or `out` is a folder.
+        UsageError: it is not a run folder, or `out` is a folder or another file than a page.
         RunError: the page cannot be written.
     """
     content = read(run)
@@ -72,7 +73,8 @@ def compare(*runs: Path, out: Path | None = None) -> Path:
         out: the page's file; by default `compare.html` in the last run's folder.
 
     Raises:
-        UsageError: a folder is not a run folder, two are the same, it is only one, or `out` is a folder.
+        UsageError: a folder is not a run folder, two are the same, it is only one, or `out` is a folder or another
+            file than a page.
         RunError: the page cannot be written.
     """
     distinct(runs)
@@ -166,6 +168,8 @@ def _plotly() -> str:
 def _page_file(out: Path | None, default: Path) -> Path:
     if out is not None and out.is_dir():
         raise UsageError(f"{out} is a folder; expected the page's file, such as {out / default.name}.")
+    if out is not None and out.exists() and _TITLE_ENDS not in out.read_bytes():
+        raise UsageError(f"{out} exists already and is no report. Choose another file with --out.")
     return out or default
 
 

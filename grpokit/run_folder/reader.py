@@ -190,7 +190,9 @@ def read_rows(path: Path) -> Rows:
     Raises:
         UsageError: another line is damaged.
     """
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
+    if path.exists() and not path.is_file():
+        raise _damaged(path, "", "it is not a regular file")
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
     rows: list[Row] = []
     for number, line in enumerate(lines, 1):
         try:

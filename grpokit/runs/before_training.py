@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -51,6 +52,20 @@ def readable_prompts(config: RunConfig) -> tuple[PromptSequence, PromptSequence 
     warnings = unscorable_prompts(config, prompts, held_out)
     build.check_prompts(config, prompts, held_out)
     return prompts, held_out, warnings
+
+
+def keep_prompts(config: RunConfig, folder: Path) -> None:
+    """Refuse a folder that a new run empties where the prompts lie in it.
+
+    Raises:
+        UsageError: names them.
+    """
+    for prompts in (config.data.prompts, config.eval.prompts):
+        if prompts is not None and Path(prompts).resolve().is_relative_to(folder.resolve()):
+            raise UsageError(
+                f"The prompts {prompts} lie in {folder}, which a new run empties. Move them, or choose another folder "
+                "with run.dir=..."
+            )
 
 
 def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: PromptSequence | None) -> list[str]:

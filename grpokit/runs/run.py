@@ -109,6 +109,7 @@ class Run:
         if resume and not self.resumed and (self.folder / CONFIG).exists():
             self.watcher.say(f"{self.folder} has no checkpoint, so the run starts over")
         if not self.resumed:  # else digests tell whether they are the same
+            before_training.keep_prompts(config, self.folder)
             self.team.first(lambda: check_pictures(*data))
         self.terms, self._own_terms = stack.enter_context(build_rewards.all_rewards(config))  # which may fetch weights
         self._digests = resuming.digests(*data)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from grpokit import report
 from grpokit.config.schema import RunConfig
 from grpokit.errors import UsageError
 from grpokit.evaluation.held_out import Evaluation
+from grpokit.files import step_folders
 from grpokit.report.scores import changes
 from grpokit.run_folder.header import UNFINISHED, begun, write_header
 from grpokit.run_folder.journal import Journal, all_scores, finite
@@ -90,13 +92,18 @@ def reserved(folder: Path) -> Iterator[Path]:
     folder = folder.absolute()  # the code of a component may call os.chdir
     with locked(folder, work="writing an evaluation into", option="--out."):
         names = {place.name for place in folder.iterdir()} if folder.is_dir() else set()
-        is_evaluation = {CONFIG, DATA} <= names <= _FILES and read_object(folder / DATA)["train"] is None
-        if names and UNFINISHED not in names and not is_evaluation:
+        if names and UNFINISHED not in names and not _is_evaluation(folder, names):
             raise UsageError(
                 f"{folder} already holds files that are not an evaluation. Choose another folder with --out.",
                 page="evaluations",
             )
         yield folder
+
+
+def _is_evaluation(folder: Path, names: Set[str]) -> bool:
+    samples = folder / SAMPLES
+    only_steps = not samples.is_dir() or len(step_folders(samples)) == len(os.listdir(samples))
+    return {CONFIG, DATA} <= names <= _FILES and only_steps and read_object(folder / DATA)["train"] is None
 
 
 def write(folder: Path, config: RunConfig, found: Mapping[int, Evaluation]) -> Path:

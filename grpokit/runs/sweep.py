@@ -21,7 +21,7 @@ from grpokit.config.grid import Point
 from grpokit.config.schema import RunConfig
 from grpokit.errors import GrpokitError, UsageError, typed_line
 from grpokit.evaluation.intervals import half_width
-from grpokit.files import write_text
+from grpokit.files import write_text, writing
 from grpokit.run_folder.names import CONFIG, REPORT
 from grpokit.run_folder.reader import Run, read
 from grpokit.run_folder.scales import on_another_scale, same_mix
@@ -29,6 +29,7 @@ from grpokit.runs import before_training, build, resuming
 from grpokit.runs import train as training
 
 PAGE = "sweep.md"
+_STARTS = ("| setting ", "No finished run ")  # of the page
 Settings: TypeAlias = dict[str, dict[str, dict[str, float]]]  # setting -> score -> seed -> mean of the last evaluation
 
 
@@ -67,7 +68,9 @@ def sweep(
         watching: gives the callbacks for the progress of a run.
 
     Raises:
-        UsageError: a config is wrong, or differs from that of a finished run; nothing was trained.
+        UsageError: a config is wrong or differs from that of a finished run, or the folder is a run or has another
+            file where the table goes; nothing was trained.
+        RunError: the folder cannot be made.
     """
     configs: dict[str, RunConfig] = {}
     for point in points:  # all of them, so that the last run's mistake does not wait for the others
@@ -76,9 +79,12 @@ def sweep(
         before_training.readable_prompts(configs[point.name])
         folder = folder or Path("sweeps") / name
     assert folder is not None
+    _refuse_other_files(folder)
     finished = {point.name for point in points if _finished(folder / point.name, configs[point.name])}
     failed: dict[str, str] = {}
     interrupted = False
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for number, point in enumerate(points, 1):
         place, config = folder / point.name, configs[point.name]
         say(f"[{number}/{len(points)}] {place}{' is finished' if point.name in finished else ''}")
@@ -100,9 +106,16 @@ def sweep(
     settings = _settings(points, runs)
     states = {**{p.name: runs[p.name].state for p in points if p.name in runs}, **dict.fromkeys(failed, "failed")}
     links = "".join(f"- [{p.name}]({p.name}/{REPORT}): {states.get(p.name, 'not begun')}\n" for p in points)
-    folder.mkdir(parents=True, exist_ok=True)  # which no run has made where all failed before their first step
     write_text(folder / PAGE, f"{table(settings)}\n{links}")
     return Swept(folder=folder, settings=settings, failed=failed, interrupted=interrupted)
+
+
+def _refuse_other_files(folder: Path) -> None:
+    page = folder / PAGE
+    if (folder / CONFIG).is_file():
+        raise UsageError(f"{folder} is a run. Choose another folder with --dir.")
+    if page.exists() and not page.read_text(encoding="utf-8", errors="replace").startswith(_STARTS):
+        raise UsageError(f"{page} is not the table of a sweep. Choose another folder with --dir.")
 
 
 def _finished(place: Path, config: RunConfig) -> bool:

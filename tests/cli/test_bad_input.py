@@ -509,6 +509,9 @@ COMPONENTS = {
     ),
 }
 
+A_RUN = {"out/config.yaml": GOOD, "out/versions.json": "{}"}
+SWEEP = ["sweep", "c.yaml", "seed=1", "--dir", "d"]
+
 FOLDERS = {
     "a run folder that is a file": change("run.dir=prompts.txt", "prompts.txt is a file", "run.dir=..."),
     "a run folder below a file": change("run.dir=prompts.txt/out", "prompts.txt/out cannot be made"),
@@ -518,15 +521,13 @@ FOLDERS = {
     "a run folder in use": Bad(
         ["train", "c.yaml"],
         ["out already holds a run. Add --resume to continue it, --overwrite to delete it"],
-        {"out/config.yaml": GOOD, "out/versions.json": "{}"},
+        A_RUN,
     ),
     "resume and overwrite": Bad(
         ["train", "c.yaml", "--resume", "--overwrite"], ["either --resume or --overwrite, not"]
     ),
     "evaluation of a folder that is no run": Bad(["evaluate", "d"], ["d is neither a run folder"], {"d/x": ""}),
-    "evaluation of a run without a checkpoint": Bad(
-        ["evaluate", "out"], ["out has no checkpoint yet"], {"out/config.yaml": GOOD, "out/versions.json": "{}"}
-    ),
+    "evaluation of a run without a checkpoint": Bad(["evaluate", "out"], ["out has no checkpoint yet"], A_RUN),
     "evaluation of a run with a damaged config": Bad(
         ["evaluate", "out"], ["out/config.yaml, line 1: not YAML"], {"out/config.yaml": "{", "out/versions.json": "{}"}
     ),
@@ -539,6 +540,27 @@ FOLDERS = {
         ["sample", "c.yaml", "--out", "d"], ["d already holds files. Choose another folder with --out"], {"d/x": ""}
     ),
     "a report of nothing": Bad(["report", "nowhere"], ["nowhere is not a run folder"]),
+    "a report in place of another file": Bad(
+        ["report", "out", "--out", "prompts.txt"], ["prompts.txt exists already and is no report"], A_RUN
+    ),
+    "a report of a run whose metrics are no file": Bad(
+        ["report", "out"],
+        ["out/metrics.jsonl is damaged: it is not a regular file"],
+        {**A_RUN, "out/metrics.jsonl/x": ""},
+    ),
+    "a sweep in place of a file": Bad(SWEEP, ["d cannot be written: "], {"d": ""}, code=1),
+    "a sweep in a run": Bad(SWEEP, ["d is a run. Choose"], {"d/config.yaml": GOOD}),
+    "a sweep in place of another table": Bad(SWEEP, ["d/sweep.md is not the table of a sweep"], {"d/sweep.md": "mine"}),
+    "a new run in place of its prompts": Bad(
+        ["train", "c.yaml", "data={prompts: out/mine/p.txt}", "--overwrite"],
+        ["The prompts out/mine/p.txt lie in", "which a new run empties"],
+        {**A_RUN, "out/mine/p.txt": "1\n2\n3\n4\n"},
+    ),
+    "scores in place of the prompts": Bad(
+        ["score", "d", "--reward", "length", "--prompts", "prompts.txt", "--out", "prompts.txt", "--overwrite"],
+        ["prompts.txt is a file that is read"],
+        {"d/1.txt": ""},
+    ),
     **{
         f"a name that no file can have, for {command}": Bad([command, "x" * 300], [says])
         for command, says in (

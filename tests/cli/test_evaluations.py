@@ -119,7 +119,9 @@ def test_an_evaluation_replaces_itself_and_nothing_else(
     (tmp_path / "slim").mkdir()
     for name in ("versions.json", "data.json", "config.yaml"):  # of a run, and its other files are elsewhere
         shutil.copy(finished / "out" / name, tmp_path / "slim")
-    for name in ("out", "mine", "slim"):
+    assert call(*words, "--out", tmp_path / "annotated").code == 0
+    (tmp_path / "annotated/samples/mine.txt").touch()
+    for name in ("out", "mine", "slim", "annotated"):
         before = {path: path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
         refused = call(*words, "--out", tmp_path / name)
         assert refused.code == 2
