@@ -63,6 +63,7 @@ def test_nothing_outgrows_its_limit() -> None:
     assert not grown, f"{'; '.join(grown)}: take something away"
 
 
+@pytest.mark.long
 def test_what_the_tool_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert architecture.main() == 0
     printed = capsys.readouterr().out

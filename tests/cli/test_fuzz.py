@@ -202,6 +202,7 @@ def scribbled(draw: st.DrawFn) -> str:
     return text
 
 
+@pytest.mark.long
 @fuzz("text")
 @given(scribbled())
 def test_configs_changed_in_their_text(text: str) -> None:

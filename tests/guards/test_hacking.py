@@ -141,6 +141,7 @@ def test_steps_without_the_monitor_do_not_count() -> None:
     assert [i for i, lines in enumerate(found) if lines] == [4 * (LEAST - 1)]
 
 
+@pytest.mark.long
 def test_noise_alone_seldom_rings() -> None:
     alarms = 0
     for run in range(60):
@@ -327,6 +328,7 @@ def test_keys_that_do_not_go_together(call: Call, tmp_path: Path, reward: Any, w
     assert "c.yaml" in done.err
 
 
+@pytest.mark.long
 def test_a_run_with_worker_processes_is_the_run_without(call: Call, tmp_path: Path) -> None:
     found = {}
     for workers in (0, 1, 2):

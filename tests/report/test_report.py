@@ -197,6 +197,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, name: str) -> None:
 # --- the page ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_any_half_written_file(tmp_path: Path) -> None:
     """Files cut anywhere, pictures cut or missing: always a page, and nothing but whole pictures on it."""
     whole = make_run(tmp_path / "whole", side=96, name="näme")

@@ -83,16 +83,28 @@ def test_answers_may_be_arrays_and_samples_may_hold_pictures(pooled: Make) -> No
     ("order", "words"),
     [
         ("kill", "lost its worker process, which was ended by SIGKILL, on row 2 (prompt 'prompt 1')"),
-        ("leave", "lost its worker process, which ended with exit code 3, on row 2 (prompt 'prompt 1')"),
+        pytest.param(
+            "leave",
+            "lost its worker process, which ended with exit code 3, on row 2 (prompt 'prompt 1')",
+            marks=pytest.mark.long,
+        ),
         ("hang", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')"),
         pytest.param(
             "stop", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')", marks=pytest.mark.long
         ),
         ("raise", "raised ValueError: I do not like this one (pool_rewards.py, line "),
-        ("wordless", "raised WordlessError, whose message cannot be shown (pool_rewards.py, line "),
+        pytest.param(
+            "wordless",
+            "raised WordlessError, whose message cannot be shown (pool_rewards.py, line ",
+            marks=pytest.mark.long,
+        ),
         ("cancelled", "raised CancelledError (pool_rewards.py, line "),
-        ("generator-exit", "raised GeneratorExit (pool_rewards.py, line "),
-        ("orphan", "lost its worker process, which ended with exit code 3, on row 2 (prompt 'prompt 1')"),
+        pytest.param("generator-exit", "raised GeneratorExit (pool_rewards.py, line ", marks=pytest.mark.long),
+        pytest.param(
+            "orphan",
+            "lost its worker process, which ended with exit code 3, on row 2 (prompt 'prompt 1')",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_failure_is_an_error_of_its_row(pooled: Make, order: str, words: str) -> None:

@@ -161,6 +161,7 @@ def test_every_check_has_a_component_that_it_alone_catches() -> None:
     assert names - alone == {"protocol", "seeded"}
 
 
+@pytest.mark.long
 def test_a_heavy_plugin_module() -> None:
     checks = list(reward_checks(broken.good, samples(), module="tiny_policies"))
     assert "got torch, numpy" in failed(checks)["light-plugin"]
@@ -521,6 +522,7 @@ def test_a_missing_dependency_must_name_its_remedy(tmp_path: Path, monkeypatch: 
         registry.plugins.cache_clear()
 
 
+@pytest.mark.long
 def test_shipped_rewards_name_their_remedy() -> None:
     check_missing(registry.find("reward", "ocr")[1])
     with pytest.raises(NotChecked, match="grpokit-grounding declares no package beyond those of grpokit"):
@@ -584,6 +586,7 @@ def spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     registry.plugins.cache_clear()
 
 
+@pytest.mark.long
 def test_what_a_reward_imports_must_be_declared(spread: Path) -> None:
     spec: Any = registry.find("reward", "spread")[1]
     dependencies.declared_dependencies("spread-reward", spec)
@@ -600,6 +603,7 @@ def test_what_a_reward_imports_must_be_declared(spread: Path) -> None:
     assert "spread.reward" not in sys.modules  # read, and not imported
 
 
+@pytest.mark.long
 def test_shipped_rewards_declare_what_they_import(monkeypatch: pytest.MonkeyPatch) -> None:
     homes = importlib.metadata.packages_distributions()  # reads the file list of each package that is installed
     monkeypatch.setattr(importlib.metadata, "packages_distributions", lambda: homes)

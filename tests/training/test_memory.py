@@ -63,7 +63,7 @@ def trained(trainer: Trainer, steps: int) -> tuple[torch.Tensor, list[str]]:
 
 
 @pytest.mark.parametrize("name", ["grpo", "gspo"])
-@pytest.mark.parametrize(("room", "fitted"), [(8, 8), (5, 4), (1, 1)])
+@pytest.mark.parametrize(("room", "fitted"), [(8, 8), (5, 4), pytest.param(1, 1, marks=pytest.mark.long)])
 def test_micro_batches_are_halved_with_the_same_result(name: str, room: int, fitted: int) -> None:
     options = {"objective": OBJECTIVES_BY_NAME[name](kl_coef=0.1), "updates_per_rollout": 2}
     trainer = make(Small(scoring=room, slices=3), **options)

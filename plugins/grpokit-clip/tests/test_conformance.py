@@ -6,7 +6,7 @@ from grpokit import registry
 from grpokit.testing import example_samples, outcomes, reward_checks
 
 
-@pytest.mark.parametrize("name", ["aesthetic", "clip-score"])
+@pytest.mark.parametrize("name", ["aesthetic", pytest.param("clip-score", marks=pytest.mark.long)])
 def test_conformance(tiny, name):
     params = {"model": "tiny-clip", "pretrained": None, "weights_path": tiny.torch_file, "device": "cpu"}
     if name == "aesthetic":

@@ -41,18 +41,17 @@ OF_TOKENS_AND_WEIGHTS = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        pytest.param(
+        (
             {"lora": {"r": 2}, "window": {"width": 2}, "guidance": 1.5, "steps": 3, "eval_steps": 2},
             lambda name: True,
-            marks=pytest.mark.long,
         ),
-        pytest.param(
+        (
             {"token_sets": None, "gradient_checkpointing": True, "sampler": "cps"},
             OF_TOKENS_AND_WEIGHTS.__contains__,
-            marks=pytest.mark.long,
         ),
         (
             {"lora": {"r": 2}, "matching": {"times": 2}, "steps": 2, "rows": 1},
@@ -182,6 +181,7 @@ def test_token_sets() -> None:
     assert torch.equal(alone[0], codes["one"][0][1])  # whatever was kept before
 
 
+@pytest.mark.long
 def test_what_moves_a_reward_is_found_with_any_number_of_token_sets() -> None:
     """Evaluations draw their own tokens, so a grid of draws varies them even where training keeps one set."""
 

@@ -25,7 +25,7 @@ from grpokit_glm_image.turns import Half
 
 pytestmark = pytest.mark.usefixtures("small_draft")
 PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign')]
-BITS = ("4bit", "8bit")
+BITS = ("4bit", pytest.param("8bit", marks=pytest.mark.long))
 QUICK = {"steps": 1, "guidance": 1.0}
 OPTIONS: dict[Any, dict[str, Any]] = {
     GlmImageAR: {"size": (64, 96), "decode": QUICK, "eval_decode": QUICK, "lora": {"r": 4}},
@@ -179,7 +179,9 @@ def planned(kind: Any, module: Any, quantization: str | None, **options: Any) ->
     return needs
 
 
-@pytest.mark.parametrize(("quantization", "each"), [(None, 2.0), ("4bit", 0.516), ("8bit", 1.0)])
+@pytest.mark.parametrize(
+    ("quantization", "each"), [(None, 2.0), ("4bit", 0.516), pytest.param("8bit", 1.0, marks=pytest.mark.long)]
+)
 def test_the_plan_counts_bytes_of_the_released_model(quantization: str | None, each: float) -> None:
     """8.159 B weights in the layers of one half, 6.795 B in those of the other; the rest stays in bfloat16."""
     writing, painting = 8_158_760_960, 6_795_000_000

@@ -287,7 +287,7 @@ def test_a_body_that_does_not_come_costs_its_own_connection(
     assert b" 408 " in asked(service, post(b"{", Content_Length="1000"))
 
 
-@pytest.mark.parametrize("start", [b"", post(b"", Content_Length="100000")])
+@pytest.mark.parametrize("start", [b"", pytest.param(post(b"", Content_Length="100000"), marks=pytest.mark.long)])
 def test_a_drip_costs_its_own_connection_until_its_time_is_over(
     start: bytes, service: RewardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -601,6 +601,7 @@ def test_a_port_that_is_taken(service: RewardService, call: Call) -> None:
     assert done.err.startswith(f"error: Cannot listen on 127.0.0.1, port {port}: [Errno 98] Address already in use")
 
 
+@pytest.mark.long
 def test_a_slow_service_works_beside_other_rewards() -> None:
     with serving("slow") as service:
         reward = RemoteReward([service.address], timeout=20)

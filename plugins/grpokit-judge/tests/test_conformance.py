@@ -23,7 +23,9 @@ def brightest(request):
     return json.dumps({"ranking": [i + 1 for i in order]})
 
 
-@pytest.mark.parametrize("name", ["vlm-judge", "vlm-checklist", "vlm-ranking"])
+@pytest.mark.parametrize(
+    "name", ["vlm-judge", *(pytest.param(x, marks=pytest.mark.long) for x in ("vlm-checklist", "vlm-ranking"))]
+)
 def test_conformance(judge, name):
     params = {"url": judge.url, "model": "eye"}
     samples = example_samples({"image"})

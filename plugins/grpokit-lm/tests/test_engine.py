@@ -100,6 +100,7 @@ def test_an_engine_with_log_probs_from_before_the_temperature_is_noticed(server:
     trainer_of(policy_of(server, temperature=1.6), max_logprob_diff=10.0).step()  # biased, which a correction weighs
 
 
+@pytest.mark.long
 def test_the_engine_draws_the_next_step_while_this_one_learns(server: Served) -> None:
     """The log-probs of each rollout are those of the adapter before the latest update."""
     server.delay = 0.05
@@ -110,6 +111,7 @@ def test_the_engine_draws_the_next_step_while_this_one_learns(server: Served) ->
     assert all(report.metrics["logprob_diff/mean"] > 1e-4 for report in reports[1:])
 
 
+@pytest.mark.long
 def test_one_that_ignores_the_adapter_is_noticed_one_step_later(server: Served) -> None:
     trainer = trainer_of(policy_of(server), max_age=1, max_logprob_diff=10.0, steps=9)
     server.ignores_adapters = True

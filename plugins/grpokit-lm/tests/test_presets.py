@@ -71,6 +71,7 @@ def test_the_rewards_rise_clearly(seed: int, tmp_path: Path) -> None:
     assert done.after["reward"] > done.before["reward"] + 0.1
 
 
+@pytest.mark.long
 def test_the_line_of_the_page_runs_the_large_presets_job_here(call: Call) -> None:
     """With stand-ins for the model and the data, the rest as it is but shorter."""
     line = re.search(r"^grpokit train qwen-gsm8k( .*\\\n.*)$", DOCS.read_text(), re.MULTILINE)

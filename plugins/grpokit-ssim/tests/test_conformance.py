@@ -1,5 +1,7 @@
 """ssim, mse and structure against grpokit's conformance checks, on the examples of their specs."""
 
+import pytest
+
 from grpokit import registry
 from grpokit.testing import Check, parametrize_with_checks, reward_checks
 from grpokit_ssim.reward import mse, ssim, structure
@@ -14,11 +16,13 @@ def test_ssim(check: Check):
     check()
 
 
+@pytest.mark.long
 @parametrize_with_checks(checks("mse", mse))
 def test_mse(check: Check):
     check()
 
 
+@pytest.mark.long
 @parametrize_with_checks(checks("structure", structure))
 def test_structure(check: Check):
     check()

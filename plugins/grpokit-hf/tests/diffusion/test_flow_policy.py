@@ -167,13 +167,14 @@ def test_a_copy_is_scored_by_its_velocity() -> None:
     assert len({picture.output.tobytes() for picture in rollout.samples[:4]}) == 4  # shared_noise is for steps
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("objective", "precision"),
     [
         (GRPO(clip_range=1e-5, kl="velocity", kl_coef=0.1), "bf16"),
-        pytest.param(GRPO(clip_range=1e-5, kl="velocity", kl_coef=0.1), "no", marks=pytest.mark.long),
-        pytest.param(NFT(kl="velocity", kl_coef=0.1), "bf16", marks=pytest.mark.long),
-        pytest.param(NFT(kl="velocity", kl_coef=0.1), "no", marks=pytest.mark.long),
+        (GRPO(clip_range=1e-5, kl="velocity", kl_coef=0.1), "no"),
+        (NFT(kl="velocity", kl_coef=0.1), "bf16"),
+        (NFT(kl="velocity", kl_coef=0.1), "no"),
     ],
 )
 def test_training_on_copies(objective: Objective, precision: Precision) -> None:
