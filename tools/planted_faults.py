@@ -106,6 +106,8 @@ HTTP_TESTS = "plugins/grpokit-http/tests/"
 ONE_REQUEST = f"{HTTP_TESTS}test_service.py::test_an_answer_ends_its_connection"
 STRANGERS = f"{HTTP_TESTS}test_service.py::test_a_client_is_answered_while_strangers_hold_all_connections"
 CHUNKS = f"{HTTP_TESTS}test_service.py::test_a_flood_of_chunks_keeps_no_client_waiting"
+TWICE = f"{HTTP_TESTS}test_service.py::test_a_request_in_which_a_key_appears_twice_is_refused"
+ANOTHER_SERVICE = f"{HTTP_TESTS}test_client.py::test_a_service_that_is_another_is_named"
 UNPACKED = f"{HTTP_TESTS}test_service.py::test_too_many_pixels_are_refused_before_any_are_unpacked"
 MANY_VALUES = f"{HTTP_TESTS}test_service.py::test_a_request_with_too_many_values_is_refused_unread"
 DRIPS = f"{HTTP_TESTS}test_client.py::test_a_drip_of_bytes_does_not_outlast_the_timeout"
@@ -177,6 +179,8 @@ BRANCHES = f"{GYM_TESTS}test_policy.py::test_branches_part_from_a_copied_state"
 BUILT_WITH = f"{GYM_TESTS}test_policy.py::test_the_reference_is_what_the_policy_was_built_with"
 GREEDY = f"{GYM_TESTS}test_policy.py::test_evaluations_take_the_most_likely_action"
 PLAYED = f"{GYM_TESTS}test_policy.py::test_stored_actions_play_the_same_episodes_in_gymnasium[CartPole-v1]"
+GYM_ANSWERS = f"{GYM_TESTS}test_policy.py::test_an_answer_that_is_none_is_named"
+GYM_APART = f"{GYM_TESTS}test_policy.py::test_an_answer_of_another_process_is_held_to_the_same"
 AT_THE_LIMIT = f"{GYM_TESTS}test_policy.py::test_an_end_at_the_limit_is_no_cut"
 GAUSSIAN_ENTROPY = f"{GYM_TESTS}test_actor.py::test_the_entropy_of_gaussian_actions_is_per_dimension"
 CUT_AT_TEN = f"{GYM_TESTS}test_actor.py::test_observations_are_normalised_and_cut_at_ten_deviations"
@@ -733,6 +737,27 @@ FAULTS = (
         "self.pixels += width * height",
         "self.pixels = width * height",
         (UNPACKED,),
+    ),
+    Fault(
+        "a key of a service's request may appear twice",
+        f"{HTTP}wire.py",
+        "            if key in packed:",
+        "            if False:",
+        (TWICE,),
+    ),
+    Fault(
+        "a service's protocol may be true",
+        f"{HTTP}reward.py",
+        'type(health["protocol"]) is not int',
+        "False",
+        (ANOTHER_SERVICE,),
+    ),
+    Fault(
+        "a key of a server's answer may appear twice",
+        f"{HTTP}client.py",
+        "return parse_json(text)",
+        "return __import__('json').loads(text)",
+        (ANOTHER_SERVICE,),
     ),
     Fault(
         "JSON of a service's request has any number of values",
@@ -1823,6 +1848,34 @@ FAULTS = (
         "bool(cut and not ended)",
         "bool(cut)",
         (AT_THE_LIMIT,),
+    ),
+    Fault(
+        "gym: a text is a number",
+        f"{GYM}answers.py",
+        'array.dtype.kind in "biuf"',
+        'array.dtype.kind in "biufU"',
+        (GYM_ANSWERS,),
+    ),
+    Fault(
+        "gym: gymnasium's wrappers read an answer before it is checked",
+        f"{GYM}answers.py",
+        "isinstance(env, (OrderEnforcing, PassiveEnvChecker, TimeLimit))",
+        "False",
+        (GYM_ANSWERS,),
+    ),
+    Fault(
+        "gym: a number is a truth",
+        f"{GYM}answers.py",
+        "number not in (0, 1)",
+        "math.isnan(number)",
+        (GYM_ANSWERS,),
+    ),
+    Fault(
+        "gym: what another process casts is not checked",
+        f"{GYM}environments.py",
+        "return checked(gym.make(self.name, **self._options))",
+        "return gym.make(self.name, **self._options)",
+        (GYM_APART,),
     ),
     Fault(
         "gym: entropies of actions are summed over dimensions",

@@ -33,21 +33,26 @@ class Corridor(gym.Env[Any, Any]):
 
 
 class Faulty(gym.Env[Any, Any]):
-    """Does in its third step what `fault` says, or resets and draws as it says."""
+    """Does in its third step what `fault` says, or resets and draws as it says.
+
+    `answer` replaces parts of what that step returns, by their places; a part that is `...` is left out.
+    """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 1}
     observation_space = gym.spaces.Box(-9, 9, (3,))
     action_space = gym.spaces.Discrete(2)
     generator, counter = np.random.default_rng(7), count()
 
-    def __init__(self, fault: str = "", render_mode: str | None = None) -> None:
-        self.fault, self.render_mode, self.resets = fault, render_mode, 0
+    def __init__(self, fault: str = "", answer: Any = (), render_mode: str | None = None) -> None:
+        self.fault, self.answer, self.render_mode, self.resets = fault, dict(answer), render_mode, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.steps, self.resets = 0, self.resets + 1
         if self.fault == "second reset" and self.resets == 2:
             raise RuntimeError("the door is shut")
+        if self.fault == "bare reset" and self.resets == 2:
+            return np.zeros(3, np.float32)
         starts = {"global start": np.random.uniform, "own start": self.generator.uniform, "count": self.later}
         return np.full(3, starts.get(self.fault, self.np_random.uniform)(), np.float32), {}
 
@@ -56,19 +61,20 @@ class Faulty(gym.Env[Any, Any]):
 
     def step(self, action: int) -> Any:
         self.steps += 1
-        seen, reward, fault = np.array([action, self.steps, 0.5], np.float32), 1.0, self.fault
+        seen, fault = np.array([action, self.steps, 0.5], np.float32), self.fault
         if self.steps == 3 and fault == "cancelled":
             raise asyncio.CancelledError
         if self.steps == 3 and fault in ("nan", "inf"):
             seen[1] = float(fault)
         if self.steps == 3 and fault == "one of three":
             seen = seen[:1]
-        if self.steps == 3 and fault in ("None", "nan reward"):
-            reward = None if fault == "None" else np.nan
         if fault == "torch":
             torch.set_default_dtype(torch.float64)
             torch.set_grad_enabled(True)
-        return seen, reward, self.steps == 6 and fault == "end at the limit", False, {}
+        answer = dict(enumerate((seen, 1.0, self.steps == 6 and fault == "end at the limit", False, {})))
+        if self.steps == 3:
+            answer.update(self.answer)
+        return tuple(part for part in answer.values() if part is not ...)
 
     def render(self) -> Any:
         frames = {"frames": [np.zeros((4, 4, 3), np.uint8)], "no rows": np.zeros((0, 4, 3), np.uint8)}

@@ -241,6 +241,11 @@ def faulty(fault: str, **options: Any) -> GymPolicy:
     return GymPolicy("small_worlds:Faulty-v0", options={"fault": fault}, **{"normalise": 0, "hidden": [8], **options})
 
 
+def answering(place: int, value: Any, **options: Any) -> Environments:
+    """Worlds whose third step returns a value of one's own."""
+    return Environments("small_worlds:Faulty-v0", {"answer": {place: value}}, **options)
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -249,13 +254,58 @@ def faulty(fault: str, **options: Any) -> GymPolicy:
         ("nan", "observation in step 3 whose number 1 is nan"),
         ("inf", "observation in step 3 whose number 1 is inf"),
         ("one of three", "observation of 1 number in step 3"),
-        ("None", r"reward nothing \(null\) in step 3"),
-        ("nan reward", "reward nan in step 3"),
+        ("bare reset", "answer in reset: .* expected observation and info"),
     ],
 )
 def test_an_environment_that_fails_is_named(fault: str, words: str) -> None:
     with pytest.raises(GrpokitError, match=f"Faulty-v0' .*{words}"):
         faulty(fault, normalise=2)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (0, np.array([1, 2j, 3]), "the observation is .* expected real numbers"),
+        (0, np.array(["1", "2", "3"]), "the observation is .* expected real numbers"),
+        (1, None, r"the reward is nothing \(null\), expected a finite number"),
+        (1, np.nan, "the reward is nan"),
+        (1, "1.0", "the reward is '1.0'"),
+        (1, 1 + 0j, r"the reward is \(1\+0j\)"),
+        (1, np.array([1.0, 2.0]), "the reward is array"),
+        (2, "no", "terminated is 'no', expected True or False"),
+        (2, None, "terminated is nothing"),
+        (2, np.array([True, False]), "terminated is array"),
+        (2, 2, "terminated is 2"),
+        (3, "no", "truncated is 'no'"),
+        (3, ..., "4 values, expected observation, reward, terminated, truncated and info"),
+        (4, None, "info is nothing"),
+        (4, {"is_success": "maybe"}, "is_success is 'maybe'"),
+    ],
+)
+def test_an_answer_that_is_none_is_named(place: int, value: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=rf"Faulty-v0' gave a wrong answer in step 3: {words}"):
+        answering(place, value).explored(1, seed=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*ERROR")  # in which gymnasium shows it as well
+@pytest.mark.parametrize(("place", "value"), [(1, "1.0"), (2, "no"), (3, None)])
+def test_an_answer_of_another_process_is_held_to_the_same(place: int, value: Any) -> None:
+    """gymnasium would cast it in silence."""
+    with pytest.raises(UsageError, match=r"Faulty-v0' gave a wrong answer in step 3: .*, expected "):
+        answering(place, value, vectorization="async").explored(1, seed=0)
+
+
+@pytest.mark.parametrize("one", [True, np.True_, 1, np.int64(1), np.array(1.0), np.array([True])])
+def test_truths_and_numbers_may_be_numpys(one: Any) -> None:
+    for place, length, cut in ((1, 6, True), (2, 3, False), (3, 3, True)):
+        playing = answering(place, one).begin([1])
+        while playing.open.any():
+            playing.step(np.zeros((1, 1)))
+        assert (playing.rewards, playing.truncated) == ([[1.0] * length], [cut])
+    playing = answering(4, {"is_success": one}).begin([1])
+    for _ in range(3):
+        playing.step(np.zeros((1, 1)))
+    assert playing.success == [True]
 
 
 @pytest.mark.parametrize("start", ["global start", "own start", "count"])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -17,9 +16,10 @@ from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.utils import iterate
 from PIL import Image
 
-from grpokit import UsageError
-from grpokit.errors import counted, one_line, shown
+from grpokit import RunError, UsageError
+from grpokit.errors import counted, one_line
 from grpokit.rewards.isolation import outside_code, torch_state_kept
+from grpokit_gym.answers import checked
 from grpokit_gym.pictures import Film
 
 Array = np.ndarray[Any, Any]
@@ -97,9 +97,21 @@ class Environments:
             return generator.integers(self.actions, size=1)
         return generator.uniform(-1, 1, self.actions).astype(np.float32)
 
-    def at_work(self, act: str, *, remedy: str = "") -> AbstractContextManager[None]:
-        """Inside runs the environment's own code; an error there is a RunError that names it and the act."""
-        return outside_code(f"env: '{self.name}' raised in {act}", remedy=remedy)
+    @contextmanager
+    def at_work(self, act: str, *, remedy: str = "") -> Iterator[None]:
+        """Inside runs the environment's own code; an error there names it and the act.
+
+        Raises:
+            RunError: the code raised.
+            UsageError: what it returned cannot be used.
+        """
+        try:
+            with outside_code(f"env: '{self.name}' raised in {act}", remedy=remedy):
+                yield
+        except RunError as error:
+            if isinstance(error.__cause__, UsageError):
+                raise UsageError(f"env: '{self.name}' gave a wrong answer in {act}: {error.__cause__}") from error
+            raise
 
     def flat(self, observation: Any, act: str) -> Array:
         """An observation as numbers [O].
@@ -133,20 +145,6 @@ class Environments:
             if not all(picture.size):
                 raise ValueError(f"a picture of {picture.width} x {picture.height} pixels")
         return picture
-
-    def number(self, reward: Any, act: str) -> float:
-        """A reward as a number.
-
-        Raises:
-            UsageError: it is none, or not finite.
-        """
-        try:
-            number = float(reward)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise UsageError(f"env: '{self.name}' gave the reward {shown(reward)} in {act}, expected a finite number.")
-        return number
 
     def begin(self, seeds: Sequence[int], *, pictures: int = 0) -> Playing:
         """An episode for each seed; equal seeds start alike and meet the same chance.
@@ -228,7 +226,7 @@ class Environments:
         remedy = f" {_PICTURES}" if "render_mode" in self._options else ""
         try:
             with torch_state_kept():
-                return gym.make(self.name, **self._options)
+                return checked(gym.make(self.name, **self._options))
         except Exception as error:  # whatever an environment's own code raises
             raise UsageError(f"env: gymnasium cannot make '{self.name}': {one_line(error)}.{remedy}") from error
 
@@ -272,7 +270,7 @@ class Playing:
             answers = self._answers(rows)
         for row, (seen, reward, ended, cut, success) in zip(rows, answers, strict=True):
             self.observations[row] = world.flat(seen, act)
-            self.rewards[row].append(world.number(reward, act))
+            self.rewards[row].append(float(reward))
             self.open[row] = not (ended or cut)
             self.truncated[row] = bool(cut and not ended)
             if success is not None:
