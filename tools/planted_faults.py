@@ -180,6 +180,7 @@ BUILT_WITH = f"{GYM_TESTS}test_policy.py::test_the_reference_is_what_the_policy_
 GREEDY = f"{GYM_TESTS}test_policy.py::test_evaluations_take_the_most_likely_action"
 PLAYED = f"{GYM_TESTS}test_policy.py::test_stored_actions_play_the_same_episodes_in_gymnasium[CartPole-v1]"
 GYM_ANSWERS = f"{GYM_TESTS}test_policy.py::test_an_answer_that_is_none_is_named"
+REFUSED_INPUT = "tests/cli/test_bad_input.py::test_bad_input"
 GYM_APART = f"{GYM_TESTS}test_policy.py::test_an_answer_of_another_process_is_held_to_the_same"
 AT_THE_LIMIT = f"{GYM_TESTS}test_policy.py::test_an_end_at_the_limit_is_no_cut"
 GAUSSIAN_ENTROPY = f"{GYM_TESTS}test_actor.py::test_the_entropy_of_gaussian_actions_is_per_dimension"
@@ -1982,6 +1983,34 @@ FAULTS = (
         "if not (place / REPORT).is_file():",
         "if False:",
         ("tests/runs/test_sweep.py::test_a_sweep_its_page_and_more_seeds",),
+    ),
+    Fault(
+        "a report replaces any file",
+        "report/page.py",
+        "_TITLE_ENDS not in out.read_bytes()",
+        "False",
+        (REFUSED_INPUT,),
+    ),
+    Fault(
+        "a sweep replaces another table",
+        "runs/sweep.py",
+        ".startswith(_STARTS)",
+        ".startswith(str())",
+        (REFUSED_INPUT,),
+    ),
+    Fault(
+        "a new run deletes its prompts",
+        "runs/run.py",
+        "            before_training.keep_prompts(config, self.folder)\n",
+        "",
+        (REFUSED_INPUT,),
+    ),
+    Fault(
+        "scores replace the prompts that they are for",
+        "cli/score_command.py",
+        'for read in (path, prompts, target, source, Path(config or "")):',
+        "for read in (path,):",
+        (REFUSED_INPUT,),
     ),
 )
 
