@@ -178,22 +178,26 @@ def parse_json(text: str | bytes) -> Any:
     Raises:
         ValueError: it is not JSON, is nested too deeply, or has an object in which a key appears twice.
     """
+    too_deep = f"it is nested too deeply, at more than {_DEEPEST} levels"
     try:
         content = json.loads(text, object_pairs_hook=_object)
-        fits = _depth(content) <= _DEEPEST
     except RecursionError:
-        fits = False
-    if not fits:
-        raise ValueError(f"it is nested too deeply, at more than {_DEEPEST} levels")
+        raise ValueError(too_deep) from None
+    if _depth(content) > _DEEPEST:
+        raise ValueError(too_deep)
     return content
 
 
 def _depth(content: Any) -> int:
     """How many lists and objects are inside each other."""
-    if not isinstance(content, (dict, list)):
-        return 0
-    parts = content.values() if isinstance(content, dict) else content
-    return 1 + max((_depth(part) for part in parts if isinstance(part, (dict, list))), default=0)
+    depth = 0
+    parts = [content]
+    while nested := [part for part in parts if isinstance(part, (dict, list))]:
+        depth += 1
+        parts = []
+        for part in nested:
+            parts += part.values() if isinstance(part, dict) else part
+    return depth
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

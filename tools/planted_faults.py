@@ -805,8 +805,8 @@ FAULTS = (
     Fault(
         "JSON may be nested until Python's stack ends",
         "files.py",
-        "fits = _depth(content) <= _DEEPEST",
-        "fits = True",
+        "if _depth(content) > _DEEPEST:",
+        "if False:",
         ("tests/test_files.py::test_json_has_at_most_a_hundred_levels",),
     ),
     Fault(
@@ -2008,8 +2008,8 @@ FAULTS = (
     Fault(
         "scores replace the prompts that they are for",
         "cli/score_command.py",
-        'for read in (path, prompts, target, source, Path(config or "")):',
-        "for read in (path,):",
+        "inputs = (path, prompts, target, source, Path(config) if config else None)",
+        "inputs = (path,)",
         (REFUSED_INPUT,),
     ),
 )

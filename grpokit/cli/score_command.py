@@ -69,11 +69,9 @@ def score(
     Give --reward once or several times, or --config. With --prompts, a picture's name is the line of its prompt. For a
     run, it shows how the rankings would change with another reward.
     """
-    if out is not None and out.exists() and not overwrite:
-        raise UsageError(f"{out} exists already. Choose another with --out, or add --overwrite.")
-    for read in (path, prompts, target, source, Path(config or "")):
-        if out is not None and read is not None and out.exists() and read.exists() and out.samefile(read):
-            raise UsageError(f"{out} is a file that is read. Choose another with --out.")
+    if out is not None and out.exists():
+        inputs = (path, prompts, target, source, Path(config) if config else None)
+        _refuse_to_replace(out, inputs, overwrite=overwrite)
     from grpokit.run_folder.names import CONFIG, ROLLOUTS
 
     files = {"prompt": prompt, "target": target, "source": source}
@@ -88,6 +86,13 @@ def score(
     with _rewards(reward or [], words or [], config) as (terms, uses, settings):
         rows = _scored(_entries(path, files, settings, max_pixels), terms, uses, out, batch_size)
     _show(rows, out, weighted=settings is not None, as_json=as_json)
+
+
+def _refuse_to_replace(out: Path, inputs: Sequence[Path | None], *, overwrite: bool) -> None:
+    if not overwrite:
+        raise UsageError(f"{out} exists already. Choose another with --out, or add --overwrite.")
+    if any(file and file.exists() and out.samefile(file) for file in inputs):
+        raise UsageError(f"{out} is a file that is read. Choose another with --out.")
 
 
 def _score_run(run: Path, names: Sequence[str], words: Sequence[str], out: Path | None) -> None:
