@@ -43,7 +43,7 @@ _HOME = {
     "rewards.submission": ["Pending", "Portion", "Submits"],
     "rewards.terms": ["RewardTerm"],
     "rewards.worker_pool": ["PooledReward"],
-    "knobs": ["Correction", "EntropyTarget", "KLGate"],
+    "settings": ["Correction", "EntropyTarget", "KLGate"],
     "objectives": ["Objective"],
     "guards.observer": ["Observer"],
     "training.step": ["Step"],
@@ -69,9 +69,6 @@ if TYPE_CHECKING:
     from grpokit.evaluation.held_out import draw as draw
     from grpokit.evaluation.held_out import evaluate as evaluate
     from grpokit.guards.observer import Observer as Observer
-    from grpokit.knobs import Correction as Correction
-    from grpokit.knobs import EntropyTarget as EntropyTarget
-    from grpokit.knobs import KLGate as KLGate
     from grpokit.objectives import Objective as Objective
     from grpokit.phases.phase import Phase as Phase
     from grpokit.phases.phased_trainer import PhasedTrainer as PhasedTrainer
@@ -97,6 +94,9 @@ if TYPE_CHECKING:
     from grpokit.rewards.terms import RewardTerm as RewardTerm
     from grpokit.rewards.worker_pool import PooledReward as PooledReward
     from grpokit.runs.trained import load as load
+    from grpokit.settings import Correction as Correction
+    from grpokit.settings import EntropyTarget as EntropyTarget
+    from grpokit.settings import KLGate as KLGate
     from grpokit.tracking.step_report import StepReport as StepReport
     from grpokit.trainer import Trainer as Trainer
     from grpokit.training.step import Step as Step

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import UsageError
-from grpokit.knobs import Correction, KLKind, RatioKind
+from grpokit.settings import Correction, KLKind, RatioKind
 from grpokit.types import Decisions
 
 

@@ -18,9 +18,9 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from grpokit import knobs
 from grpokit.errors import UsageError
 from grpokit.sampling import mix, uniforms
+from grpokit.settings import Count, check_settings
 from grpokit.types import Decisions
 
 Sampler: TypeAlias = Literal["flow-sde", "dance-sde", "cps", "ode"]
@@ -240,12 +240,12 @@ class Matching:
         share: the part of the schedule, counted from the noise, in which the levels t lie.
     """
 
-    times: knobs.Count = 4
+    times: Count = 4
     weight: Weight = "t"
     share: Annotated[float, Gt(0), Le(1)] = 1.0
 
     def __post_init__(self) -> None:
-        knobs.check(self)
+        check_settings(self)
 
     def check(self, *, sampler: Sampler, noise: float | None, step_weight: StepWeight, window: object = None) -> None:
         """Refuse what only denoising decisions have.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grpokit.divergence import bounded, kl_divergence, log_ratio
 from grpokit.errors import UsageError
-from grpokit.knobs import ClipSettings, ObjectiveSettings, Positive, RatioKind, Reduction
+from grpokit.settings import ClipSettings, ObjectiveSettings, Positive, RatioKind, Reduction
 from grpokit.types import Decisions
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from grpokit import knobs
 from grpokit.advantages import AdvantageFn, compute, group
 from grpokit.data import as_prompts, check_prompts
 from grpokit.errors import UsageError
@@ -26,7 +25,6 @@ from grpokit.guards.observer import Observer, check_observers
 from grpokit.guards.slow_rewards import SlowRewards
 from grpokit.guards.unscored_rows import UnscoredRows
 from grpokit.guards.zero_std import ZeroStd
-from grpokit.knobs import SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.processes import fsdp2
@@ -34,6 +32,7 @@ from grpokit.processes.forks import forks_ended
 from grpokit.processes.joining import join
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import Rewards, as_terms
+from grpokit.settings import SeedSettings, TrainerSettings, check_settings
 from grpokit.tracking.step_report import StepReport
 from grpokit.tracking.trackers import start
 from grpokit.training import checkpoint, metrics
@@ -65,7 +64,7 @@ from grpokit.types import Prompt
 class Trainer(TrainerSettings, SeedSettings, Loop):
     """Trains a policy with GRPO, one `step()` at a time.
 
-    The knobs of `TrainerSettings` and `seed` are keyword arguments too.
+    The settings of `TrainerSettings` and `seed` are keyword arguments too.
 
     Attributes:
         policy: the policy to train; moved to the device, and changed in place.
@@ -326,7 +325,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             objective=self.objective,
             trackers=self.trackers,
         )
-        knobs.check(self)
+        check_settings(self)
         fsdp2.check(self.sharding, self.mixed_precision, self.optimizer)
         trained = [term for term in self.terms if not term.monitor]
         if not trained:

@@ -14,7 +14,7 @@ from architecture import LIMITS, MAY_IMPORT, PACKAGE, imports, row_of
 import grpokit
 
 # What may be imported at once, and only imports torch inside functions.
-LIGHT = {"errors", "_lazy", "files", "knobs", "types", "registry", "config"}
+LIGHT = {"errors", "_lazy", "files", "settings", "types", "registry", "config"}
 NO_TORCH = [*sorted(LIGHT), "cli", "__init__", "__main__"]
 TORCH = {"torch", "accelerate", "safetensors"}
 FILES = architecture.files()

@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "errors": "",
     "_lazy": "",
     "files": "errors",
-    "knobs": "errors",
+    "settings": "errors",
     "images": "errors",
     "types": "errors images",  # which turns the pictures of a prompt upright
     "sampling": "types",
@@ -51,33 +51,33 @@ MAY_IMPORT = {
     "group_statistics": "errors",
     "reward_totals": "errors group_statistics",
     "advantages": "errors group_statistics reward_totals",
-    "divergence": "errors knobs types",
-    "objectives": "errors knobs types divergence",
-    "flow": "errors knobs types sampling",
+    "divergence": "errors settings types",
+    "objectives": "errors settings types divergence",
+    "flow": "errors settings types sampling",
     "data": "errors files types images sampling policy processes",
     "registry": "errors processes",
-    "config": "errors files knobs registry",
-    "plan": "errors knobs registry config",
+    "config": "errors files settings registry",
+    "plan": "errors settings registry config",
     "scaffold": "errors files registry",
-    "rewards": "errors knobs types reward_totals processes registry",
-    "builtin": "errors knobs types images divergence objectives registry rewards",  # what a third party may import
-    "training": "errors files knobs types sampling policy processes advantages divergence objectives data rewards "
+    "rewards": "errors settings types reward_totals processes registry",
+    "builtin": "errors settings types images divergence objectives registry rewards",  # what a third party may import
+    "training": "errors files settings types sampling policy processes advantages divergence objectives data rewards "
     "tracking group_statistics",
-    "guards": "errors files knobs types group_statistics data processes rewards training",
-    "trainer": "errors knobs types sampling policy processes advantages objectives data rewards tracking training "
+    "guards": "errors files settings types group_statistics data processes rewards training",
+    "trainer": "errors settings types sampling policy processes advantages objectives data rewards tracking training "
     "guards",
     "phases": "errors files sampling policy processes tracking training trainer",
     "evaluation": "errors types images sampling policy processes reward_totals data registry rewards training",
     "run_folder": "errors files types images processes registry config data tracking training evaluation",
     "report": "errors files images config run_folder evaluation",
-    "runs": "errors files knobs types images sampling policy processes advantages objectives data registry config "
+    "runs": "errors files settings types images sampling policy processes advantages objectives data registry config "
     "rewards tracking training guards trainer phases evaluation run_folder report",
     "notebook": "types trainer tracking phases evaluation runs",
     "testing": "errors types flow sampling policy data registry config rewards tracking training runs",
     "doctor": "errors registry config scaffold runs",
     "cli": "errors files types images policy processes data registry config scaffold rewards tracking training "
     "trainer phases evaluation run_folder report runs plan testing doctor",
-    "__init__": "errors _lazy knobs types policy reference objectives registry rewards tracking training guards "
+    "__init__": "errors _lazy settings types policy reference objectives registry rewards tracking training guards "
     "trainer phases evaluation runs",  # for type checkers: its names are imported on first use
     "__main__": "cli",
 }

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from grpokit.divergence import log_ratio, policy_divergence
 from grpokit.errors import UsageError
-from grpokit.knobs import NotNegative, Positive, RatioKind, Reduction
 from grpokit.objectives import GRPO, GSPO, Loss, Objective
+from grpokit.settings import NotNegative, Positive, RatioKind, Reduction
 from grpokit.types import Decisions
 
 

@@ -17,7 +17,7 @@ from grpokit.config.presets import text_of
 from grpokit.config.schema import RunConfig, validated
 from grpokit.config.yaml_source import Source
 from grpokit.errors import ConfigError, PluginError
-from grpokit.knobs import Count, SeedSettings
+from grpokit.settings import Count, SeedSettings
 
 
 class EvaluationConfig(Strict, SeedSettings):

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from grpokit.errors import UsageError, nearest
-from grpokit.knobs import (
+from grpokit.settings import (
     ClipSettings,
     Correction,
     Count,
@@ -38,7 +38,7 @@ PathText = Annotated[Text, AfterValidator(os.path.expanduser)]
 
 
 def _describe(schema: dict[str, Any], model: type) -> None:
-    """Gives keys that a group inherits from a dataclass of knobs the meanings that are declared there."""
+    """Gives keys that a group inherits from a dataclass of settings the meanings that are declared there."""
     for name, text in meanings(model).items() if dataclasses.is_dataclass(model) else ():
         schema["properties"][name].setdefault("description", text)
 
@@ -67,7 +67,7 @@ class Strict(Base):
 
     @model_validator(mode="after")
     def _numbers_that_fit_together(self) -> Self:
-        """The check of the knobs that a group inherits, whose error pydantic lists with the place."""
+        """The check of the settings that a group inherits, whose error pydantic lists with the place."""
         try:
             if hasattr(self, "check_together"):
                 self.check_together()
@@ -222,7 +222,7 @@ class KLGateConfig(Strict, KLGate):  # type: ignore[misc]
 
 
 class TrainerConfig(_FlatObjective, TrainerSettings):
-    """The knobs of `grpokit.Trainer`, and those of the advantage and the objective."""
+    """The settings of `grpokit.Trainer`, and those of the advantage and the objective."""
 
     advantage: Text | Component = Field(
         default="group", description="how the rewards of a group become advantages; parameters go next to `use`"
@@ -236,7 +236,7 @@ class TrainerConfig(_FlatObjective, TrainerSettings):
 
     @property
     def flat_objective(self) -> dict[str, Any]:
-        """The objective's knobs among the trainer's."""
+        """The objective's settings among the trainer's."""
         return {name: getattr(self, name) for name in OBJECTIVE_KEYS if name in self.model_fields_set}
 
 

@@ -31,7 +31,7 @@ from grpokit.config.parts import (
 )
 from grpokit.config.yaml_source import Source, read
 from grpokit.errors import ConfigError, UsageError, reworded, shown
-from grpokit.knobs import Count, SeedSettings, Total, Whole
+from grpokit.settings import Count, SeedSettings, Total, Whole
 
 Model = TypeVar("Model", bound=BaseModel)
 _Tracker = Literal[  # accelerate's, which is too heavy to be asked

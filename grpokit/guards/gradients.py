@@ -6,9 +6,9 @@ import math
 
 from grpokit.errors import RunError
 from grpokit.guards.observer import Observer
-from grpokit.knobs import TrainerSettings
 from grpokit.processes.fsdp2 import gathered
 from grpokit.processes.team import Team
+from grpokit.settings import TrainerSettings
 from grpokit.training.checked_policy import CheckedPolicy, not_finite
 from grpokit.training.logprob_diff_limit import LogprobDiffLimit, check_logprob_diff
 from grpokit.training.memory import Sizes

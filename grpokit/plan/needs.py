@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from grpokit.errors import PluginError
-from grpokit.knobs import Optimizer, Precision, TrainerSettings
+from grpokit.settings import Optimizer, Precision, TrainerSettings
 
 Moment: TypeAlias = Literal["rollout", "decode", "score", "train"]
 """The stretches of a step that hold different things in memory."""
@@ -60,7 +60,7 @@ class Job:
 
     @classmethod
     def of(cls, settings: TrainerSettings, *, reference: bool, prompt_tokens: int | None, policy: str = "") -> Job:
-        """The job that the knobs of a trainer describe."""
+        """The job that the settings of a trainer describe."""
         rows, group = settings.prompts_per_step * settings.group_size, settings.group_size
         drawn = min(rows, settings.rollout_batch_size or rows)
         return cls(

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from grpokit.errors import UsageError, shown
-from grpokit.knobs import RewardSettings
 from grpokit.registry import refuse_columns
 from grpokit.rewards.calling import LARGEST
 from grpokit.rewards.submission import Submits
+from grpokit.settings import RewardSettings
 from grpokit.types import Prompt, Sample
 
 Reward: TypeAlias = Callable[[Sequence[Sample]], Sequence[float]]

@@ -21,13 +21,13 @@ from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest
 from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.images import MAX_PIXELS
-from grpokit.knobs import TrainerSettings, meanings
 from grpokit.objectives import Objective
 from grpokit.phases.phase import Phase
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.policy import Policy, optional
 from grpokit.registry.specs import PolicySpec
 from grpokit.rewards.terms import RewardTerm
+from grpokit.settings import TrainerSettings, meanings
 from grpokit.trainer import Trainer
 from grpokit.training import devices
 from grpokit.training.contract import missing_methods

@@ -12,7 +12,6 @@ from grpokit import registry
 from grpokit.config.parts import RewardConfig
 from grpokit.config.schema import RunConfig
 from grpokit.errors import ConfigError, PluginError, a_type, shown
-from grpokit.knobs import RewardSettings, meanings
 from grpokit.processes.forks import forks_ended
 from grpokit.registry.specs import PlacementSpec, RewardSpec, Spec
 from grpokit.rewards.isolation import torch_state_kept
@@ -20,6 +19,7 @@ from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.runs.build import check_callable, output_kind
+from grpokit.settings import RewardSettings, meanings
 from grpokit.types import Prompt
 
 TIMEOUT = 600.0

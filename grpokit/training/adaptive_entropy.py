@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from grpokit.errors import UsageError
-from grpokit.knobs import EntropyTarget
 from grpokit.objectives import Objective
+from grpokit.settings import EntropyTarget
 from grpokit.training.metrics import Tally
 from grpokit.training.state import State
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from grpokit.knobs import Reduction
 from grpokit.objectives import reduction_weights
 from grpokit.sampling import STREAMS, permutation
+from grpokit.settings import Reduction
 from grpokit.training.all_rows import AllRows
 from grpokit.training.rollout_calls import on
 from grpokit.types import Decisions, Rollout

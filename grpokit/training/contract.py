@@ -40,7 +40,7 @@ def check_policy(policy: object) -> None:
 
 
 def check_arguments(*, policy: object, advantage: object, objective: object, trackers: object) -> None:
-    """Check what `Trainer` was given besides its knobs, its rewards and its prompts."""
+    """Check what `Trainer` was given besides its settings, its rewards and its prompts."""
     check_policy(policy)
     for name, value, right, expected in (
         ("advantage", advantage, callable(advantage), "a function such as grpokit.advantages.group"),

@@ -17,12 +17,12 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from grpokit.knobs import TrainerSettings
 from grpokit.processes.fsdp2 import gathered
 from grpokit.processes.team import Team
 from grpokit.rewards.scoring import Scores, Scoring, joined
 from grpokit.rewards.terms import RewardTerm
 from grpokit.sampling import derive_seeds, further_indices, prompt_indices
+from grpokit.settings import TrainerSettings
 from grpokit.training.all_rows import AllRows, gather_rows
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.checks import check_age

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grpokit.knobs import KLGate, TrainerSettings
 from grpokit.rewards.scoring import Scores
+from grpokit.settings import KLGate, TrainerSettings
 from grpokit.training.state import State
 
 _STEPS, _RATE = 20, 0.1  # that the share is compared with, and by which it changes

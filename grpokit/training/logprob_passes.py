@@ -11,10 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from grpokit.errors import UsageError
-from grpokit.knobs import Correction, TrainerSettings
 from grpokit.objectives import Objective
 from grpokit.processes.fsdp2 import any_shards
 from grpokit.processes.team import Team
+from grpokit.settings import Correction, TrainerSettings
 from grpokit.training.batch import Batch
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.memory import Sizes, explained

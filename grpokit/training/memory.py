@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from grpokit.errors import RunError
-from grpokit.knobs import TrainerSettings
+from grpokit.settings import TrainerSettings
 from grpokit.training.micro_batches import Cut, Limit
 from grpokit.training.state import State
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from grpokit.errors import require
-from grpokit.knobs import TrainerSettings
+from grpokit.settings import TrainerSettings
 
 _AVERAGES = ("state1", "state2")  # as bitsandbytes calls them
 

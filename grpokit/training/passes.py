@@ -17,11 +17,11 @@ from torch import Tensor
 
 from grpokit.divergence import correction_weights
 from grpokit.errors import RunError
-from grpokit.knobs import Correction
 from grpokit.objectives import Loss, Objective
 from grpokit.policy import joined
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
+from grpokit.settings import Correction
 from grpokit.training.batch import Batch
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.memory import Sizes, explained

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from grpokit.errors import UsageError
-from grpokit.knobs import TrainerSettings
 from grpokit.policy import Policy
 from grpokit.processes.fsdp2 import How, has_shards, shard
 from grpokit.processes.team import Team, fingerprints, is_sharded, local, refuse_other_weights
+from grpokit.settings import TrainerSettings
 from grpokit.training import checks
 from grpokit.training.devices import is_low_precision, loss_scaler, place, wait_for
 from grpokit.training.lr_schedule import learning_rate

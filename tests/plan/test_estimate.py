@@ -9,11 +9,11 @@ import pytest
 from grpokit import UsageError
 from grpokit.config import presets
 from grpokit.errors import PluginError
-from grpokit.knobs import TrainerSettings
 from grpokit.plan import Job, Needs, Part, Work
 from grpokit.plan.cards import CARDS, USABLE, Card, by_name, recognised
 from grpokit.plan.estimate import Estimate, needs_of
 from grpokit.sampling import derive_seeds
+from grpokit.settings import TrainerSettings
 from grpokit.training.rollout_calls import call_at
 
 GIB = 2**30

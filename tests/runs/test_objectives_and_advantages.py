@@ -100,7 +100,7 @@ def test_objectives_come_apart_in_the_second_update(advantage: str) -> None:
         ("reduction=token_mean", {"dapo", "dr_grpo", "bnpo", "luspo"}, "has no parameter 'reduction'. It accepts: "),
     ],
 )
-def test_knobs_that_an_objective_does_not_have_are_refused(setting: str, refused: set[str], words: str) -> None:
+def test_settings_that_an_objective_does_not_have_are_refused(setting: str, refused: set[str], words: str) -> None:
     for name in OBJECTIVES:
         config, _ = presets.read_config("toy-lm", [f"trainer.objective={name}", f"trainer.{setting}"])
         if name not in refused:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from grpokit import Trainer, UsageError
 from grpokit.divergence import kl_divergence
-from grpokit.knobs import KLGate, KLKind, TrainerSettings
 from grpokit.objectives import GRPO
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import RewardTerm
+from grpokit.settings import KLGate, KLKind, TrainerSettings
 from grpokit.training.gated_kl import GatedKL, ranks
 from tiny_policies import TinyGaussian, TinyTokens, digit_sum
 

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from grpokit import CheckpointError, RunError, Trainer, UsageError
-from grpokit.knobs import TrainerSettings
 from grpokit.plan import Job
+from grpokit.settings import TrainerSettings
 from grpokit.training.optimizers import optimizer_of
 from tiny_policies import TinyTokens, digit_sum
 

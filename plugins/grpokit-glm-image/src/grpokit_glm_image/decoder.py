@@ -21,8 +21,9 @@ from annotated_types import Ge, Le
 from PIL.Image import Image, Resampling
 from torch import Tensor
 
-from grpokit import Prompt, Seeds, UsageError, knobs
+from grpokit import Prompt, Seeds, UsageError
 from grpokit.registry.settings import read_settings
+from grpokit.settings import check_settings
 from grpokit_glm_image.grids import PIXELS, Grid, Target
 from grpokit_glm_image.painter import Painter, Told
 from grpokit_hf.diffusion.latents import noise
@@ -55,7 +56,7 @@ class DecodeSettings:
     rows: Annotated[int, Ge(1)] | None = None
 
     def __post_init__(self) -> None:
-        knobs.check(self)
+        check_settings(self)
         if self.size is not None:
             check_size(self.size)
         if self.reward_size is not None:

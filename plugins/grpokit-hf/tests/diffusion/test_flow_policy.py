@@ -12,9 +12,9 @@ from torch import Tensor
 from grpokit import Ask, Prompt, Rollout, Trainer, UsageError
 from grpokit.builtin.image_rewards import brightness
 from grpokit.builtin.objectives import NFT
-from grpokit.knobs import Precision
 from grpokit.objectives import GRPO, Loss, Objective
 from grpokit.sampling import derive_seeds, normals
+from grpokit.settings import Precision
 from grpokit.testing import outcomes, policy_checks
 from grpokit_hf.diffusion.flow_policy import FlowPolicy
 

@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from grpokit import knobs
 from grpokit.errors import UsageError
 from grpokit.sampling import mix
+from grpokit.settings import check_settings
 
 _STREAM = 0x57494E44  # sets a window's draw apart from a group's other draws
 
@@ -37,7 +37,7 @@ class Window:
     every: Annotated[int, Ge(1)] = 25
 
     def __post_init__(self) -> None:
-        knobs.check(self)
+        check_settings(self)
         idle, usual = ("every", Window.every) if self.start == "random" else ("share", Window.share)
         if getattr(self, idle) != usual:
             raise UsageError(f"window: {idle} has no effect with start '{self.start}'. Leave it out, or change start.")

@@ -23,9 +23,9 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from grpokit import knobs
 from grpokit.errors import UsageError, nearest, one_line, shown
 from grpokit.registry.settings import read_settings
+from grpokit.settings import check_settings
 
 ALL_LINEAR = "all-linear"
 _ROUTER = re.compile(r"(^|\.)(router\w*|gate)(\.|$)")  # in some mixtures a linear layer, which may return a tuple
@@ -59,7 +59,7 @@ class AdapterSettings:
     revision: str | None = None
 
     def __post_init__(self) -> None:
-        knobs.check(self)
+        check_settings(self)
         names = [self.targets] if isinstance(self.targets, str) else self.targets
         if not (isinstance(names, Sequence) and names and all(isinstance(name, str) for name in names)):
             raise UsageError(f"lora: targets must be names such as [q_proj, v_proj], or '{ALL_LINEAR}', got {names!r}.")

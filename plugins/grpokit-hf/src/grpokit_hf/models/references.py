@@ -18,11 +18,10 @@ from annotated_types import Ge, Lt
 from peft import PeftModel
 from torch import Tensor, nn
 
-from grpokit import knobs
 from grpokit.errors import CheckpointError, UsageError, nearest
-from grpokit.knobs import Count
 from grpokit.reference import adapter_off, refuse_shards
 from grpokit.registry.settings import read_settings
+from grpokit.settings import Count, check_settings
 from grpokit_hf.models.adapters import AdapterSettings
 from grpokit_hf.models.dtypes import DTYPES, dtype_of
 
@@ -67,7 +66,7 @@ class Average:
     every: Count = 1
 
     def __post_init__(self) -> None:
-        knobs.check(self)
+        check_settings(self)
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Average:

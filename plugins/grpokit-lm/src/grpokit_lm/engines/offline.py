@@ -23,9 +23,9 @@ from typing import Annotated, Any, Literal
 import torch
 from annotated_types import Gt, Le
 
-from grpokit import RunError, UsageError, knobs
+from grpokit import RunError, UsageError
 from grpokit.errors import one_line
-from grpokit.knobs import Count
+from grpokit.settings import Count, check_settings
 from grpokit_hf.models.sources import cached, local
 from grpokit_lm.engines.protocol import Adapter, Answer, Row
 from grpokit_lm.loading import Loaded, Quantization
@@ -63,7 +63,7 @@ class OfflineSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        knobs.check(self)
+        check_settings(self)
         taken = [name for name in _OWN if name in self.options]
         if taken:
             raise UsageError(f"engine: options may not have {taken[0]}; {_OWN[taken[0]]}.")

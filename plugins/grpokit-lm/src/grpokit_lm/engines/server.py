@@ -21,9 +21,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from grpokit import RunError, UsageError, knobs
+from grpokit import RunError, UsageError
 from grpokit.errors import counted, one_line
-from grpokit.knobs import Count, Positive
+from grpokit.settings import Count, Positive, check_settings
 from grpokit_http.client import AnswerError, ask, checked_address, public, secret
 from grpokit_lm.engines.protocol import Adapter, Answer, Row
 
@@ -61,7 +61,7 @@ class ServerSettings:
                 example="http://gpu-2:8000",
                 instead="Put it into an environment variable and give its name as api_key_env.",
             )
-        knobs.check(self)
+        check_settings(self)
 
     def check_here(self) -> None:
         """Nothing of this machine is needed."""

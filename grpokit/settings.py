@@ -1,6 +1,6 @@
-"""The knobs of training, each declared once: its type, bounds, default and meaning.
+"""The settings of training, each declared once: its type, bounds, default and meaning.
 
-`Trainer`, the objectives and `RewardTerm` inherit these dataclasses, so a knob is a keyword argument there. A config
+`Trainer`, the objectives and `RewardTerm` inherit these dataclasses, so a setting is a keyword argument there. A config
 derives its keys from the same fields, and `check` makes the error message for both. The meaning is the field's line in
 the docstring. Nothing here imports torch, so a mistake in a config is reported at once.
 """
@@ -169,7 +169,7 @@ class TrainerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSettings:
-    """The knobs of all objectives.
+    """The settings of all objectives.
 
     Attributes:
         ratio: "token": one importance ratio per decision; "sequence": the geometric mean over a row's decisions;
@@ -193,7 +193,7 @@ class ObjectiveSettings:
     off_policy_mask_threshold: Positive | None = None
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
         if self.kl_bias_correction and self.kl in ("gaussian", "velocity"):
             raise UsageError(
                 f"kl '{self.kl}' is exact, so kl_bias_correction has nothing to correct; leave one of them out."
@@ -217,7 +217,7 @@ class Correction:
     high: Positive = 2.0
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
     def check_together(self) -> None:
         """Refuse bounds that exclude the weight 1, which right log-probs have.
@@ -250,7 +250,7 @@ class EntropyTarget:
     high: NotNegative = 1.0
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
     def check_together(self) -> None:
         """Refuse bounds in the wrong order.
@@ -278,7 +278,7 @@ class KLGate:
     high: Share = 0.2
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
     def check_together(self) -> None:
         """Refuse bounds in the wrong order.
@@ -338,7 +338,7 @@ def meanings(settings: type) -> dict[str, str]:
     return {name: texts.get(name, "") for name in (field.name for field in dataclasses.fields(settings))}
 
 
-def check(settings: Any) -> None:
+def check_settings(settings: Any) -> None:
     """Check the fields of a dataclass against their types and bounds, and by its `check_together`, if it has one.
 
     Raises:
