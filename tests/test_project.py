@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import planted_faults
@@ -13,6 +14,7 @@ import yaml
 import grpokit
 
 ROOT = Path(__file__).parents[1]
+DISTRIBUTIONS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
@@ -48,6 +50,31 @@ def test_all_distributions_have_one_version() -> None:
     stated = versions.versions()
     assert len(stated) == 2 + len(list(ROOT.glob("plugins/*/pyproject.toml")))
     assert set(stated.values()) == {grpokit.__version__}
+
+
+@pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=lambda folder: folder.name)
+def test_a_distribution_says_what_an_index_shows(folder: Path) -> None:
+    """Whose it is, what it may be used for, where it runs and where more stands; plugins are found by a keyword."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    core = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert project["authors"] == [{"name": author["name"]} for author in cited["authors"]]
+    assert project["license"] == cited["license"]
+    assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert project["classifiers"] == core["classifiers"]
+    assert project["requires-python"] == core["requires-python"]
+    is_plugin = folder != ROOT and "grpokit" in project.get("entry-points", {})
+    assert ("grpokit-plugin" in project["keywords"]) == is_plugin
+    source = core["urls"]["Source"] + ("" if folder == ROOT else f"/tree/main/plugins/{folder.name}")
+    assert project["urls"] == {**core["urls"], "Source": source}
+
+
+def test_classifiers_name_the_versions_of_python_that_ci_tries() -> None:
+    ci = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [line.rpartition(" ")[2] for line in project["classifiers"] if "Python :: 3." in line]
+    assert named == ci["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert project["requires-python"] == f">={named[0]}"
 
 
 def test_each_planted_fault_has_its_place_in_the_code() -> None:
