@@ -8,15 +8,29 @@ the docstring. Nothing here imports torch, so a mistake in a config is reported 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import math
 import operator
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -33,6 +47,10 @@ Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
 BelowOne: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 AboveOne: TypeAlias = Annotated[float, Gt(1)]
 
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
 Optimizer: TypeAlias = Literal["adamw", "adamw_8bit", "paged_adamw_8bit"]
 Schedule: TypeAlias = Literal["constant", "linear", "cosine"]
 Precision: TypeAlias = Literal["no", "bf16", "fp16"]
@@ -40,6 +58,24 @@ Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 RatioKind: TypeAlias = Literal["token", "sequence", "guard"]
 KLKind: TypeAlias = Literal["k1", "k2", "k3", "gaussian", "velocity"]
 Reduction: TypeAlias = Literal["sequence_mean", "token_mean", "fixed_length", "sequence_sum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings that are checked when they are made. Those of a component inherit this.
+
+    Raises:
+        UsageError: as `check_settings`.
+    """
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> Self:
+        """These settings among more parameters; what is not there has its default."""
+        names = [field.name for field in dataclasses.fields(cls) if field.name in parameters]
+        return cls(**{name: parameters[name] for name in names})
 
 
 @dataclass(kw_only=True)
@@ -339,7 +375,7 @@ def meanings(settings: type) -> dict[str, str]:
 
 
 def check_settings(settings: Any) -> None:
-    """Check the fields of a dataclass against their types and bounds, and by its `check_together`, if it has one.
+    """Check the fields of a dataclass by their types and bounds, then by each `check_together` of it and its bases.
 
     Raises:
         UsageError: a value has another type or is out of bounds; the message has the field's meaning.
@@ -350,8 +386,80 @@ def check_settings(settings: Any) -> None:
         if mistake:
             meaning = meanings(type(settings))[field.name]
             raise UsageError(f"{field.name} {mistake}.{f' {field.name}: {meaning}' if meaning else ''}")
-    if hasattr(settings, "check_together"):
-        settings.check_together()
+    for kind in reversed(type(settings).__mro__):
+        if "check_together" in vars(kind):
+            vars(kind)["check_together"](settings)
+
+
+def keywords_of(kind: Callable[P, S]) -> Callable[[Callable[[T, S], None]], Callable[Concatenate[T, P], None]]:
+    """Let a constructor that is written for a dataclass of settings take its fields as arguments.
+
+    So each setting is declared once, with its type, bounds, default and meaning. Signatures, `grpokit plugins`, the
+    gallery and error messages read the fields.
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class DieSettings(Settings):
+    ...     sides: Annotated[int, Ge(2)] = 6
+    >>> class Die:
+    ...     @keywords_of(DieSettings)
+    ...     def __init__(self, settings: DieSettings) -> None:
+    ...         self.settings = settings
+    >>> Die(sides=20).settings
+    DieSettings(sides=20)
+    >>> Die(sides=1)
+    Traceback (most recent call last):
+        ...
+    grpokit.errors.UsageError: sides must be at least 2, got 1.
+
+    Args:
+        kind: the dataclass. Its annotations must be there at run time.
+    """
+    hints = get_type_hints(kind)
+    defaults = {
+        field.name: field.default_factory()
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if field.default_factory is not dataclasses.MISSING
+    }
+
+    def decorate(init: Callable[[T, S], None]) -> Callable[Concatenate[T, P], None]:
+        @functools.wraps(init)
+        def flat(self: T, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            init(self, kind(*args, **kwargs))
+
+        parameters = [
+            each.replace(annotation=hints[name], default=defaults.get(name, each.default))
+            for name, each in inspect.signature(kind).parameters.items()
+        ]
+        owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        vars(flat).update(settings=kind, __signature__=inspect.Signature([owner, *parameters]))
+        flat.__annotations__ = hints
+        return flat
+
+    return decorate
+
+
+def type_text(hint: Any) -> str:
+    """A type as one writes it, without its bounds.
+
+    >>> type_text(Count | None), type_text(Literal["a", "b"]), type_text(Mapping[str, Any])
+    ('int | None', "Literal['a', 'b']", 'Mapping[str, Any]')
+    """
+    if get_origin(hint) in (Union, UnionType):
+        return " | ".join(type_text(part) for part in get_args(hint))
+    if get_origin(hint) is Annotated:
+        return type_text(get_args(hint)[0])
+    return "None" if hint is NoneType else re.sub(r"\b(?:\w+\.)+(?=\w)", "", inspect.formatannotation(hint))
+
+
+def settings_of(target: Any) -> type | None:
+    """The dataclass whose fields a class takes as arguments; None if there is none.
+
+    >>> settings_of(ClipSettings)
+    <class 'grpokit.settings.ClipSettings'>
+    """
+    if dataclasses.is_dataclass(target) and isinstance(target, type):
+        return target
+    return getattr(getattr(target, "__init__", None), "settings", None)
 
 
 _BOUNDS = (

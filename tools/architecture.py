@@ -75,8 +75,8 @@ MAY_IMPORT = {
     "notebook": "types trainer tracking phases evaluation runs",
     "testing": "errors types flow sampling policy data registry config rewards tracking training runs",
     "doctor": "errors registry config scaffold runs",
-    "cli": "errors files types images policy processes data registry config scaffold rewards tracking training "
-    "trainer phases evaluation run_folder report runs plan testing doctor",
+    "cli": "errors files settings types images policy processes data registry config scaffold rewards tracking "
+    "training trainer phases evaluation run_folder report runs plan testing doctor",
     "__init__": "errors _lazy settings types policy reference objectives registry rewards tracking training guards "
     "trainer phases evaluation runs",  # for type checkers: its names are imported on first use
     "__main__": "cli",

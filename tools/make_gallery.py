@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), *(str(folder) for folder in sorted(ROOT.glob("plugins/*/src")))]
 
-from grpokit import GrpokitError, RewardSpec, create, registry  # noqa: E402  # only now that the path leads here
+from grpokit import GrpokitError, RewardSpec, create, registry, settings  # noqa: E402  # only now that the path leads here
 from grpokit.registry.specs import Spec  # noqa: E402
 from grpokit.testing.reward.examples import example_samples, samples_for, spec_examples  # noqa: E402
 from grpokit.testing.robustness.ladder import ladder  # noqa: E402
@@ -94,11 +94,14 @@ def parameters(factory: str) -> list[tuple[str, str, str, str]]:
     homes = target.__mro__[::-1] if inspect.isclass(target) else [target]  # what a class says of its own counts
     described = "\n".join(inspect.getdoc(x) or "" for home in homes for x in (home, getattr(home, "__init__", None)))
     meanings = dict(re.findall(r"^ {4}(\w+)(?: \([^)]*\))?: (.*(?:\n {8}.*)*)", described, re.MULTILINE))
+    declared = settings.settings_of(target)
+    if declared is not None:
+        meanings |= {name: text for name, text in settings.meanings(declared).items() if text}
     rows = []
     for name, p in inspect.signature(target).parameters.items():
         if p.kind is not p.KEYWORD_ONLY and not (inspect.isclass(target) and p.default is not p.empty):
             continue
-        kind = p.annotation if isinstance(p.annotation, str) else inspect.formatannotation(p.annotation)
+        kind = p.annotation if isinstance(p.annotation, str) else settings.type_text(p.annotation)
         default = "required" if p.default is p.empty else f"`{_plain(p.default)}`"
         rows.append((name, "" if kind == "_empty" else f"`{kind}`", default, " ".join(meanings.get(name, "").split())))
     return rows

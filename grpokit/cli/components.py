@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import textwrap
 import warnings
 from collections import Counter
@@ -72,12 +71,11 @@ def _show_components(name: str, as_json: bool) -> None:
 
 def _facts(kind: str, name: str) -> dict[str, Any]:
     """What a component's spec and its factory say."""
-    import inspect
-
     from grpokit import registry
     from grpokit.config import presets
     from grpokit.errors import GrpokitError
     from grpokit.registry.specs import EvaluationSpec, PresetSpec
+    from grpokit.settings import type_text
 
     plugin, spec = registry.find(kind, name)
     facts: dict[str, Any] = {"kind": kind, "name": spec.name, "package": plugin.package, "version": plugin.version}
@@ -94,8 +92,7 @@ def _facts(kind: str, name: str) -> dict[str, Any]:
         return facts
     for key, parameter in parameters.items():
         needed = parameter.default is parameter.empty
-        words = re.sub(r"\b(?:\w+\.)+(?=\w)", "", inspect.formatannotation(parameter.annotation))
-        default = None if needed else parameter.default
+        default, words = None if needed else parameter.default, type_text(parameter.annotation)
         facts["parameters"].append({"name": key, "type": words, "needed": needed, "default": default})
     return facts
 

@@ -105,7 +105,7 @@ def prepare(
         )
     if name.startswith("tiny-") and not Path(name).exists():
         raise UsageError(f"There is no model '{name}'{nearest(name, PIPELINES)}. Tiny ones: {', '.join(PIPELINES)}.")
-    files = sources.locate(name, revision=revision, local_files_only=local_files_only)
+    files = sources.locate(name, sources.SourceSettings(revision=revision, local_files_only=local_files_only))
     folder = _fetched(files, _LIGHT) or Path(files.place)
     sources.warn_of_cache(files)
     index = read_index(folder)

@@ -372,7 +372,7 @@ def find(name: str, *, revision: str | None, local_files_only: bool) -> tuple[Fi
     Raises:
         UsageError: it is not there, or cannot be fetched.
     """
-    files = sources.locate(name, revision=revision, local_files_only=local_files_only)
+    files = sources.locate(name, sources.SourceSettings(revision=revision, local_files_only=local_files_only))
     folder = _fetched(files, _LIGHT) or Path(files.place)
     sources.warn_of_cache(files)
     if sources.local(name) is None and files.options["local_files_only"]:

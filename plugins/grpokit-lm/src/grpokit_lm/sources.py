@@ -22,6 +22,7 @@ from grpokit_hf.models.sources import (
     WEIGHTS,
     Files,
     Source,
+    SourceSettings,
     check_cache,
     check_weights,
     folder_of,
@@ -80,7 +81,8 @@ def find(
         if revision is not None:
             what = "file" if gguf else "folder"
             raise UsageError(f"revision is for the hub's repositories, and '{name}' is a {what}. Leave it out.")
-    files = locate(place, revision=revision, local_files_only=local_files_only, trust_remote_code=trust_remote_code)
+    settings = SourceSettings(revision=revision, local_files_only=local_files_only)
+    files = locate(place, settings, trust_remote_code=trust_remote_code)
     if gguf:
         files = replace(files, name=name, options={**files.options, "gguf_file": gguf})
     try:
@@ -115,7 +117,7 @@ def find_tokenizer(tokenizer: str | Path, *, local_files_only: bool = False, tru
             f"The tokenizer's folder '{folder}' {'is a file' if folder.exists() else 'does not exist'}. Give a folder "
             "that save_pretrained wrote, or a hub id like 'org/name'."
         )
-    return locate(name, local_files_only=local_files_only, trust_remote_code=trust_remote_code)
+    return locate(name, SourceSettings(local_files_only=local_files_only), trust_remote_code=trust_remote_code)
 
 
 def _lack(folder: Path, *, own_tokenizer: bool) -> str:

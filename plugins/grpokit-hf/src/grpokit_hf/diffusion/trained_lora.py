@@ -63,7 +63,7 @@ def find_lora(adapter: str | Path, *, revision: str | None = None, local_files_o
     if place is not None and revision is not None:
         raise UsageError(f"lora: revision is for the hub's repositories, and '{name}' is not one. Remove it.")
     if place is None:
-        files = sources.locate(name, revision=revision, local_files_only=local_files_only)
+        files = sources.locate(name, sources.SourceSettings(revision=revision, local_files_only=local_files_only))
         options = {option: files.options[option] for option in ("revision", "local_files_only")}
         try:
             with progress_bars(f"fetch {name}"):

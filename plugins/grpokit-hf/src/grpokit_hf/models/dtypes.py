@@ -20,6 +20,12 @@ def dtype_of(name: str) -> torch.dtype | None:
 
 
 def check_settings(*, dtype: str, device: str | None) -> None:
+    """Refuse settings of a type and a device that do not exist, or not here, as `check_names` and `check_device`."""
+    check_names(dtype=dtype, device=device)
+    check_device(device)
+
+
+def check_names(*, dtype: str, device: str | None) -> None:
     """Refuse settings of a type and a device that do not exist.
 
     Args:
@@ -27,7 +33,7 @@ def check_settings(*, dtype: str, device: str | None) -> None:
         device: "cpu", "cuda", or None for the GPU if there is one.
 
     Raises:
-        UsageError: there is no such type, or no such device on this machine.
+        UsageError: there is no such type or device.
     """
     if dtype != "auto" and dtype_of(dtype) is None:
         raise UsageError(
@@ -35,6 +41,14 @@ def check_settings(*, dtype: str, device: str | None) -> None:
         )
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"device must be 'cpu' or 'cuda', got {device!r}. Left out, it is the GPU if there is one.")
+
+
+def check_device(device: str | None) -> None:
+    """Refuse a device that this machine lacks.
+
+    Raises:
+        UsageError: torch finds no GPU.
+    """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device is 'cuda', but torch finds no CUDA device. Use device: cpu, or leave it out.")
 

@@ -26,6 +26,7 @@ from transformers import PreTrainedConfig
 
 from grpokit.data import hub
 from grpokit.errors import UsageError, counted, one_line
+from grpokit.settings import Settings
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 _READ_FIRST = (
@@ -43,6 +44,22 @@ PICKLED = (  # without torch's own text, whose advice is to load files unsafely
 )
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _IN_PACKAGE = re.compile(r"([^\W\d]\w+):([^\\:]+)")  # two characters at least: C: is a drive
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSettings(Settings):
+    """Which files of a name are read, and from where.
+
+    Attributes:
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+    """
+
+    revision: str | None = None
+    local_files_only: bool = False
+
+
+_DEFAULT = SourceSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,26 +86,23 @@ class Source(Files):
     config: PreTrainedConfig
 
 
-def locate(
-    name: str, *, revision: str | None = None, local_files_only: bool = False, trust_remote_code: bool = False
-) -> Files:
+def locate(name: str, settings: SourceSettings = _DEFAULT, *, trust_remote_code: bool = False) -> Files:
     """How the files that a name means are read. Only where they may be fetched, the hub is asked whether it is there.
 
     Args:
         name: a folder, a folder in a package such as "my_package:models/small", or a hub id such as
             "Qwen/Qwen3-0.6B".
-        revision: a branch, tag or commit of the hub's repository.
-        local_files_only: use the cache and ask no hub.
+        settings: which files of it.
         trust_remote_code: whether code in the repository may run.
 
     Raises:
         UsageError: as `folder_of`.
     """
     folder = local(name)
-    local_files_only = local_files_only or folder is not None or bool(constants.HF_HUB_OFFLINE)
+    local_files_only = settings.local_files_only or folder is not None or bool(constants.HF_HUB_OFFLINE)
     unreachable = "" if local_files_only else hub.unreachable(constants.ENDPOINT)
     options = {
-        "revision": revision or "main",
+        "revision": settings.revision or "main",
         "local_files_only": local_files_only or bool(unreachable),
         "trust_remote_code": trust_remote_code,
     }

@@ -85,7 +85,7 @@ def find_adapter(adapter: str | Path, *, revision: str | None = None, local_file
 
 def _fetched(name: str, revision: str | None, local_files_only: bool) -> Path:
     """The folder of the cache that holds a hub's adapter."""
-    files = sources.locate(name, revision=revision, local_files_only=local_files_only)
+    files = sources.locate(name, sources.SourceSettings(revision=revision, local_files_only=local_files_only))
     options = {option: files.options[option] for option in ("revision", "local_files_only")}
     try:
         with progress_bars(f"fetch {name}"):

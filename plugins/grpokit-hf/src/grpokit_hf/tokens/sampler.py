@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from grpokit.errors import UsageError
+from grpokit.settings import Settings
 from grpokit_hf.tokens.drawing import Draw, draw
 from grpokit_hf.tokens.truncation import COLDEST, HOTTEST, check_settings, forbid
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplerSettings:
+class SamplerSettings(Settings):
     """How a policy draws tokens in training, and in evaluation where that differs.
 
     Attributes:
         temperature: of the training samples; log-probs are those of the tempered distribution.
         eval_temperature: of the evaluation samples; None for `temperature`, 0 for the most likely token.
-        top_k: draw from the k most likely tokens only; 0 for all.
+        top_k: draw from the k most likely tokens only; 0 for all. Log-probs are those of the truncated distribution.
         top_p: draw from the most likely tokens that together have this probability; 1 for all.
         min_p: draw from tokens that have at least this share of the largest probability; 0 for all.
         eval_top_k: of the evaluation samples; None for `top_k`.
         eval_top_p: likewise; None for `top_p`.
         eval_min_p: likewise; None for `min_p`.
-
-    Raises:
-        UsageError: a setting is outside its range.
     """
 
     temperature: float = 1.0
@@ -40,7 +38,12 @@ class SamplerSettings:
     eval_top_p: float | None = None
     eval_min_p: float | None = None
 
-    def __post_init__(self) -> None:
+    def check_together(self) -> None:
+        """Refuse what no distribution can be made of.
+
+        Raises:
+            UsageError: a setting is outside its range.
+        """
         if not self.temperature > 0:
             raise UsageError(f"temperature must be above 0 for training samples, got {self.temperature}.")
         if self.eval_temperature and not COLDEST <= self.eval_temperature <= HOTTEST:
@@ -49,11 +52,6 @@ class SamplerSettings:
             )
         check_settings(temperature=self.temperature, **self._truncation(evaluate=False))
         check_settings(temperature=self.temperature, **self._truncation(evaluate=True), prefix="eval_")
-
-    @classmethod
-    def of(cls, parameters: Mapping[str, Any]) -> SamplerSettings:
-        """The settings among a policy's parameters; those that it does not take have their defaults."""
-        return cls(**{field.name: parameters[field.name] for field in fields(cls) if field.name in parameters})
 
     def sampler(self, chances: Tensor, *, evaluate: bool = False, forbidden: Tensor | None = None) -> Sampler:
         """A sampler for one rollout.

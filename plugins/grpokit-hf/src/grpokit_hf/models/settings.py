@@ -1,0 +1,140 @@
+"""What the policies of Hugging Face models have in common, each setting declared once.
+
+A policy's own settings inherit what they share, and its constructor takes them as keywords:
+
+    @dataclass(frozen=True)
+    class MySettings(ModelSettings):
+        '''The settings of `MyPolicy`.
+
+        Attributes:
+            model: a hub id.
+            rows: the most rows in a pass.
+            dtype: of the weights: "auto" or "float32".
+        '''
+
+        model: str
+        _: KW_ONLY
+        rows: Count = 8
+
+
+    class MyPolicy(Policy):
+        @keywords_of(MySettings)
+        def __init__(self, settings: MySettings) -> None:
+            ...
+
+`MyPolicy("org/name", rows=4)` then makes the settings and checks them: each field by its type and bounds, and all by
+the `check_together` of every class. `MySettings(**parameters)` does the same in a `plan` or a `reader`. What finds and
+loads a model gets the object, and `FewerSettings.of(vars(settings))` is a part of it. A field that means something else
+here has a line of its own under `Attributes`; a default changes by declaring the field again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from grpokit.errors import UsageError, require
+from grpokit.settings import Settings
+from grpokit_hf.models import dtypes
+from grpokit_hf.models.adapters import AdapterSettings
+from grpokit_hf.models.quantized import Quantization
+from grpokit_hf.models.references import Average, is_copied
+from grpokit_hf.models.sources import SourceSettings
+from grpokit_hf.models.trained_adapter import TrainedAdapter, find_adapter
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningSettings(Settings):
+    """What of a model trains, and what it is held to.
+
+    Attributes:
+        lora: settings of an adapter, such as {"r": 32, "alpha": 64}; None trains the weights themselves.
+        reference_ema: let the reference follow the policy, such as {"decay": 0, "every": 50}; None: it stays.
+    """
+
+    lora: Mapping[str, Any] | None = None
+    reference_ema: Mapping[str, Any] | None = None
+
+    def check_together(self) -> None:
+        """Refuse what `lora` or `reference_ema` does not have.
+
+        Raises:
+            UsageError: a key is unknown, or a value is out of bounds.
+        """
+        _ = self.adapter, self.reference
+
+    @cached_property
+    def adapter(self) -> AdapterSettings | None:
+        """What is put around the weights; None where they train themselves."""
+        return None if self.lora is None else AdapterSettings.read(self.lora)
+
+    @cached_property
+    def reference(self) -> Average | None:
+        """How the reference follows; None: it stays."""
+        return None if self.reference_ema is None else Average.read(self.reference_ema)
+
+    @property
+    def trains_base(self) -> bool:
+        """Whether the weights themselves train."""
+        return self.lora is None
+
+    @property
+    def copies_reference(self) -> bool:
+        """Whether the reference is a copy of what trains, and not what is under a new adapter."""
+        return is_copied(self.adapter, self.reference)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(LearningSettings, SourceSettings):
+    """How a model is found, loaded and trained.
+
+    Attributes:
+        gradient_checkpointing: keep less for the backward pass and compute it again.
+        dtype: of the weights: "auto", "float32", "bfloat16" or "float16".
+        quantization: "4bit" or "8bit", for frozen weights under an adapter.
+        device: where to load the weights: "cpu" or "cuda"; None loads on the GPU if there is one.
+    """
+
+    gradient_checkpointing: bool = False
+    dtype: str = "auto"
+    quantization: Quantization | None = None
+    device: str | None = None
+
+    def check_together(self) -> None:
+        """Refuse a type or device that does not exist, and quantised weights that were to train.
+
+        Raises:
+            UsageError: with what to change.
+        """
+        dtypes.check_names(dtype=self.dtype, device=self.device)
+        if self.quantization is not None and self.trains_base:
+            raise UsageError(
+                f"quantization '{self.quantization}' is for frozen weights: quantised weights cannot be trained. Add "
+                "an adapter with lora: {r: 16}, or leave quantization out."
+            )
+
+    def check_here(self) -> None:
+        """Refuse what this machine lacks; a plan is for another one.
+
+        Raises:
+            UsageError: there is no GPU, or no bitsandbytes.
+        """
+        dtypes.check_device(self.device)
+        if self.quantization is not None:
+            require("bitsandbytes", least="0.49", what=f"quantization '{self.quantization}'")
+
+    def find_adapter(self) -> TrainedAdapter | None:
+        """The adapter that `lora` names, to train it on; None where it names none.
+
+        Raises:
+            UsageError: there is no such adapter, or it is neither LoRA nor DoRA.
+        """
+        if self.adapter is None or self.adapter.adapter is None:
+            return None
+        return find_adapter(
+            self.adapter.adapter,
+            revision=self.adapter.revision,
+            local_files_only=self.local_files_only,
+        )

@@ -1,0 +1,97 @@
+"""What a component's settings are: checked when made, and taken as keywords."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+import pytest
+
+from grpokit import PluginError, UsageError
+from grpokit.registry.factories import call, declared
+from grpokit.settings import Count, Settings, keywords_of, meanings, settings_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing(Settings):
+    """How a box draws.
+
+    Attributes:
+        balls: in the box.
+        drawn: at a time.
+    """
+
+    balls: Count = 3
+    drawn: Count | None = None
+
+    def check_together(self) -> None:
+        if self.drawn is not None and self.drawn > self.balls:
+            raise UsageError(f"drawn is {self.drawn}, and there are {self.balls} balls.")
+
+
+@dataclass(frozen=True)
+class BoxSettings(Drawing):
+    """All settings of a box.
+
+    Attributes:
+        drawn: without looking.
+        name: on its lid.
+        extras: whatever else.
+    """
+
+    name: str
+    _: KW_ONLY
+    balls: Count = 5
+    extras: Mapping[str, Any] = field(default_factory=lambda: {"lid": True})
+
+    def check_together(self) -> None:
+        if not self.name:
+            raise UsageError("name is empty.")
+
+
+class Box:
+    @keywords_of(BoxSettings)
+    def __init__(self, settings: BoxSettings) -> None:
+        self.settings = settings
+
+
+def test_settings_are_keywords() -> None:
+    box = Box("red", drawn=4)
+    assert box.settings == BoxSettings("red", balls=5, drawn=4, extras={"lid": True})
+    assert Drawing.of({**vars(box.settings), "more": 1}) == Drawing(balls=5, drawn=4)
+    assert settings_of(Box) is BoxSettings
+    assert meanings(BoxSettings)["drawn"] == "without looking."
+    parameters = inspect.signature(Box).parameters
+    assert {name: (p.annotation, p.default) for name, p in parameters.items()} == {
+        "name": (str, inspect.Parameter.empty),
+        "balls": (int, 5),
+        "drawn": (int | None, None),
+        "extras": (Mapping[str, Any], {"lid": True}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"name": "red", "drawn": 0}, "drawn must be at least 1, or None, got 0. drawn: without looking."),
+        ({"name": "red", "drawn": 6}, "drawn is 6, and there are 5 balls"),  # of a base
+        ({"name": ""}, "name is empty"),
+        ({"name": "red", "balls": 2.5}, "balls must be a whole number, got 2.5"),
+    ],
+    ids=str,
+)
+def test_bad_settings_have_one_message(parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Box(**parameters)
+
+
+def test_a_config_reads_the_fields() -> None:
+    with pytest.raises(PluginError, match="expects a whole number or null for 'drawn', got 'x'"):
+        call(f"{__name__}:Box", {"name": "red", "drawn": "x"}, what="box")
+    with pytest.raises(
+        PluginError, match=r"has no parameter 'ball' \(did you mean 'balls'\?\). It accepts: name, balls=5"
+    ):
+        call(f"{__name__}:Box", {"name": "red", "ball": 1}, what="box")
+    assert declared("advantage", f"{__name__}:Box")[0]["extras"].default == {"lid": True}
