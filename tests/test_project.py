@@ -77,6 +77,23 @@ def test_classifiers_name_the_versions_of_python_that_ci_tries() -> None:
     assert project["requires-python"] == f">={named[0]}"
 
 
+def test_our_distributions_bound_each_other() -> None:
+    every = versions.projects()
+    assert list(versions.wrong_bounds(every)) == []
+    for project in every.values():
+        project["version"] = "0.2.0"
+    places = {line.partition(" ")[0] for line in versions.wrong_bounds(every)}
+    assert places == set(every)
+    assert "pyproject.toml requires grpokit-ocr~=0.1.0; expected grpokit-ocr~=0.2.0." in versions.wrong_bounds(every)
+
+
+@pytest.mark.parametrize("bound", ["", ">=0.1.0", "~=0.1.0,!=0.1.1"])
+def test_a_bound_without_an_end_is_refused(bound: str) -> None:
+    core, plugin = ({"name": name, "version": "0.1.0", "dependencies": []} for name in ("grpokit", "grpokit-mine"))
+    plugin["dependencies"] = [f"grpokit{bound}", "torch"]
+    assert len(list(versions.wrong_bounds({"a": core, "b": plugin}))) == 1
+
+
 def test_each_planted_fault_has_its_place_in_the_code() -> None:
     def text(file: str) -> str:
         return (ROOT / ("" if file.startswith("plugins/") else "grpokit") / file).read_text()

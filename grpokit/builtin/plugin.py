@@ -42,6 +42,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         ("repetition-penalty", "RepetitionPenalty", None, 0, "minus the share of n-grams that repeat"),
     ):
         yield RewardSpec(
+            api=1,
             name=name,
             factory=f"grpokit.builtin.text_rewards:{factory}",
             accepts=_TEXT,
@@ -52,6 +53,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
             expected_failures=_EXPECTED_FAILURES.get(name, {}),
         )
     yield RewardSpec(
+        api=1,
         name="jpeg-size",
         factory="grpokit.builtin.image_rewards:jpeg_size",
         accepts={"image"},
@@ -59,6 +61,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         summary="minus the picture's bytes / 100,000 as a JPEG of quality 95, for trials: a flat colour is best",
     )
     yield RewardSpec(
+        api=1,
         name="brightness",
         factory="grpokit.builtin.image_rewards:brightness",
         accepts={"image"},
@@ -66,6 +69,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         summary="the picture's mean brightness from black to white, for trials",
     )
     yield RewardSpec(
+        api=1,
         name="pixel-diversity",
         factory="grpokit.builtin.image_rewards:pixel_diversity",
         accepts={"image"},
@@ -74,6 +78,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         summary="how unlike the nearest other picture of its group it is, a monitor for `trainer.diversity`",
     )
     yield RewardSpec(
+        api=1,
         name="episode-return",
         factory="grpokit.builtin.episodes:episode_return",
         accepts={"episode", "text"},
@@ -93,7 +98,7 @@ def grpokit_advantages() -> Iterator[AdvantageSpec]:
         ("gdpo", "z-score per reward, then their weighted sum over the batch (GDPO)"),
         ("returns_to_go", "for each decision what is earned from it on, compared inside the group; environments"),
     ):
-        yield AdvantageSpec(name=name, factory=f"grpokit.advantages:{name}", summary=summary)
+        yield AdvantageSpec(api=1, name=name, factory=f"grpokit.advantages:{name}", summary=summary)
 
 
 @hookimpl
@@ -112,4 +117,4 @@ def grpokit_objectives() -> Iterator[ObjectiveSpec]:
         ("vespo", "builtin.objectives:VESPO", "a smooth, detached weight of the whole sequence"),
         ("nft", "builtin.objectives:NFT", "good samples attract predictions, bad ones repel them; flows with matching"),
     ):
-        yield ObjectiveSpec(name=name, factory=f"grpokit.{home}", summary=summary)
+        yield ObjectiveSpec(api=1, name=name, factory=f"grpokit.{home}", summary=summary)

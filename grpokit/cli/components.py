@@ -110,8 +110,8 @@ def _list_plugins() -> None:
         words = " or ".join(f"'{choice}' (of {package})" for choice, package in choices.items())
         print(f"The {kind} name '{name}' is ambiguous: write {words}.")
     for plugin in registry.plugins():
-        if plugin.error:
-            print(f"{plugin.name}: {plugin.error}")
+        for problem in plugin.problems:
+            print(f"{plugin.name}: {problem}")
 
 
 def _plugin_rows() -> list[dict[str, str]]:
@@ -127,7 +127,9 @@ def _plugin_rows() -> list[dict[str, str]]:
             cost = ", ".join(filter(None, (getattr(spec, "needs", ""), getattr(spec, "takes", ""))))
             summary = f"{spec.summary} ({cost})" if cost else spec.summary
             rows.append({"kind": spec.kind, "name": spec.name, **origin, "state": state, "summary": summary})
-        if plugin.error or not plugin.specs:
+        for spec in plugin.refused:
+            rows.append({"kind": spec.kind, "name": spec.name, **origin, "state": "refused", "summary": "see below"})
+        if plugin.error or not (plugin.specs or plugin.refused):
             state, summary = ("broken", "see below") if plugin.error else ("ok", "watches runs")
             rows.append({"kind": "plugin", "name": plugin.name, **origin, "state": state, "summary": summary})
     return sorted(rows, key=lambda row: (*_KINDS, "plugin").index(row["kind"]))

@@ -81,15 +81,18 @@ def plugins() -> Iterator[Finding]:
     for plugin in registry.plugins():
         what = f"plugin '{plugin.name}' of {plugin.package} {plugin.version}"
         if plugin.error:
-            what = f"{what} is broken: {plugin.error}"
+            broken = f"{what} is broken: {plugin.error}"
             advice = f"What it brings cannot be used. Update it, or run: pip uninstall {plugin.package}"
-            yield Finding(area="plugins", state="problem", what=what, advice=advice)
+            yield Finding(area="plugins", state="problem", what=broken, advice=advice)
         elif plugin.seconds > _SLOW:
-            what = f"{what} takes {plugin.seconds:.0f} s to import, and every command waits for it"
+            slow = f"{what} takes {plugin.seconds:.0f} s to import, and every command waits for it"
             advice = f"Its author should import heavy packages with the component, and not in '{plugin.module}'."
-            yield Finding(area="plugins", state="note", what=what, advice=advice)
-        else:
+            yield Finding(area="plugins", state="note", what=slow, advice=advice)
+        elif not plugin.refused:
             yield Finding(area="plugins", state="ok", what=what)
+        for spec in plugin.refused:
+            refusal = registry.refusal(spec, plugin.package)
+            yield Finding(area="plugins", state="problem", what=f"{what}: {refusal}")
     for (kind, name), choices in registry.clashes().items():
         what = f"the {kind} name '{name}' is ambiguous"
         advice = f"In a config write {' or '.join(map(repr, choices))}."

@@ -21,7 +21,8 @@ import pluggy
 
 from grpokit.errors import GrpokitError, PluginError, nearest, shown, typed_line
 from grpokit.registry import hookspecs
-from grpokit.registry.specs import API, KINDS, Spec
+from grpokit.registry.compatibility import mismatch, readable, refusal
+from grpokit.registry.specs import KINDS, Spec
 
 _HOOKS = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("grpokit_")}
 _RETURNS = {name: get_type_hints(hook)["return"] for name, hook in _HOOKS.items()}
@@ -38,6 +39,7 @@ class Plugin:
         package: the distribution that brings it.
         version: of the distribution.
         specs: what its hooks yielded.
+        refused: those of its specs that were written for a plugin API that this grpokit does not read.
         error: one line, empty if it loaded.
         seconds: how long it took to load.
     """
@@ -47,9 +49,16 @@ class Plugin:
     package: str = ""
     version: str = ""
     specs: list[Spec] = field(default_factory=list)
+    refused: list[Spec] = field(default_factory=list)
     error: str = ""
     seconds: float = 0.0
     manager: pluggy.PluginManager | None = None
+
+    @property
+    def problems(self) -> list[str]:
+        """Why something of it cannot be used, a line each."""
+        refusals = [refusal(spec, self.package) for spec in self.refused]
+        return [self.error, *refusals] if self.error else refusals
 
 
 @functools.cache
@@ -57,7 +66,7 @@ def plugins() -> tuple[Plugin, ...]:
     """All plugins of this environment, loaded once. `plugins.cache_clear()` looks again."""
     entries = sorted(importlib.metadata.entry_points(group="grpokit"), key=lambda e: (e.name, e.value))
     every = tuple(load(entry) for entry in entries)
-    broken = [f"{p.name}: {p.error}" for p in every if p.error]
+    broken = [f"{p.name}: {problem}" for p in every for problem in p.problems]
     if broken and os.environ.get("GRPOKIT_STRICT", "") not in ("", "0"):
         raise PluginError("GRPOKIT_STRICT is set and plugins are broken:\n  " + "\n  ".join(broken))
     return every
@@ -79,12 +88,15 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
             manager.add_hookspecs(hookspecs)
             manager.register(module, entry.name)
             manager.check_pending()
-            plugin.specs = [spec for hook, kind in _SPEC_HOOKS.items() for spec in _collect(manager, hook, kind)]
+            specs = [spec for hook, kind in _SPEC_HOOKS.items() for spec in _collect(manager, hook, kind)]
+            plugin.specs = [spec for spec in specs if readable(spec)]
+            plugin.refused = [spec for spec in specs if not readable(spec)]
             plugin.manager = manager
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the one place that isolates: what a plugin does wrong stays its own
-        plugin.error = str(error) if isinstance(error, GrpokitError) else described(error)
+        what = str(error) if isinstance(error, GrpokitError) else described(error)
+        plugin.error = " ".join(filter(None, (what, mismatch(plugin.package))))
     plugin.seconds = time.perf_counter() - begin
     return plugin
 
@@ -104,12 +116,8 @@ def _collect(manager: pluggy.PluginManager, hook: str, kind: type[Spec]) -> Iter
         for spec in result:
             if not isinstance(spec, kind):
                 raise PluginError(f"{hook} yielded {spec!r}; expected {kind.__name__} records")
-            _check_spec(spec)
-            if spec.api > API:
-                raise PluginError(
-                    f"{kind.kind} '{spec.name}' is written for plugin API {spec.api}, this grpokit has {API}: "
-                    "pip install --upgrade grpokit"
-                )
+            if readable(spec):  # what another API means by the fields is not known here
+                _check_spec(spec)
             yield spec
 
 

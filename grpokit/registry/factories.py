@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from grpokit.errors import GrpokitError, PluginError, nearest, raised_at, shown
+from grpokit.errors import GrpokitError, PluginError, nearest, raised_at, reworded, shown
+from grpokit.registry.compatibility import mismatch
 from grpokit.registry.entry_points import described
 from grpokit.registry.foreign_rewards import refuse_columns
 from grpokit.registry.importing import missing, resolve
@@ -108,7 +109,10 @@ def _factory(kind: str, name: str) -> tuple[Callable[..., Any], str, str]:
     if is_path(name):
         return resolve(name, what), what, ""
     plugin, spec = find(kind, name)
-    return resolve(spec.factory, f"{what} of plugin '{plugin.name}'", spec.install), what, spec.install
+    try:
+        return resolve(spec.factory, f"{what} of plugin '{plugin.name}'", spec.install), what, spec.install
+    except PluginError as error:
+        raise reworded(error, f"{error} {mismatch(plugin.package)}".rstrip()) from error
 
 
 def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:

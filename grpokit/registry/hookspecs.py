@@ -40,7 +40,9 @@ def grpokit_rewards() -> Iterable[RewardSpec]:  # type: ignore[empty-body]
 
         @hookimpl
         def grpokit_rewards():
-            yield RewardSpec(name="brightness", factory="mypackage.reward:brightness", accepts={"image"}, range=(0, 1))
+            yield RewardSpec(
+                api=1, name="brightness", factory="mypackage.reward:brightness", accepts={"image"}, range=(0, 1)
+            )
         ```
         with, in `mypackage/reward.py`,
         ```python
@@ -62,7 +64,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:  # type: ignore[empty-body]
         ```python
         @hookimpl
         def grpokit_policies():
-            yield PolicySpec(name="my-generator", factory="mypackage.policy:MyGenerator", makes="image")
+            yield PolicySpec(api=1, name="my-generator", factory="mypackage.policy:MyGenerator", makes="image")
         ```
     """
 
@@ -79,7 +81,7 @@ def grpokit_advantages() -> Iterable[AdvantageSpec]:  # type: ignore[empty-body]
         ```python
         @hookimpl
         def grpokit_advantages():
-            yield AdvantageSpec(name="ranked", factory="mypackage.advantages:ranked")
+            yield AdvantageSpec(api=1, name="ranked", factory="mypackage.advantages:ranked")
         ```
     """
 
@@ -92,7 +94,7 @@ def grpokit_objectives() -> Iterable[ObjectiveSpec]:  # type: ignore[empty-body]
         ```python
         @hookimpl
         def grpokit_objectives():
-            yield ObjectiveSpec(name="plain", factory="mypackage.objectives:plain")
+            yield ObjectiveSpec(api=1, name="plain", factory="mypackage.objectives:plain")
         ```
     """
 
@@ -105,7 +107,7 @@ def grpokit_placements() -> Iterable[PlacementSpec]:  # type: ignore[empty-body]
         ```python
         @hookimpl
         def grpokit_placements():
-            yield PlacementSpec(name="queue", factory="mypackage.queue:place", shorthand="address")
+            yield PlacementSpec(api=1, name="queue", factory="mypackage.queue:place", shorthand="address")
         ```
         with, in `mypackage/queue.py`, for the config `placement: {queue: 'gpu-2:5555'}`,
         ```python
@@ -123,7 +125,7 @@ def grpokit_worlds() -> Iterable[WorldSpec]:  # type: ignore[empty-body]
         ```python
         @hookimpl
         def grpokit_worlds():
-            yield WorldSpec(name="riddles", factory="mypackage.riddles:Riddle", summary="asks again")
+            yield WorldSpec(api=1, name="riddles", factory="mypackage.riddles:Riddle", summary="asks again")
         ```
         with, in `mypackage/riddles.py`,
         ```python
@@ -150,7 +152,7 @@ def grpokit_commands() -> Iterable[CommandSpec]:  # type: ignore[empty-body]
         ```python
         @hookimpl
         def grpokit_commands():
-            yield CommandSpec(name="hello", factory="mypackage.hello:hello", summary="Greet someone.")
+            yield CommandSpec(api=1, name="hello", factory="mypackage.hello:hello", summary="Greet someone.")
         ```
         with, in `mypackage/hello.py`, for `grpokit hello Ada --times 2`,
         ```python
@@ -168,7 +170,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:  # type: ignore[empty-body]
         ```python
         @hookimpl
         def grpokit_presets():
-            yield PresetSpec(name="my-run", factory="mypackage:presets/my-run.yaml", summary="what it trains")
+            yield PresetSpec(api=1, name="my-run", factory="mypackage:presets/my-run.yaml", summary="what it trains")
         ```
     """
 
@@ -181,7 +183,7 @@ def grpokit_evaluations() -> Iterable[EvaluationSpec]:  # type: ignore[empty-bod
         ```python
         @hookimpl
         def grpokit_evaluations():
-            yield EvaluationSpec(name="signs", factory="mypackage:evaluations/signs.yaml", summary="what it measures")
+            yield EvaluationSpec(api=1, name="signs", factory="mypackage:evaluations/signs.yaml", summary="on signs")
         ```
     """
 

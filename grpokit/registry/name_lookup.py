@@ -36,7 +36,7 @@ def unknown(name: str, *kinds: str) -> PluginError:
     names = sorted({spec.name for kind in kinds for _, spec in installed(kind)})
     remedy = next(filter(None, (shipped.remedy(kind, name) for kind in kinds)), "")
     guess = "" if remedy else nearest(name, names)
-    broken = [f"\n  {p.name} ({p.package}): {p.error}" for p in entry_points.plugins() if p.error]
+    broken = [f"\n  {p.name} ({p.package}): {line}" for p in entry_points.plugins() for line in p.problems]
     return PluginError(
         f"There is no {' or '.join(kinds)} called '{name}'{guess}. Known: {', '.join(names) or 'none'}.{remedy}"
         f"{' These plugins are broken and may have brought it:' if broken else ''}{''.join(broken)}",

@@ -1,8 +1,7 @@
 """What a plugin yields from its hooks: small records that say what there is, without importing it.
 
 A spec names its factory as a string ("package.module:Name"), imported on first use, so that listing plugins stays
-fast and a missing dependency of one reward does not touch the others. New fields come as keywords with defaults;
-`api` rises only when plugins written for the old meaning would be wrong.
+fast and a missing dependency of one reward does not touch the others. New fields come as keywords with defaults.
 """
 
 from __future__ import annotations
@@ -12,6 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 API = 1
+"""The plugin interface of this grpokit. It rises only when plugins written for the old meaning would be wrong."""
+
+OLDEST_API = 1
+"""The oldest plugin interface whose specs this grpokit still reads."""
 
 KINDS = ("image", "text", "episode")
 """The kinds of output that all plugins share; any other begins with the name of its plugin: "toy:points"."""
@@ -47,23 +50,23 @@ class Spec:
     """What all specs share.
 
     Attributes:
+        api: the plugin interface that the spec was written for, as a number: `api=1` today.
         name: how configs call it; lower case with hyphens.
         factory: "package.module:Name", imported on first use. A class is built with the config's parameters. Each kind
             of spec says what a function does with them.
         summary: one line for `grpokit plugins`.
         install: the exact command that brings missing dependencies, such as "pip install 'grpokit[ocr]'".
         assets: what it needs with its defaults besides Python packages, such as weights.
-        api: the plugin interface that the spec was written for.
     """
 
     kind: ClassVar[str]
 
+    api: int
     name: str
     factory: str
     summary: str = ""
     install: str = ""
     assets: Sequence[Asset] = ()
-    api: int = API
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -146,7 +146,7 @@ HUB = Asset(name="weights", repository="me/my-weights", files=["config.json", "a
 def test_weights_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    spec = RewardSpec(name="r", factory="m:f", assets=[HUB])
+    spec = RewardSpec(api=1, name="r", factory="m:f", assets=[HUB])
     monkeypatch.setattr(registry, "plugins", lambda: (Plugin(name="mine", specs=[spec]),))
     folder = tmp_path / "models--me--my-weights"
     (folder / "refs").mkdir(parents=True)

@@ -27,7 +27,7 @@ def one_word(prompt: Prompt, *, space: str = " ") -> str:
 
 @pytest.fixture(autouse=True)
 def _spec(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = RewardSpec(name="pairs", factory="nowhere:f", unscorable=f"{__name__}:one_word")
+    own = RewardSpec(api=1, name="pairs", factory="nowhere:f", unscorable=f"{__name__}:one_word")
     monkeypatch.setattr(registry, "spec_of", lambda kind, name: own if name == "pairs" else None)
     monkeypatch.setattr(registry, "resolve", {own.unscorable: one_word}.__getitem__)
 
@@ -75,7 +75,7 @@ def test_targets_of_another_shape_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     """A reward stretches a picture to its target, so a wrong shape would be learnt."""
     targets = [Image.new("RGB", size) for size in ((64, 32), (128, 64), (64, 64), (65, 32))]
     prompts = as_prompts([Prompt(text="a sign", target=target) for target in targets], source="p.txt")
-    painter = PolicySpec(name="painter", factory="nowhere:f", makes="image")
+    painter = PolicySpec(api=1, name="painter", factory="nowhere:f", makes="image")
     monkeypatch.setattr(registry, "spec_of", lambda kind, name: painter if name == "a:b" else None)
     monkeypatch.setattr(registry, "parameters", lambda kind, name, given: {"size": [32, 64]})
     monkeypatch.setattr(build_rewards, "unscorable", lambda config, index: picture_target)

@@ -51,7 +51,7 @@ from tiny_rewards import Elsewhere, always_stops
 PROMPTS = ["1", "2", "3"]
 WORDS = ["banana", "cat", "a", "dog", "aa b"]
 EXAMPLES = (({"output": "banana"}, {"output": "dog"}), ({"output": "a"}, {"output": "ab"}))
-SPEC = RewardSpec(name="letters", factory="broken_components:good", accepts={"text"}, range=(0, 1))
+SPEC = RewardSpec(api=1, name="letters", factory="broken_components:good", accepts={"text"}, range=(0, 1))
 
 
 @pytest.fixture(autouse=True)
@@ -487,7 +487,7 @@ MODULES = {
         @hookimpl
         def grpokit_rewards():
             for name in ("early", "late", "hides"):
-                yield RewardSpec(name=name, factory=f"late_{name}:Score", install="pip install late-reward")
+                yield RewardSpec(api=1, name=name, factory=f"late_{name}:Score", install="pip install late-reward")
     """,
     "late_early": "import skimage\nclass Score:\n    pass\n",
     "late_late": "class Score:\n    def __call__(self, samples):\n        import skimage\n",
@@ -533,7 +533,7 @@ PLUGIN = """
 from grpokit import RewardSpec, hookimpl
 @hookimpl
 def grpokit_rewards():
-    yield RewardSpec(name="spread", factory="spread.reward:Score")
+    yield RewardSpec(api=1, name="spread", factory="spread.reward:Score")
 """
 FINE = """
 from __future__ import annotations
@@ -732,7 +732,7 @@ def test_what_was_not_checked_for_one_reason_is_one_row(call: Call) -> None:
     ],
 )
 def test_a_spec_names_a_kind_of_output_that_others_can_mean(fields: dict[str, Any], said: str) -> None:
-    spec = (PolicySpec if "makes" in fields else RewardSpec)(name="x", factory="x:x", **fields)
+    spec = (PolicySpec if "makes" in fields else RewardSpec)(api=1, name="x", factory="x:x", **fields)
     if not said:
         entry_points._check_spec(spec)
         return

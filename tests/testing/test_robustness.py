@@ -27,7 +27,7 @@ PICTURES, TEXTS = frozenset({"image"}), frozenset({"text"})
 
 
 def report_of(reward: Any, accepts: frozenset[str]) -> LadderReport:
-    return ladder(reward, spec=RewardSpec(name="x", factory="x:x", accepts=accepts))
+    return ladder(reward, spec=RewardSpec(api=1, name="x", factory="x:x", accepts=accepts))
 
 
 def checks_of(reward: Any, accepts: frozenset[str]) -> Iterator[Check]:
@@ -111,7 +111,7 @@ def test_a_reward_that_compares_with_nothing_is_measured_and_not_graded() -> Non
 @pytest.mark.parametrize("accepts", [PICTURES, TEXTS])
 def test_a_reward_that_gives_everything_the_same_score_is_not_graded(accepts: frozenset[str]) -> None:
     examples = [({"output": "{}", "target": "{}"}, {"output": "x", "target": "{}"})]
-    spec = RewardSpec(name="x", factory="x:x", accepts=accepts, examples=examples if accepts == TEXTS else ())
+    spec = RewardSpec(api=1, name="x", factory="x:x", accepts=accepts, examples=examples if accepts == TEXTS else ())
     report = ladder(lambda samples: [0.5] * len(samples), spec=spec)
     assert report.grade == ""
     assert "nothing is graded" in report.overall
@@ -123,7 +123,7 @@ def test_examples_without_a_difference_have_no_scale() -> None:
         return [0.5 if s.prompt.target == "{}" else math.nan for s in samples]
 
     example = ({"output": "{}", "target": "{}"}, {"output": "x", "target": "{}"})
-    spec = RewardSpec(name="x", factory="x:x", accepts=TEXTS, examples=[example])
+    spec = RewardSpec(api=1, name="x", factory="x:x", accepts=TEXTS, examples=[example])
     report = ladder(needs_its_target, spec=spec)
     assert report.grade == ""
     assert report.overall.endswith("scores more than the worse one, so there is no honest scale")
@@ -162,7 +162,7 @@ def test_a_text_reward_that_needs_no_target_is_not_graded() -> None:
     def valid_json(samples: Any) -> list[float]:
         return [float(s.output in ("{}", "[]")) for s in samples]
 
-    spec = RewardSpec(name="x", factory="x:x", accepts=TEXTS, examples=[({"output": "{}"}, {"output": "{"})])
+    spec = RewardSpec(api=1, name="x", factory="x:x", accepts=TEXTS, examples=[({"output": "{}"}, {"output": "{"})])
     report = ladder(valid_json, spec=spec)
     assert report.grade == ""
     assert "compares with nothing" in report.overall
@@ -272,7 +272,7 @@ def test_a_reward_that_refuses_or_breaks() -> None:
 def test_examples_are_attacked_where_the_built_in_texts_say_nothing() -> None:
     """Long answers to a wanted length pay: the better side has 10 letters, the worse 0; twenty copies have 219."""
     better, worse = ({"output": x, "prompt": "?", "target": 10} for x in ("abcdefghij", ""))
-    spec = RewardSpec(name="x", factory="x:x", accepts=TEXTS, examples=[(better, worse)])
+    spec = RewardSpec(api=1, name="x", factory="x:x", accepts=TEXTS, examples=[(better, worse)])
     report = ladder(lambda samples: [len(s.output) / s.prompt.target for s in samples], spec=spec)
     reached = {attack.name: attack.reaches for attack in report.sections[0].attacks}
     assert reached["many times"] == 21.9

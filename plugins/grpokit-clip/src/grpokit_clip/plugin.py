@@ -28,6 +28,7 @@ HEAD = Asset(
 def grpokit_rewards() -> Iterator[RewardSpec]:
     """Yield `aesthetic` and `clip-score`; neither has a bound, since both take a `scale`."""
     yield RewardSpec(
+        api=1,
         name="aesthetic",
         factory="grpokit_clip.reward:AestheticReward",
         summary="how well people like the picture, by CLIP and the LAION aesthetic predictor (about 4 to 7)",
@@ -37,6 +38,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         assets=[CLIP, HEAD],
     )
     yield RewardSpec(
+        api=1,
         name="clip-score",
         factory="grpokit_clip.reward:ClipScoreReward",
         summary="how well the picture fits its prompt: cosine of the CLIP embeddings (about 0.1 to 0.4)",

@@ -16,6 +16,7 @@ _INSTALL = "pip install 'grpokit[diffusers]'"
 def grpokit_policies() -> Iterable[PolicySpec]:
     """One policy for all families."""
     yield PolicySpec(
+        api=1,
         name="diffusers-flow",
         factory="grpokit_diffusers.policy:DiffusersFlow",
         summary="SD3, FLUX, Qwen-Image, Z-Image, edits and others: their denoising steps are decisions",
@@ -29,6 +30,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
 def grpokit_presets() -> Iterable[PresetSpec]:
     """A ready run."""
     yield PresetSpec(
+        api=1,
         name="diffusers-tiny",
         factory="grpokit_diffusers:presets/diffusers-tiny.yaml",
         summary="a random SD3 of a megabyte learns to paint brightly",

@@ -24,6 +24,7 @@ _RELEASED = Asset(
 def grpokit_policies() -> Iterable[PolicySpec]:
     """The two halves of GLM-Image, each by itself, and both together."""
     yield PolicySpec(
+        api=1,
         name="glm-image-ar",
         factory="grpokit_glm_image.policy:GlmImageAR",
         summary="GLM-Image's autoregressive half: writes visual tokens, which its diffusion decoder makes pictures of",
@@ -34,6 +35,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         group_draws="the decoder's noise",
     )
     yield PolicySpec(
+        api=1,
         name="glm-image-dit",
         factory="grpokit_glm_image.dit:GlmImageDiT",
         summary="GLM-Image's diffusion transformer: paints what visual tokens say; its denoising steps are decisions",
@@ -44,6 +46,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         group_draws="visual tokens",
     )
     yield PolicySpec(
+        api=1,
         name="glm-image",
         factory="grpokit_glm_image.halves:halves",
         summary="both halves of one GLM-Image, the policies `ar` and `dit`, for runs in phases",
@@ -59,6 +62,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
 def grpokit_presets() -> Iterable[PresetSpec]:
     """Ready runs."""
     yield PresetSpec(
+        api=1,
         name="glm-image-tiny",
         factory="grpokit_glm_image:presets/glm-image-tiny.yaml",
         summary="a random GLM-Image of a megabyte learns to make bright pictures",
@@ -66,6 +70,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         takes="less than a minute on two CPU cores",
     )
     yield PresetSpec(
+        api=1,
         name="glm-image-dit-tiny",
         factory="grpokit_glm_image:presets/glm-image-dit-tiny.yaml",
         summary="the diffusion half of a random GLM-Image of a megabyte learns to paint brightly",
@@ -73,6 +78,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         takes="less than a minute on two CPU cores",
     )
     yield PresetSpec(
+        api=1,
         name="glm-image-halves-tiny",
         factory="grpokit_glm_image:presets/glm-image-halves-tiny.yaml",
         summary="both halves of a random GLM-Image of a megabyte learn in turn",
@@ -80,6 +86,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         takes="about a minute on two CPU cores",
     )
     yield PresetSpec(
+        api=1,
         name="glm-glyph",
         factory="grpokit_glm_image:presets/glm-glyph.yaml",
         summary="a GLM-Image small enough for a CPU learns to spell from SSIM and OCR",
@@ -87,6 +94,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         takes="two to three minutes on one CPU core",
     )
     yield PresetSpec(
+        api=1,
         name="glm-glyph-dit",
         factory="grpokit_glm_image:presets/glm-glyph-dit.yaml",
         summary="the diffusion half of glm-glyph, taught on blurred pictures, learns to paint sharply",
@@ -94,6 +102,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         takes="less than four minutes on one CPU core",
     )
     yield PresetSpec(
+        api=1,
         name="glm-glyph-halves",
         factory="grpokit_glm_image:presets/glm-glyph-halves.yaml",
         summary="both halves of glm-glyph learn in turn to spell and to paint sharply",
@@ -113,6 +122,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         ),
     ):
         yield PresetSpec(
+            api=1,
             name=name,
             factory=f"grpokit_glm_image:presets/{name}.yaml",
             summary=summary,

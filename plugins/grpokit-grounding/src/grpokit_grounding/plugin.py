@@ -18,6 +18,7 @@ _INSTALL = "pip install 'grpokit[grounding]'"
 def grpokit_rewards() -> Iterator[RewardSpec]:
     """Yield `box-iou`, `box-format` and `crop-match`."""
     yield RewardSpec(
+        api=1,
         name="box-iou",
         factory="grpokit_grounding.reward:BoxIoU",
         summary="overlap of the answer's box and the target box (1: the same box, 0: apart, or no box)",
@@ -34,6 +35,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         ],
     )
     yield RewardSpec(
+        api=1,
         name="box-format",
         factory="grpokit_grounding.reward:BoxFormat",
         summary="1 where the text is thoughts and then one box, each in its tags, and nothing else",
@@ -52,6 +54,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         ],
     )
     yield RewardSpec(
+        api=1,
         name="crop-match",
         factory="grpokit_grounding.crop_match:CropMatch",
         summary="what another reward gives to the part of the picture that the answer's box encloses (0 without a box)",
@@ -65,6 +68,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
 def grpokit_presets() -> Iterator[PresetSpec]:
     """Yield `grounding-scenes`."""
     yield PresetSpec(
+        api=1,
         name="grounding-scenes",
         factory="grpokit_grounding:presets/grounding-scenes.yaml",
         summary="a tiny vision-language model learns to find shapes in synthetic pictures, and to say where they end",

@@ -13,6 +13,7 @@ _INSTALL = "pip install 'grpokit[gym]'"
 def grpokit_policies() -> Iterator[PolicySpec]:
     """Yield `gym`."""
     yield PolicySpec(
+        api=1,
         name="gym",
         factory="grpokit_gym.policy:GymPolicy",
         summary="a small network acts in an environment of gymnasium; a group starts in one state",
@@ -31,6 +32,7 @@ def grpokit_presets() -> Iterator[PresetSpec]:
         ("gym-pendulum", "Pendulum-v1: swing a pendulum up, with Gaussian torques", "about a minute"),
     ):
         yield PresetSpec(
+            api=1,
             name=name,
             factory=f"grpokit_gym:presets/{name}.yaml",
             summary=summary,

@@ -13,6 +13,7 @@ _INSTALL = "pip install 'grpokit[http]'"
 def grpokit_placements() -> Iterator[PlacementSpec]:
     """Yield `http`."""
     yield PlacementSpec(
+        api=1,
         name="http",
         factory="grpokit_http.reward:place",
         summary="a service of grpokit serve-reward, or several that share the work",
@@ -25,6 +26,7 @@ def grpokit_placements() -> Iterator[PlacementSpec]:
 def grpokit_commands() -> Iterator[CommandSpec]:
     """Yield `serve-reward`."""
     yield CommandSpec(
+        api=1,
         name="serve-reward",
         factory="grpokit_http.command:serve_reward",
         summary="Serve a reward to runs on other machines.",

@@ -11,6 +11,7 @@ from grpokit import EvaluationSpec, RewardSpec, hookimpl
 def grpokit_rewards() -> Iterator[RewardSpec]:
     """Yield the rewards."""
     yield RewardSpec(
+        api=1,
         name="vlm-judge",
         factory="grpokit_judge.reward:VLMJudge",
         summary="the rating that a vision-language model behind an OpenAI-compatible URL gives the picture",
@@ -18,6 +19,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         range=(0.0, 1.0),
     )
     yield RewardSpec(
+        api=1,
         name="vlm-ranking",
         factory="grpokit_judge.ranking:VLMRanking",
         summary="the picture's rank in its group, by such a model that sees all of them",
@@ -26,6 +28,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         per_sample=False,
     )
     yield RewardSpec(
+        api=1,
         name="vlm-checklist",
         factory="grpokit_judge.checklist:VLMChecklist",
         summary="how probable such a model finds the right answers to a prompt's questions (Soft-TIFA)",
@@ -39,6 +42,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
 def grpokit_evaluations() -> Iterator[EvaluationSpec]:
     """Yield `checklist`."""
     yield EvaluationSpec(
+        api=1,
         name="checklist",
         factory="grpokit_judge:evaluations/checklist.yaml",
         summary="objects, counts, attributes and places that a prompt asks for, by a judge's answers (Soft-TIFA)",

@@ -18,6 +18,7 @@ _HALF = {"prompt": "What is 3 / 6?", "target": "One of two is 1/2.\n#### 1/2"}
 def grpokit_policies() -> Iterable[PolicySpec]:
     """The one policy for all language models."""
     yield PolicySpec(
+        api=1,
         name="hf-lm",
         factory="grpokit_lm.policy:CausalLMPolicy",
         summary="a Hugging Face language model that answers prompts, with or without an adapter",
@@ -31,6 +32,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
 def grpokit_rewards() -> Iterable[RewardSpec]:
     """Rewards for answers that can be checked; they need no package of their own."""
     yield RewardSpec(
+        api=1,
         name="countdown",
         factory="grpokit_lm.tasks.countdown:Countdown",
         summary="1 where the answer is an expression of the prompt's numbers with the target's value",
@@ -43,6 +45,7 @@ def grpokit_rewards() -> Iterable[RewardSpec]:
         ],
     )
     yield RewardSpec(
+        api=1,
         name="final-answer",
         factory="grpokit_lm.tasks.final_answer:final_answer",
         summary="1 where the answer behind #### or in \\boxed{...} equals the target's",
@@ -60,12 +63,14 @@ def grpokit_rewards() -> Iterable[RewardSpec]:
 def grpokit_worlds() -> Iterable[WorldSpec]:
     """A tool, and a game that a tiny model can learn."""
     yield WorldSpec(
+        api=1,
         name="calculator",
         factory="grpokit_lm.worlds.calculator:Calculator",
         summary="a tool that computes expressions, called as Hermes and Qwen templates write calls",
         install=_INSTALL,
     )
     yield WorldSpec(
+        api=1,
         name="guess-the-number",
         factory="grpokit_lm.worlds.guess:GuessTheNumber",
         summary="a game: it says higher or lower until the number is found",
@@ -82,6 +87,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         ("lm-guess", "a tiny language model with a LoRA adapter learns a game of several turns, to guess a number"),
     ):
         yield PresetSpec(
+            api=1,
             name=name,
             factory=f"grpokit_lm:presets/{name}.yaml",
             summary=summary,
@@ -89,6 +95,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
             takes="about a minute on one CPU core",
         )
     yield PresetSpec(
+        api=1,
         name="qwen-gsm8k",
         factory="grpokit_lm:presets/qwen-gsm8k.yaml",
         summary="Qwen2.5-0.5B-Instruct learns to solve the word problems of GSM8K, on a GPU",

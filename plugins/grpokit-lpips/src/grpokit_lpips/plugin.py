@@ -22,6 +22,7 @@ TRUNK = Asset(
 def grpokit_rewards() -> Iterator[RewardSpec]:
     """Yield the reward `lpips`."""
     yield RewardSpec(
+        api=1,
         name="lpips",
         factory="grpokit_lpips.reward:LPIPSReward",
         summary="perceptual similarity (1 - LPIPS) of the picture and its target picture (1: the same)",

@@ -27,6 +27,7 @@ TESSERACT = Asset(
 def grpokit_rewards() -> Iterator[RewardSpec]:
     """Yield the reward `ocr`."""
     yield RewardSpec(
+        api=1,
         name="ocr",
         factory="grpokit_ocr.reward:OCRReward",
         summary="how well the picture shows the text that its prompt has in quotes",
@@ -43,6 +44,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
 def grpokit_evaluations() -> Iterator[EvaluationSpec]:
     """Yield `text-rendering`."""
     yield EvaluationSpec(
+        api=1,
         name="text-rendering",
         factory="grpokit_ocr:evaluations/text-rendering.yaml",
         summary="word accuracy and edit distance of quoted text, English and Chinese, from a word to several lines",

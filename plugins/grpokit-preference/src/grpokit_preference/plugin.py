@@ -17,6 +17,7 @@ INSTALL = "pip install 'grpokit[preference]'"
 def grpokit_rewards() -> Iterator[RewardSpec]:
     """Yield the three rewards; the logit scale of `pickscore` and the head of `imagereward` have no bound."""
     yield RewardSpec(
+        api=1,
         name="pickscore",
         factory="grpokit_preference.pickscore:PickScoreReward",
         summary="which picture people would pick for the prompt, by PickScore (about 16 to 26)",
@@ -35,6 +36,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         ],
     )
     yield RewardSpec(
+        api=1,
         name="hpsv2",
         factory="grpokit_preference.hpsv2:HPSv2Reward",
         summary="which picture people prefer for the prompt, by HPS v2 or v2.1 (about 0.2 to 0.35)",
@@ -47,6 +49,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         ],
     )
     yield RewardSpec(
+        api=1,
         name="imagereward",
         factory="grpokit_preference.imagereward:ImageRewardReward",
         summary="how experts rate picture and prompt, by ImageReward (about -2 to 2)",
@@ -68,6 +71,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
 def grpokit_evaluations() -> Iterator[EvaluationSpec]:
     """Yield `preference`."""
     yield EvaluationSpec(
+        api=1,
         name="preference",
         factory="grpokit_preference:evaluations/preference.yaml",
         summary="which pictures people would prefer for 20 prompts, by PickScore and HPS v2.1",

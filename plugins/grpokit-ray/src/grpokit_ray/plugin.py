@@ -11,6 +11,7 @@ from grpokit import PlacementSpec, hookimpl
 def grpokit_placements() -> Iterator[PlacementSpec]:
     """Yield `ray`."""
     yield PlacementSpec(
+        api=1,
         name="ray",
         factory="grpokit_ray.reward:place",
         summary="actors of a Ray cluster, each with its share of a GPU and, if asked, its own pip environment",

@@ -17,6 +17,7 @@ _INSTALL = "pip install 'grpokit[ssim]'"
 def grpokit_rewards() -> Iterator[RewardSpec]:
     """Yield `ssim`, `structure` and `mse`."""
     yield RewardSpec(
+        api=1,
         name="ssim",
         factory="grpokit_ssim.reward:ssim",
         summary="structural similarity of the picture and its target picture (1: the same)",
@@ -27,6 +28,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         examples="grpokit_ssim.examples:targets",
     )
     yield RewardSpec(
+        api=1,
         name="structure",
         factory="grpokit_ssim.reward:structure",
         summary="structural similarity of the picture and the source picture that it edits (1: nothing changed)",
@@ -37,6 +39,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         examples="grpokit_ssim.examples:sources",
     )
     yield RewardSpec(
+        api=1,
         name="mse",
         factory="grpokit_ssim.reward:mse",
         summary="minus the mean squared difference of the picture and its target picture (0: the same)",

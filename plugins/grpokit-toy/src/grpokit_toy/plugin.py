@@ -14,6 +14,7 @@ from grpokit import PolicySpec, PresetSpec, RewardSpec, hookimpl
 def grpokit_policies() -> Iterable[PolicySpec]:
     """The toy policies."""
     yield PolicySpec(
+        api=1,
         name="toy-glyph",
         factory="grpokit_toy.glyph:ToyGlyph",
         summary="draws the quoted word of a prompt as a sign, one visual token after the other",
@@ -21,6 +22,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         makes="image",
     )
     yield PolicySpec(
+        api=1,
         name="toy-lm",
         factory="grpokit_toy.lm:ToyLM",
         summary="adds two numbers, thinking aloud one character at a time",
@@ -28,6 +30,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         makes="text",
     )
     yield PolicySpec(
+        api=1,
         name="toy-flow",
         factory="grpokit_toy.flow:ToyFlow",
         summary="moves points of the plane from noise onto a ring, one step of a flow after the other",
@@ -40,6 +43,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
 def grpokit_rewards() -> Iterable[RewardSpec]:
     """What toy-flow is asked for; the other toys use rewards of other plugins."""
     yield RewardSpec(
+        api=1,
         name="ring",
         factory="grpokit_toy.flow:on_ring",
         summary="1 for a point on the ring whose radius the prompt names, else 0",
@@ -57,6 +61,7 @@ def grpokit_rewards() -> Iterable[RewardSpec]:
 def grpokit_presets() -> Iterable[PresetSpec]:
     """Ready runs of the toy policies."""
     yield PresetSpec(
+        api=1,
         name="toy-glyph",
         factory="grpokit_toy:presets/toy-glyph.yaml",
         summary="toy-glyph learns to write legible words from SSIM and OCR",
@@ -64,6 +69,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         install="pip install 'grpokit[demo]'",
     )
     yield PresetSpec(
+        api=1,
         name="toy-lm",
         factory="grpokit_toy:presets/toy-lm.yaml",
         summary="toy-lm learns to add two numbers from format and answer rewards",
@@ -71,6 +77,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         install="pip install grpokit-toy",
     )
     yield PresetSpec(
+        api=1,
         name="toy-flow",
         factory="grpokit_toy:presets/toy-flow.yaml",
         summary="toy-flow learns to land on the ring that it is asked for, held to its start by the exact Gaussian KL",

@@ -5,4 +5,4 @@ from grpokit import RewardSpec, hookimpl
 
 @hookimpl
 def grpokit_reward():
-    yield RewardSpec(name="misspelt-reward", factory="fixture_broken.misspelt:x")
+    yield RewardSpec(api=1, name="misspelt-reward", factory="fixture_broken.misspelt:x")

@@ -5,4 +5,4 @@ from grpokit import RewardSpec, hookimpl
 
 @hookimpl
 def grpokit_rewards():
-    yield RewardSpec(name="pathless", factory="score")
+    yield RewardSpec(api=1, name="pathless", factory="score")

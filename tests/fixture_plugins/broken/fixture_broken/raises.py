@@ -5,5 +5,5 @@ from grpokit import RewardSpec, hookimpl
 
 @hookimpl
 def grpokit_rewards():
-    yield RewardSpec(name="raises-first", factory="fixture_broken.raises:x")
+    yield RewardSpec(api=1, name="raises-first", factory="fixture_broken.raises:x")
     raise ValueError("the licence file\n  is missing")

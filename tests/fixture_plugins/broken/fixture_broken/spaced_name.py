@@ -5,4 +5,4 @@ from grpokit import RewardSpec, hookimpl
 
 @hookimpl
 def grpokit_rewards():
-    yield RewardSpec(name="two words", factory="fixture_broken.spaced_name:x")
+    yield RewardSpec(api=1, name="two words", factory="fixture_broken.spaced_name:x")

@@ -4,4 +4,4 @@ from grpokit import RewardSpec
 
 
 def grpokit_rewards():
-    yield RewardSpec(name="unmarked-reward", factory="fixture_broken.unmarked:x")
+    yield RewardSpec(api=1, name="unmarked-reward", factory="fixture_broken.unmarked:x")

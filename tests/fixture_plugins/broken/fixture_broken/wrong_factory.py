@@ -5,4 +5,4 @@ from grpokit import RewardSpec, hookimpl
 
 @hookimpl
 def grpokit_rewards():
-    yield RewardSpec(name="a-function", factory=len)
+    yield RewardSpec(api=1, name="a-function", factory=len)

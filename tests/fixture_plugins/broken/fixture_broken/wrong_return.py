@@ -5,4 +5,4 @@ from grpokit import RewardSpec, hookimpl
 
 @hookimpl
 def grpokit_rewards():
-    return RewardSpec(name="returned", factory="fixture_broken.wrong_return:x")
+    return RewardSpec(api=1, name="returned", factory="fixture_broken.wrong_return:x")

@@ -5,4 +5,4 @@ from grpokit import PolicySpec, hookimpl
 
 @hookimpl
 def grpokit_rewards():
-    yield PolicySpec(name="a-policy", factory="fixture_broken.wrong_type:x")
+    yield PolicySpec(api=1, name="a-policy", factory="fixture_broken.wrong_type:x")

@@ -37,40 +37,42 @@ class Counter(Observer):
 @hookimpl
 def grpokit_rewards():
     yield RewardSpec(
-        name="vowels", factory="fixture_good.parts:vowels", accepts={"text"}, summary="counts a, e, i, o, u"
+        api=1, name="vowels", factory="fixture_good.parts:vowels", accepts={"text"}, summary="counts a, e, i, o, u"
     )
-    yield RewardSpec(name="letters", factory="fixture_good.parts:Letters", summary="wants [image] or [/text]")
-    yield RewardSpec(name="no-such-function", factory="fixture_good.parts:vowel")
+    yield RewardSpec(api=1, name="letters", factory="fixture_good.parts:Letters", summary="wants [image] or [/text]")
+    yield RewardSpec(api=1, name="no-such-function", factory="fixture_good.parts:vowel")
 
 
 @hookimpl
 def grpokit_commands():
-    yield CommandSpec(name="greet", factory="fixture_good.greet:greet", summary="Greet someone.")
+    yield CommandSpec(api=1, name="greet", factory="fixture_good.greet:greet", summary="Greet someone.")
 
 
 @hookimpl
 def grpokit_policies():
-    yield PolicySpec(name="half-a-policy", factory="fixture_good.parts:HalfAPolicy", makes="text")
+    yield PolicySpec(api=1, name="half-a-policy", factory="fixture_good.parts:HalfAPolicy", makes="text")
 
 
 @hookimpl
 def grpokit_advantages():
-    yield AdvantageSpec(name="plain", factory="fixture_good.parts:plain")
+    yield AdvantageSpec(api=1, name="plain", factory="fixture_good.parts:plain")
 
 
 @hookimpl
 def grpokit_objectives():
-    yield ObjectiveSpec(name="mine", factory="fixture_good.parts:mine")
+    yield ObjectiveSpec(api=1, name="mine", factory="fixture_good.parts:mine")
 
 
 @hookimpl
 def grpokit_presets():
-    yield PresetSpec(name="quick", factory="fixture_good:quick.yaml", summary="a preset without its file")
+    yield PresetSpec(api=1, name="quick", factory="fixture_good:quick.yaml", summary="a preset without its file")
 
 
 @hookimpl
 def grpokit_evaluations():
-    yield EvaluationSpec(name="vowel-words", factory="fixture_good:vowels.yaml", summary="an evaluation", needs="ears")
+    yield EvaluationSpec(
+        api=1, name="vowel-words", factory="fixture_good:vowels.yaml", summary="an evaluation", needs="ears"
+    )
 
 
 @hookimpl

@@ -5,8 +5,8 @@ from grpokit import RewardSpec, hookimpl
 
 @hookimpl
 def grpokit_rewards():
-    yield RewardSpec(name="vowels", factory="fixture_rival.plugin:score")
-    yield RewardSpec(name="vowels-and-more", factory="fixture_rival.plugin:score")
+    yield RewardSpec(api=1, name="vowels", factory="fixture_rival.plugin:score")
+    yield RewardSpec(api=1, name="vowels-and-more", factory="fixture_rival.plugin:score")
 
 
 def score(samples):
