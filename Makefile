@@ -15,7 +15,7 @@ export NO_MKDOCS_2_WARNING = 1
 # Whatever the caller's says: every process would compile what it imports of torch and transformers again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test long gpu several weights lowest tutorials env lint types docs dist clean
+.PHONY: demo test long gpu several weights lowest tutorials env lint types docs dist pythons clean
 
 demo: $(SMALL)
 	$(BIN)/grpokit train toy-glyph --overwrite
@@ -77,6 +77,10 @@ docs: $(FULL)
 # Build all wheels and sdists, install the wheels into a clean environment, and try them there.
 dist: $(FULL)
 	$(BIN)/python tools/dist.py
+
+# The same with each Python of this machine that the packages are for.
+pythons: $(FULL)
+	$(BIN)/python tools/dist.py --pythons
 
 clean:
 	rm -rf $(VENV) $(LOWEST) site runs dist

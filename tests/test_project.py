@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import index_page
 import planted_faults
 import pytest
 import versions
@@ -22,19 +23,22 @@ WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 def test_a_workflow_runs_what_the_makefile_has(path: Path) -> None:
     content = yaml.safe_load(path.read_text())
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    commands = [step["run"] for job in content["jobs"].values() for step in job["steps"] if "run" in step]
+    steps = [step for job in content["jobs"].values() for step in job.get("steps", [])]
+    commands = [step["run"] for step in steps if "run" in step]
     made = " ".join(words for line in commands for words in re.findall(r"\bmake ([\w ]+)", line))
     asked = set(made.split()) - {"PY"}
     assert asked <= targets
     for file in (word for line in commands for word in re.findall(r"\S+\.py\b", line)):
         assert (ROOT / file).is_file()
-    assert all("timeout-minutes" in job or "needs" in job for job in content["jobs"].values())
+    assert all({"timeout-minutes", "needs", "uses"} & set(job) for job in content["jobs"].values())
 
 
 def test_workflows_try_three_versions_of_python_and_publish_without_a_token() -> None:
     ci, release = (yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text()) for name in ("ci", "release"))
     assert ci["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
     assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+    assert set(release["jobs"]["publish"]["needs"]) == {"ci", "build"}
+    assert release["jobs"]["ci"]["uses"] == "./.github/workflows/ci.yml"
     assert "secrets." not in "".join(path.read_text() for path in WORKFLOWS)
 
 
@@ -67,6 +71,28 @@ def test_a_distribution_says_what_an_index_shows(folder: Path) -> None:
     assert ("grpokit-plugin" in project["keywords"]) == is_plugin
     source = core["urls"]["Source"] + ("" if folder == ROOT else f"/tree/main/plugins/{folder.name}")
     assert project["urls"] == {**core["urls"], "Source": source}
+
+
+@pytest.mark.parametrize(
+    ("link", "address"),
+    [
+        ("[a](docs/configs.md#phases)", "[a](https://grpokit.readthedocs.io/en/latest/configs/#phases)"),
+        ("[a](docs/index.md)", "[a](https://grpokit.readthedocs.io/en/latest/)"),
+        ("![a](docs/images/a.png)", "![a](https://grpokit.readthedocs.io/en/latest/images/a.png)"),
+        ("[a](plugins/b)", "[a](https://github.com/grpokit/grpokit/blob/main/plugins/b)"),
+        ("[a](https://example.org/docs/b.md)", "[a](https://example.org/docs/b.md)"),
+        ("[a](#install)", "[a](#install)"),
+    ],
+)
+def test_a_link_on_an_index_page(link: str, address: str) -> None:
+    assert index_page.with_absolute_links(link) == address
+
+
+def test_links_of_readmes_lead_somewhere() -> None:
+    links = index_page.RELATIVE.findall((ROOT / "README.md").read_text())
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    readmes = {folder: (folder / "README.md").read_text() for folder in DISTRIBUTIONS if folder != ROOT}
+    assert [folder.name for folder, text in readmes.items() if index_page.RELATIVE.search(text)] == []
 
 
 def test_classifiers_name_the_versions_of_python_that_ci_tries() -> None:
