@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from diffusers import ModelMixin
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 from PIL.Image import Image
 from torch import Tensor
@@ -72,6 +73,7 @@ class PipelineFamily(Family):
         max_shift: what diffusers takes for a scheduler's `max_shift` that its configuration does not name.
     """
 
+    transformer: ModelMixin
     guidance: ClassVar[float] = 1.0
     eval_guidance: ClassVar[float]
     negative: str | None = ""
@@ -91,8 +93,7 @@ class PipelineFamily(Family):
     @property
     def device(self) -> torch.device:
         """Where the transformer is."""
-        device: torch.device = self.transformer.device
-        return device
+        return self.transformer.device
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse prompts with tokens of the pipeline's own, or too many, and those whose pictures it cannot use."""
@@ -162,13 +163,14 @@ class PipelineFamily(Family):
     def shift(self, steps: int, size: Size) -> float:
         """How far a schedule is shifted towards noise, where the scheduler's configuration says that it is."""
         config = self.pipeline.scheduler.config
-        return calculate_shift(
+        shift: float = calculate_shift(
             self.tokens(size),
             config.get("base_image_seq_len", 256),
             config.get("max_image_seq_len", 4096),
             config.get("base_shift", 0.5),
             config.get("max_shift", self.max_shift),
         )
+        return shift
 
     def tokens(self, size: Size) -> int:
         """How many tokens the transformer has for a picture."""
@@ -259,7 +261,7 @@ class PackedFamily(PipelineFamily):
 
     def packed(self, latents: Tensor) -> Tensor:
         """The autoencoder's latents [n, C, h, w] as tokens [n, N, 4 C]."""
-        cells = latents.unflatten(3, (-1, 2)).unflatten(2, (-1, 2))  # [n, C, h / 2, 2, w / 2, 2]
+        cells: Tensor = latents.unflatten(3, (-1, 2)).unflatten(2, (-1, 2))  # [n, C, h / 2, 2, w / 2, 2]
         return cells.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
     def unpacked(self, latents: Tensor, size: Size) -> Tensor:

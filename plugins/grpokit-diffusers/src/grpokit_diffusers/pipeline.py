@@ -91,8 +91,9 @@ def prepare(
     def ready(pipeline: Any) -> PipelineFamily:
         if trains_base and dtype == "auto":
             pipeline.transformer.float()  # an optimizer's small steps are lost in bfloat16
-        for part in _large(pipeline) if quantization else ():
-            quantized.quantise(part, quantization, device=place)
+        if quantization is not None:
+            for part in _large(pipeline):
+                quantized.quantise(part, quantization, device=place)
         return kind(_placed(pipeline, place))
 
     if revision is not None and (name in PIPELINES or sources.local(name) is not None):

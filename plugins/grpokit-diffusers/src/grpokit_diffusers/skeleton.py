@@ -33,12 +33,12 @@ def skeleton_of(folder: Path, index: Index) -> Any:
             for name in ("transformer", "vae"):
                 model = getattr(diffusers, index.parts[name])
                 parts[name] = model.from_config(model.load_config(folder / name))
-            for name in index.parts:
-                kind_of = getattr(transformers, index.parts[name], None)
+            for name, kind_of_part in index.parts.items():
                 if name.startswith("text_encoder"):
-                    parts[name] = kind_of(kind_of.config_class.from_pretrained(folder / name))
+                    encoder = getattr(transformers, kind_of_part)
+                    parts[name] = encoder(encoder.config_class.from_pretrained(folder / name))
                 elif name.startswith(("tokenizer", "processor")) and (folder / name).is_dir():
-                    parts[name] = kind_of.from_pretrained(folder / name)
+                    parts[name] = getattr(transformers, kind_of_part).from_pretrained(folder / name)
         return kind(**parts, **{name: value for name, value in index.settings.items() if name in known})
     except Exception:  # the code of a model is anybody's, and so are its files
         return None

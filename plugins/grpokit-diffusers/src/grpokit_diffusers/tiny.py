@@ -63,7 +63,7 @@ from transformers import (
 _LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # a letter for each byte, so any text has tokens
 _WIDTH = 32
 _QWEN = ["<|endoftext|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]  # behind the letters
-_SMALL = {
+_SMALL: Mapping[str, Any] = {
     "vocab_size": len(_LETTERS) + len(_QWEN),
     "hidden_size": _WIDTH,
     "intermediate_size": 37,
@@ -75,7 +75,9 @@ _SMALL = {
     "eos_token_id": len(_LETTERS),
     "pad_token_id": len(_LETTERS),
 }
-_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
+_MROPE: Mapping[str, Any] = {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]},
+}
 _EYES = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": _WIDTH}
 _FLUX = {
     "in_channels": 16,
@@ -95,7 +97,7 @@ _VAE: Mapping[str, Any] = {
     "use_post_quant_conv": False,
     "mid_block_add_attention": False,
 }
-_DEEP = {  # of whose layers FLUX.2 reads the 27th, and of another kind the 30th
+_DEEP: Mapping[str, Any] = {  # of whose layers FLUX.2 reads the 27th, and of another kind the 30th
     **_SMALL,
     "hidden_size": 8,
     "intermediate_size": 8,
@@ -263,9 +265,10 @@ def _qwen_image(kind: Any = QwenImagePipeline, *, zero_cond_t: bool = False, **m
     reader = Qwen2_5_VLConfig(
         text_config={**_SMALL, **_MROPE},
         vision_config=_EYES,
-        **{f"{name}_token_id": len(_LETTERS) + _QWEN.index(f"<|{name}|>") for name in ("vision_start", "vision_end")},
-        image_token_id=len(_LETTERS) + _QWEN.index("<|image_pad|>"),
-        video_token_id=len(_LETTERS) + _QWEN.index("<|video_pad|>"),
+        vision_start_token_id=_mark("<|vision_start|>"),
+        vision_end_token_id=_mark("<|vision_end|>"),
+        image_token_id=_mark("<|image_pad|>"),
+        video_token_id=_mark("<|video_pad|>"),
     )
     return kind(
         transformer=QwenImageTransformer2DModel(
@@ -293,8 +296,9 @@ def _qwen_image_edit() -> QwenImageEditPipeline:
 
 def _qwen_image_edit_plus() -> QwenImageEditPlusPipeline:
     """As of 2511, whose sources are at time 0."""
-    own = {"processor": _qwen_processor(), "zero_cond_t": True}
-    pipeline: QwenImageEditPlusPipeline = _qwen_image(QwenImageEditPlusPipeline, **own)
+    pipeline: QwenImageEditPlusPipeline = _qwen_image(
+        QwenImageEditPlusPipeline, zero_cond_t=True, processor=_qwen_processor()
+    )
     return pipeline
 
 
@@ -324,7 +328,7 @@ def _z_image() -> ZImagePipeline:
 
 def _shifting(**options: Any) -> FlowMatchEulerDiscreteScheduler:
     """A scheduler whose noise levels follow from the number of tokens."""
-    return FlowMatchEulerDiscreteScheduler(
+    scheduler: FlowMatchEulerDiscreteScheduler = FlowMatchEulerDiscreteScheduler(
         use_dynamic_shifting=True,
         base_shift=0.5,
         max_shift=1.15,
@@ -332,14 +336,16 @@ def _shifting(**options: Any) -> FlowMatchEulerDiscreteScheduler:
         max_image_seq_len=64,
         **options,
     )
+    return scheduler
 
 
 def _vae() -> AutoencoderKL:
-    return AutoencoderKL(**_VAE, scaling_factor=1.5, shift_factor=0.06).eval()
+    vae: AutoencoderKL = AutoencoderKL(**_VAE, scaling_factor=1.5, shift_factor=0.06).eval()
+    return vae
 
 
 def _qwen_vae() -> AutoencoderKLQwenImage:
-    return AutoencoderKLQwenImage(
+    vae: AutoencoderKLQwenImage = AutoencoderKLQwenImage(
         base_dim=8,
         z_dim=4,
         dim_mult=[1, 2, 2],
@@ -348,6 +354,7 @@ def _qwen_vae() -> AutoencoderKLQwenImage:
         latents_mean=[0.2, -0.1, 0.1, -0.2],
         latents_std=[1.2, 0.8, 1.1, 0.9],
     ).eval()
+    return vae
 
 
 def _clip(kind: Any, width: int) -> Any:
@@ -374,7 +381,8 @@ def _t5() -> T5EncoderModel:
     config = T5Config(
         vocab_size=512, d_model=_WIDTH, d_kv=8, d_ff=37, num_layers=2, num_heads=2, feed_forward_proj="gated-gelu"
     )
-    return T5EncoderModel(config).eval()
+    encoder: T5EncoderModel = T5EncoderModel(config).eval()
+    return encoder
 
 
 def _t5_tokenizer() -> T5Tokenizer:
@@ -382,7 +390,7 @@ def _t5_tokenizer() -> T5Tokenizer:
     return T5Tokenizer(vocab=[(piece, -float(place)) for place, piece in enumerate(pieces)], model_max_length=512)
 
 
-def _qwen_tokenizer() -> Qwen2Tokenizer:
+def _qwen_tokenizer() -> Any:  # a type that all pipelines accept: some say AutoTokenizer, which is of no tokenizer
     vocab = {text: token for token, text in enumerate([*_LETTERS, *_QWEN])}
     tokenizer = Qwen2Tokenizer(vocab=vocab, merges=[], model_max_length=2048, additional_special_tokens=_QWEN[1:])
     tokenizer.chat_template = (
@@ -391,9 +399,14 @@ def _qwen_tokenizer() -> Qwen2Tokenizer:
     return tokenizer
 
 
+def _mark(text: str) -> int:
+    """The id of one of Qwen's own tokens."""
+    return len(_LETTERS) + _QWEN.index(text)
+
+
 def _qwen_processor() -> Qwen2VLProcessor:
     """It makes pictures of at most four tokens."""
-    pixels = {"min_pixels": 28 * 28, "max_pixels": 56 * 56}
+    pixels: Mapping[str, Any] = {"min_pixels": 28 * 28, "max_pixels": 56 * 56}
     return Qwen2VLProcessor(
         image_processor=Qwen2VLImageProcessor(**pixels),
         tokenizer=_qwen_tokenizer(),
@@ -401,7 +414,7 @@ def _qwen_processor() -> Qwen2VLProcessor:
     )
 
 
-def _pixtral_processor() -> PixtralProcessor:
+def _pixtral_processor() -> Any:  # likewise
     own = ["<s>", "</s>", "<pad>", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
     words = Tokenizer(models.BPE(vocab={text: token for token, text in enumerate([*own, *_LETTERS])}, merges=[]))
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

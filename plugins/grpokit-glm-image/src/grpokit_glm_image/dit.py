@@ -101,7 +101,9 @@ class Illustrator(Painter):
         target = self._writer.encoder.target
         self._turns.let_write()
         page = self._writer.write(prompts, 1, uniforms(seeds.cpu(), target.count))
-        return page.written.tokens[:, target.part("large")].unflatten(1, (target.large.rows, target.large.columns))
+        large = page.written.tokens[:, target.part("large")]
+        codes: Tensor = large.unflatten(1, (target.large.rows, target.large.columns))
+        return codes
 
 
 class GlmImageDiT(FlowPolicy):

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from diffusers import GlmImagePipeline
+from diffusers import GlmImagePipeline, ModelMixin
 from diffusers.models.transformers.transformer_glm_image import GlmImageKVCache
-from diffusers.pipelines.glm_image.pipeline_glm_image import calculate_shift, retrieve_timesteps
+from diffusers.pipelines.glm_image.pipeline_glm_image import calculate_shift
 from PIL.Image import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
@@ -63,6 +63,7 @@ class Painter(Family):
             not used and may be absent.
     """
 
+    transformer: ModelMixin
     multiple = PIXELS
 
     def __init__(self, pipeline: GlmImagePipeline) -> None:
@@ -75,8 +76,7 @@ class Painter(Family):
     @property
     def device(self) -> torch.device:
         """Where the transformer is."""
-        device: torch.device = self._pipeline.transformer.device
-        return device
+        return self.transformer.device
 
     def schedule(self, steps: int, size: Size) -> Schedule:
         """See `Family`: the noise levels are shifted for the size of the picture, and the times stay as they are."""
@@ -90,9 +90,9 @@ class Painter(Family):
         times = np.linspace(config.num_train_timesteps, 1.0, steps + 1)[:-1].astype(np.int64).astype(np.float32)
         shift = calculate_shift(tokens, config.base_image_seq_len, config.base_shift, config.max_shift)
         levels = times / config.num_train_timesteps
-        times, _ = retrieve_timesteps(scheduler, steps, "cpu", times, levels, mu=shift)
+        scheduler.set_timesteps(timesteps=times, sigmas=levels, mu=shift)
         scheduler.set_begin_index(0)
-        return scheduler, times
+        return scheduler, scheduler.timesteps
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
         """See `Family`."""
@@ -150,7 +150,10 @@ class Painter(Family):
             part.set_mode("write")
             self._remember(picture, own, part)
             for there, layer in zip(whole.caches, part.caches, strict=True):
-                there.store(layer.k_caches.pop(), layer.v_caches.pop())
+                keys, values = layer.k_caches.pop(), layer.v_caches.pop()
+                assert isinstance(keys, Tensor)  # as the pass has stored them
+                assert isinstance(values, Tensor)
+                there.store(keys, values)
         return whole
 
     def _remember(self, picture: Image, codes: Tensor, memory: GlmImageKVCache) -> None:

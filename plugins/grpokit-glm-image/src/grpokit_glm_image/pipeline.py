@@ -92,7 +92,7 @@ class Prepared:
 
     def encoder(self, size: tuple[int, int], *, edits: bool) -> PromptEncoder:
         """What reads prompts, with or without pictures to edit, for pictures of height and width in pixels."""
-        context: int = self.config.text_config.max_position_embeddings
+        context: int = self.config.get_text_config().max_position_embeddings
         return PromptEncoder(self.processor, self.config, size=size, edits=edits, context=context)
 
     def skeleton(self) -> GlmImageForConditionalGeneration:
@@ -183,7 +183,7 @@ def prepare(
                 quantized.quantise(writer, quantization, device=device)
             writer.__class__ = GlmImageForConditionalGeneration  # by which files and adapters name their model
             models = {part: _read(kind, place / part, files, paints_in) for part, kind in _KINDS.items()}
-        return _assembled(writer, GlmImagePipeline(vision_language_encoder=None, **small, **models), **how)
+        return _assembled(writer, GlmImagePipeline(**{**small, **models, WRITER: None}), **how)
 
     return Prepared(config=config, processor=small["processor"], edits=edits, load=read)
 
@@ -201,10 +201,14 @@ def check_dtype(dtype: str, *, device: str | None = None) -> None:
 
 def whole_writer(loaded: Loaded) -> GlmImageForConditionalGeneration:
     """The autoregressive half of a model, as it was before training and with its vision tower, on the CPU."""
+    whole: GlmImageForConditionalGeneration
     if loaded.name == "tiny":
-        return tiny_pipeline().vision_language_encoder.to(loaded.ar.dtype)
+        whole = tiny_pipeline().vision_language_encoder.to(loaded.ar.dtype)
+        return whole
     files, folder = find(loaded.name, **loaded.options)
-    return _read(GlmImageForConditionalGeneration, (_fetched(files, _HEAVY) or folder) / WRITER, files, loaded.ar.dtype)
+    place = (_fetched(files, _HEAVY) or folder) / WRITER
+    whole = _read(GlmImageForConditionalGeneration, place, files, loaded.ar.dtype)
+    return whole
 
 
 def types(dtype: str, *, trains_base: bool, device: str) -> tuple[torch.dtype, torch.dtype]:

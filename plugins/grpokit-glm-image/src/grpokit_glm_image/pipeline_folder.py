@@ -9,7 +9,7 @@ from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import GlmImageConfig
+from transformers import GlmImageConfig, PreTrainedConfig
 
 from grpokit import UsageError
 from grpokit.errors import one_line
@@ -134,7 +134,9 @@ def check_fit(name: str, writer: GlmImageConfig, parts: Mapping[str, Mapping[str
         UsageError: two of them disagree about a number.
     """
     transformer, vae, text_encoder = (parts[part] for part in ("transformer", "vae", "text_encoder"))
-    codes = ("visual codes", f"{WRITER}: vq_config.num_embeddings", writer.vq_config.num_embeddings)
+    codebook = writer.vq_config
+    assert isinstance(codebook, PreTrainedConfig)  # also where a mapping was given
+    codes = ("visual codes", f"{WRITER}: vq_config.num_embeddings", codebook.num_embeddings)
     facts = (
         (codes, (f"{WRITER}: image_start_token_id", writer.image_start_token_id)),
         (codes, _fact(transformer, "transformer", "prior_vq_quantizer_codebook_size")),
@@ -170,7 +172,7 @@ def check_context(size: tuple[int, int], writer: GlmImageConfig, *, edits: bool)
     Raises:
         UsageError: there are too many tokens.
     """
-    context = writer.text_config.max_position_embeddings
+    context = writer.get_text_config().max_position_embeddings
     tokens = size[0] // PIXELS * (size[1] // PIXELS) + (0 if edits else _DRAFT)
     if tokens >= context:
         raise UsageError(

@@ -111,7 +111,7 @@ def make_processor(tokenizer: PreTrainedTokenizerFast, *, shortest_side: int) ->
 
 def make_scheduler() -> FlowMatchEulerDiscreteScheduler:
     """The released model's scheduler, whose noise levels follow from the number of pixels."""
-    return FlowMatchEulerDiscreteScheduler(
+    scheduler: FlowMatchEulerDiscreteScheduler = FlowMatchEulerDiscreteScheduler(
         use_dynamic_shifting=True,
         base_shift=0.25,
         max_shift=0.75,
@@ -119,6 +119,7 @@ def make_scheduler() -> FlowMatchEulerDiscreteScheduler:
         max_image_seq_len=4096,
         time_shift_type="linear",
     )
+    return scheduler
 
 
 def _visual(code: int) -> str:
@@ -127,6 +128,8 @@ def _visual(code: int) -> str:
 
 def _autoregressive_model(tokenizer: PreTrainedTokenizerFast) -> GlmImageForConditionalGeneration:
     start, end, pad = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    image = tokenizer.convert_tokens_to_ids(IMAGE)
+    assert isinstance(image, int)  # as of one token
     config = GlmImageConfig(
         text_config={
             "vocab_size": len(tokenizer),
@@ -157,11 +160,11 @@ def _autoregressive_model(tokenizer: PreTrainedTokenizerFast) -> GlmImageForCond
             "spatial_merge_size": 1,
         },
         vq_config={"embed_dim": 16, "num_embeddings": CODES, "latent_channels": 32},
-        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
+        image_token_id=image,
         image_start_token_id=start,
         image_end_token_id=end,
     )
-    model = GlmImageForConditionalGeneration(config).eval()
+    model: GlmImageForConditionalGeneration = GlmImageForConditionalGeneration(config).eval()
     model.generation_config.update(
         do_sample=True,
         temperature=0.9,
@@ -179,11 +182,12 @@ def _text_encoder() -> T5EncoderModel:
     config = T5Config(
         vocab_size=384, d_model=TEXT_DIM, d_kv=8, d_ff=48, num_layers=1, num_heads=2, feed_forward_proj="gated-gelu"
     )
-    return T5EncoderModel(config).eval()
+    encoder: T5EncoderModel = T5EncoderModel(config).eval()
+    return encoder
 
 
 def _transformer() -> GlmImageTransformer2DModel:
-    return GlmImageTransformer2DModel(
+    transformer: GlmImageTransformer2DModel = GlmImageTransformer2DModel(
         in_channels=LATENT_CHANNELS,
         out_channels=LATENT_CHANNELS,
         num_layers=2,
@@ -194,10 +198,12 @@ def _transformer() -> GlmImageTransformer2DModel:
         condition_dim=8,
         prior_vq_quantizer_codebook_size=CODES,
     ).eval()
+    return transformer
 
 
 def _vae() -> AutoencoderKL:
-    return AutoencoderKL(  # four blocks make a latent of 8 x 8 pixels, and the transformer reads 2 x 2 of these
+    vae: AutoencoderKL = AutoencoderKL(
+        # four blocks make a latent of 8 x 8 pixels, and the transformer reads 2 x 2 of these
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
         block_out_channels=(8, 8, 8, 8),
@@ -210,6 +216,7 @@ def _vae() -> AutoencoderKL:
         use_post_quant_conv=False,
         mid_block_add_attention=False,
     ).eval()
+    return vae
 
 
 @torch.no_grad()

@@ -63,7 +63,7 @@ class Chroma(Flux):
         if not self.transformer.gradient_checkpointing:
             yield mask
             return
-        checkpoint = self.transformer._gradient_checkpointing_func
+        checkpoint: Any = self.transformer._gradient_checkpointing_func
 
         def masked(block: Any, *given: Any) -> Any:
             single = isinstance(block, ChromaSingleTransformerBlock)

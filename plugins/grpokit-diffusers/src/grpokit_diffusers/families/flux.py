@@ -19,7 +19,7 @@ class Flux(PackedFamily):
 
     guidance = 3.5
     eval_guidance = 3.5
-    negative = None
+    negative: str | None = None
     text_tokens = 512
     longest_text = 512  # of T5; CLIP reads the first 77, for a summary
 
@@ -56,5 +56,5 @@ class Flux(PackedFamily):
     def places(self, grid: tuple[int, int], picture: int) -> Tensor:
         """Where the tokens of a picture are: [N, 3], with the number of the picture, row and column."""
         height, width = grid
-        places = torch.cartesian_prod(torch.tensor([picture]), torch.arange(height), torch.arange(width))
+        places: Tensor = torch.cartesian_prod(torch.tensor([picture]), torch.arange(height), torch.arange(width))
         return places.to(self.device, self.transformer.dtype)

@@ -21,7 +21,7 @@ class Flux2(EditFamily):
 
     guidance = 4.0
     eval_guidance = 4.0
-    negative = None
+    negative: str | None = None
     sources = 6  # what its authors recommend at most
     text_tokens = 512
     longest_text = 512

@@ -32,7 +32,8 @@ class Krea2(QwenImage):
         """See `PipelineFamily`; the tokens before the text are not passed on."""
         pipeline = self.pipeline
         tokens = pipeline.tokenizer(pipeline.prompt_template_encode_prefix + text, verbose=False).input_ids
-        before, behind = pipeline.prompt_template_encode_start_idx, pipeline.prompt_template_encode_num_suffix_tokens
+        before: int = pipeline.prompt_template_encode_start_idx
+        behind: int = pipeline.prompt_template_encode_num_suffix_tokens
         return len(tokens) - before + behind
 
     def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:

@@ -14,7 +14,7 @@ class QwenImage(PackedFamily):
 
     eval_guidance = 4.0
     negative = " "  # what the model's authors take
-    longest_text = 512
+    longest_text: int | None = 512
 
     def encoded(self, text: str) -> Text:
         """Embeddings [1, L, D]; a text alone has no padding, and needs no mask."""
@@ -26,7 +26,8 @@ class QwenImage(PackedFamily):
         """See `PipelineFamily`; the tokens before the text are not passed on."""
         pipeline = self.pipeline
         tokens = pipeline.tokenizer(pipeline.prompt_template_encode.format(text), verbose=False).input_ids
-        return len(tokens) - pipeline.prompt_template_encode_start_idx
+        before: int = pipeline.prompt_template_encode_start_idx
+        return len(tokens) - before
 
     def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
         """See `Family`."""
@@ -35,7 +36,8 @@ class QwenImage(PackedFamily):
             return guided
         unguided = self._pass(latents, time, condition, condition.negative[0])
         v = unguided + guidance * (guided - unguided)
-        return v * (guided.norm(dim=-1, keepdim=True) / v.norm(dim=-1, keepdim=True))
+        shortening: Tensor = guided.norm(dim=-1, keepdim=True) / v.norm(dim=-1, keepdim=True)
+        return v * shortening
 
     def decoded(self, latents: Tensor, size: Size) -> Tensor:
         """Pixels [n, 3, H, W] of tokens: the first and only frame of a film."""

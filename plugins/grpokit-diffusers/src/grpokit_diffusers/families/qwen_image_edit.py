@@ -38,7 +38,8 @@ class QwenImageEdit(EditFamily, QwenImage):
     def picture_tokens(self, size: Size) -> int:
         """See `PipelineFamily`."""
         config = self.pipeline.text_encoder.config.vision_config
-        return self.read_area(size) // (config.patch_size * config.spatial_merge_size) ** 2
+        side: int = config.patch_size * config.spatial_merge_size
+        return self.read_area(size) // side**2
 
     def prepared(self, picture: Image, size: Size) -> Image:
         """See `EditFamily`: with 1024 x 1024 pixels or so, and beside a smaller result with as many as that has."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,10 @@ class SD3(PipelineFamily):
     max_shift = 1.16
     optional = ("text_encoder_3", "tokenizer_3")  # the largest of the three; its place in the text is then empty
 
+    def __init__(self, pipeline: Any) -> None:
+        super().__init__(pipeline)
+        self.longest_text = 77 if pipeline.tokenizer_3 is None else 256  # of CLIP alone, which else reads the beginning
+
     def schedule(self, steps: int, size: Size) -> Schedule:
         """See `Family`: the scheduler's own steps."""
         limit = self.multiple * self.transformer.config.pos_embed_max_size
@@ -31,11 +37,6 @@ class SD3(PipelineFamily):
             text, None, None, device=self.device, do_classifier_free_guidance=False
         )
         return embeddings, pooled
-
-    @property
-    def longest_text(self) -> int:
-        """See `PipelineFamily`: what T5 reads; CLIP reads the first 77 tokens of longer texts, and all without T5."""
-        return 77 if self.pipeline.tokenizer_3 is None else 256
 
     def text_length(self, text: str) -> int:
         """See `PipelineFamily`."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 import peft
 import torch
@@ -216,7 +216,7 @@ def _branch(name: str) -> str:
     return ".".join(name.split(".")[:2])
 
 
-def stays_adapter(model: nn.Module, *, merge: bool) -> bool:
+def stays_adapter(model: nn.Module, *, merge: bool) -> TypeGuard[PeftModel]:
     """Whether an export is the adapter alone: a model without one, and one whose adapter is merged, are written whole.
 
     Raises:
