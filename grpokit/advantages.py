@@ -60,11 +60,11 @@ def group(
     tensor([-1.1618, -0.3873,  0.3873,  1.1618])
     """
     b = fill(rewards, weights, groups)
-    centred = b.groups.centre(b.totals, b.scored)
+    advantages = b.groups.centre(b.totals, b.scored)
     if scale != "none":
         spread = batch_std if _is_batch(scale) else b.groups.std
-        centred = centred / (spread(b.totals, b.scored, std) + eps)
-    return _finished(b, centred, b.totals, clip, rewards)
+        advantages = advantages / (spread(b.totals, b.scored, std) + eps)
+    return _finished(b, advantages, b.totals, clip, rewards)
 
 
 def centred(rewards: Tensor, weights: Tensor, groups: Tensor, *, clip: float | None = None) -> Tensor:
@@ -83,8 +83,9 @@ def rloo(rewards: Tensor, weights: Tensor, groups: Tensor, *, clip: float | None
     """
     b = fill(rewards, weights, groups)
     n = b.groups.count(b.scored)
-    centred = b.groups.centre(b.totals, b.scored)
-    return _finished(b, centred * n / (n - 1).clamp(min=1), b.totals, clip, rewards)
+    difference = b.groups.centre(b.totals, b.scored)
+    advantages = difference * n / (n - 1).clamp(min=1)
+    return _finished(b, advantages, b.totals, clip, rewards)
 
 
 def gdpo(
@@ -105,11 +106,18 @@ def gdpo(
     """
     b = fill(rewards, weights, groups)
     total = torch.zeros_like(b.totals)
-    for column, rows, weight in zip(b.matrix.T, b.has_score.T, b.weights, strict=True):
-        z = b.groups.centre(column, rows) / (b.groups.std(column, rows, std) + eps)
-        total = total + weight * torch.where(b.groups.is_constant(column, rows), 0.0, z)
-    centred = total - total[b.scored].mean() if bool(b.scored.any()) else total
-    return _finished(b, centred / (batch_std(total, b.scored, std) + eps), total, clip, rewards)
+    for k, weight in enumerate(b.weights):
+        column = b.matrix[:, k]
+        rows = b.has_score[:, k]
+        spread = b.groups.std(column, rows, std)
+        z = b.groups.centre(column, rows) / (spread + eps)
+        flat = b.groups.is_constant(column, rows)
+        total = total + weight * torch.where(flat, 0.0, z)
+    advantages = total
+    if bool(b.scored.any()):
+        advantages = total - total[b.scored].mean()
+    advantages = advantages / (batch_std(total, b.scored, std) + eps)
+    return _finished(b, advantages, total, clip, rewards)
 
 
 def returns_to_go(
@@ -150,22 +158,33 @@ def returns_to_go(
             [-0.5000,  0.0000]])
     """
     b = fill(rewards, weights, groups)
-    own, earned = ~decision_rewards.isnan() & b.scored[:, None], decision_rewards.double().nan_to_num()
-    whole, columns = earned.sum(1), zip(b.matrix.T, b.has_score.T, strict=True)
-    sums = [torch.allclose(column[rows], whole[rows], rtol=1e-5) for column, rows in columns]
-    if not any(sums):
-        raise UsageError(
-            "returns_to_go needs a reward with a weight that is the sum of what the environment gave for each decision,"
-            " such as episode-return; none of the rewards is that."
-        )
-    before = b.weights[sums.index(True)] * (earned.cumsum(1) - earned)  # [B, T]
+    scored = b.scored[:, None].expand_as(decision_rewards)  # [B] -> [B, T]
+    decided = ~decision_rewards.isnan() & scored
+    earned = decision_rewards.double().nan_to_num()
+    before = _return_weight(b, earned.sum(1)) * (earned.cumsum(1) - earned)
     to_go = b.totals[:, None] - before
-    difference = torch.where(own, b.groups.centre(to_go, b.scored[:, None].expand_as(to_go)), 0.0)
+    difference = torch.where(decided, b.groups.centre(to_go, scored), 0.0)
     if scale != "none":
-        squares, count = difference.square().sum(1), own.sum(1).double()
-        squares, count = (x.sum() if _is_batch(scale) else b.groups.mean(x, b.scored) for x in (squares, count))
-        difference = difference / ((squares / count.clamp(min=1e-9)).sqrt() + eps).reshape(-1, 1)
+        squares = difference.square().sum(1)  # [B, T] -> [B]
+        count = decided.sum(1).double()
+        if _is_batch(scale):
+            mean_square = squares.sum() / count.sum().clamp(min=1e-9)
+        else:
+            mean_count = b.groups.mean(count, b.scored)
+            mean_square = b.groups.mean(squares, b.scored) / mean_count.clamp(min=1e-9)
+        difference = difference / (mean_square.sqrt() + eps).reshape(-1, 1)
     return _clipped(difference, clip, rewards)
+
+
+def _return_weight(b: FilledRewards, returns: Tensor) -> Tensor:
+    """The weight of the first reward that is the sum [B] of its row's decisions."""
+    for k, rows in enumerate(b.has_score.T):
+        if torch.allclose(b.matrix[rows, k], returns[rows], rtol=1e-5):
+            return b.weights[k]
+    raise UsageError(
+        "returns_to_go needs a reward with a weight that is the sum of what the environment gave for each decision,"
+        " such as episode-return; none of the rewards is that."
+    )
 
 
 def compute(
@@ -196,7 +215,8 @@ def _is_batch(scale: Scale) -> bool:
 
 def _finished(b: FilledRewards, advantages: Tensor, total: Tensor, clip: float | None, rewards: Tensor) -> Tensor:
     """Exact zeros for rows that are not scored and for groups of equal totals, the bound, and the rewards' dtype."""
-    return _clipped(torch.where(~b.scored | b.groups.is_constant(total, b.scored), 0.0, advantages), clip, rewards)
+    zero = ~b.scored | b.groups.is_constant(total, b.scored)
+    return _clipped(torch.where(zero, 0.0, advantages), clip, rewards)
 
 
 def _clipped(advantages: Tensor, clip: float | None, rewards: Tensor) -> Tensor:

@@ -42,7 +42,9 @@ def log_ratio(new: Decisions, old: Decisions, mask: Tensor, kind: RatioKind = "t
             raise UsageError(
                 "ratio 'guard' needs decisions with a mean and a std, but this policy gives none: use 'token'."
             )
-        mean, old_mean, std = (_masked(x, mask, v) for x, v in ((new.mean, 0.0), (old.mean, 0.0), (new.std, 1.0)))
+        mean = _masked(new.mean, mask, 0.0)
+        old_mean = _masked(old.mean, mask, 0.0)
+        std = _masked(new.std, mask, 1.0)
         drift = _per_dimension((mean - old_mean).square() / (2 * std.square()))
         return torch.where(mask, _per_dimension(std) * (difference + drift), 0.0)
     if kind == "sequence":
@@ -72,22 +74,13 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
     if kind == "velocity":
         if new.mean is None or new.v_coef is None or reference.mean is None:
             raise UsageError("kl 'velocity' needs the steps of a flow (see grpokit.flow.score): use gaussian or k3.")
-        mean, ref_mean, v_coef = (
-            _masked(x, mask, v) for x, v in ((new.mean, 0.0), (reference.mean, 0.0), (new.v_coef, 1.0))
-        )
-        return torch.where(mask, _per_dimension(((mean - ref_mean) / v_coef).square()), 0.0)
+        mean = _masked(new.mean, mask, 0.0)
+        ref_mean = _masked(reference.mean, mask, 0.0)
+        v_coef = _masked(new.v_coef, mask, 1.0)
+        velocity = (mean - ref_mean) / v_coef
+        return torch.where(mask, _per_dimension(velocity.square()), 0.0)
     if kind == "gaussian":
-        if new.mean is None or new.std is None or reference.mean is None or reference.std is None:
-            raise UsageError(
-                "kl 'gaussian' needs decisions with a mean and a std, but this policy gives none: use k3, or velocity "
-                "for a flow with matching."
-            )
-        mean, ref_mean = (_masked(x, mask, 0.0) for x in (new.mean, reference.mean))
-        std, ref_std = (_masked(x, mask, 1.0) for x in (new.std, reference.std))
-        # (s^2 + d^2) / (2 s_ref^2) - 1/2, written so that nothing cancels where both are nearly the same
-        excess = (std - ref_std) * (std + ref_std) + (mean - ref_mean).square()
-        exact = (ref_std / std).log() + excess / (2 * ref_std.square())
-        return torch.where(mask, _per_dimension(exact), 0.0)
+        return _gaussian_kl(new, reference, mask)
     if new.target is not None:
         raise UsageError(f"kl '{kind}' needs log-probs, and noised copies of samples have none: set kl: velocity.")
     d = bounded(torch.where(mask, reference.logprobs - new.logprobs, 0.0))
@@ -98,6 +91,22 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
     if kind == "k3":
         return d.exp() - d - 1
     raise UsageError(f"kl must be 'k1', 'k2', 'k3', 'gaussian' or 'velocity', got {kind!r}.")
+
+
+def _gaussian_kl(new: Decisions, reference: Decisions, mask: Tensor) -> Tensor:
+    if new.mean is None or new.std is None or reference.mean is None or reference.std is None:
+        raise UsageError(
+            "kl 'gaussian' needs decisions with a mean and a std, but this policy gives none: use k3, or velocity "
+            "for a flow with matching."
+        )
+    mean = _masked(new.mean, mask, 0.0)
+    ref_mean = _masked(reference.mean, mask, 0.0)
+    std = _masked(new.std, mask, 1.0)
+    ref_std = _masked(reference.std, mask, 1.0)
+    # (s^2 + d^2) / (2 s_ref^2) - 1/2, written so that nothing cancels where both are nearly the same
+    excess = (std - ref_std) * (std + ref_std) + (mean - ref_mean).square()
+    exact = (ref_std / std).log() + excess / (2 * ref_std.square())
+    return torch.where(mask, _per_dimension(exact), 0.0)
 
 
 def policy_divergence(new: Decisions, old: Decisions, mask: Tensor) -> Tensor:
@@ -111,8 +120,9 @@ def policy_divergence(new: Decisions, old: Decisions, mask: Tensor) -> Tensor:
         raise UsageError("dppo compares densities, and noised copies of samples have none: take grpo or nft.")
     if old.mean is not None:
         return kl_divergence(new, old, mask, "gaussian")
-    logprobs, before = (torch.where(mask, x.logprobs, 0.0) for x in (new, old))
-    return (logprobs.exp() - before.exp()).abs()
+    logprobs = torch.where(mask, new.logprobs, 0.0)
+    old_logprobs = torch.where(mask, old.logprobs, 0.0)
+    return (logprobs.exp() - old_logprobs.exp()).abs()
 
 
 def correction_weights(correction: Correction, old: Tensor, sampled: Tensor, mask: Tensor) -> Tensor:
@@ -136,7 +146,8 @@ def correction_weights(correction: Correction, old: Tensor, sampled: Tensor, mas
     if correction.how == "truncate":
         weights = weights.clamp(correction.low, correction.high)
     else:
-        weights = torch.where((weights >= correction.low) & (weights <= correction.high), weights, 0.0)
+        inside = (weights >= correction.low) & (weights <= correction.high)
+        weights = torch.where(inside, weights, 0.0)
     return torch.where(mask, weights, 1.0)
 
 
@@ -153,4 +164,5 @@ def _per_dimension(x: Tensor) -> Tensor:
 def _masked(x: Tensor, mask: Tensor, value: float) -> Tensor:
     """x [b, t, ...] in fp32 or better, with `value` under the mask [b, t]."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
-    return torch.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, value)
+    dimensions = [1] * (x.ndim - 2)
+    return torch.where(mask.reshape(*mask.shape, *dimensions), x, value)

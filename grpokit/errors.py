@@ -92,8 +92,11 @@ def address(page: str) -> str:
     if file.is_file():
         return f"{file}{anchor and f' (#{anchor})'}"
     links = importlib.metadata.metadata("grpokit").get_all("Project-URL") or []
-    site = next(site for label, _, site in (link.partition(", ") for link in links) if label == "Documentation")
-    return f"{site.rstrip('/')}/{name}/{anchor and f'#{anchor}'}"
+    sites = {}
+    for link in links:
+        label, _, site = link.partition(", ")
+        sites[label] = site.rstrip("/")
+    return f"{sites['Documentation']}/{name}/{anchor and f'#{anchor}'}"
 
 
 def require(package: str, *, least: str, what: str) -> None:
@@ -103,7 +106,8 @@ def require(package: str, *, least: str, what: str) -> None:
 
     from packaging.version import Version
 
-    if not importlib.util.find_spec(package) or Version(importlib.metadata.version(package)) < Version(least):
+    installed = importlib.util.find_spec(package) is not None
+    if not installed or Version(importlib.metadata.version(package)) < Version(least):
         raise UsageError(
             f"{what} needs {package} {least} or later, which is not installed. Run: pip install '{package}>={least}'"
         )
@@ -123,8 +127,10 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     """
 
     def likeness(other: str) -> float:  # the beginning counts more, and a changed order of letters counts less
-        start = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
-        return difflib.SequenceMatcher(None, other, name).ratio() + 0.25 * start / len(name) + 0.25 * anagram(other)
+        ratio = difflib.SequenceMatcher(None, other, name).ratio()
+        letters = zip(name, other, strict=False)
+        start = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], letters)))
+        return ratio + 0.25 * start / len(name) + 0.25 * anagram(other)
 
     def anagram(other: str) -> bool:
         return sorted(name) == sorted(other)
@@ -132,7 +138,10 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     def near(other: str) -> bool:
         if len(name) <= 3 and other[:1] != name[:1]:
             return False
-        most = 2 if len(name) > 4 or anagram(other) else 1 if len(name) > 2 else 0
+        if len(name) > 4 or anagram(other):
+            most = 2
+        else:
+            most = 1 if len(name) > 2 else 0
         return _letters_apart(name, other, most=most) <= most
 
     likely = [other for other in choices if near(other)]
@@ -147,7 +156,10 @@ def _letters_apart(a: str, b: str, *, most: int) -> int:
     for i, x in enumerate(a, 1):
         last, row = row, [i]
         for j, y in enumerate(b, 1):
-            row.append(min(last[j] + 1, row[-1] + 1, last[j - 1] + (x != y)))
+            deletion = last[j] + 1
+            insertion = row[-1] + 1
+            replacement = last[j - 1] + (x != y)
+            row.append(min(deletion, insertion, replacement))
         if min(row) > most:
             return most + 1
     return row[-1]
@@ -205,7 +217,8 @@ def one_line(error: BaseException, *, most: int = 300) -> str:
         raise
     except BaseException:  # a user's class may fail in its __str__
         return f"{type(error).__name__}, whose message cannot be shown"
-    return plain(text.strip().rstrip("."), most=most) or type(error).__name__
+    line = plain(text.strip().rstrip("."), most=most)
+    return line or type(error).__name__
 
 
 def plain(text: str, *, most: int = 300) -> str:
@@ -215,7 +228,8 @@ def plain(text: str, *, most: int = 300) -> str:
     'red: \\\\x1b[31m'
     """
     line = " ".join(text[: 20 * most].split())
-    return _cut("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line), most)
+    printable = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    return _cut(printable, most)
 
 
 def typed_line(error: BaseException, *, most: int = 300) -> str:

@@ -26,6 +26,7 @@ from grpokit.types import Decisions
 Sampler: TypeAlias = Literal["flow-sde", "dance-sde", "cps", "ode"]
 StepWeight: TypeAlias = Literal["none", "guard", "tempflow", "flash"]
 Weight: TypeAlias = Literal["uniform", "t", "t^2"]
+Sigma: TypeAlias = Tensor | float
 
 _POWERS: Mapping[Weight, int] = {"uniform": 0, "t": 1, "t^2": 2}
 _COPIES = 0x434F50494553  # sets the draw of noise levels apart from a group's other draws
@@ -51,8 +52,11 @@ class Kernel:
             x: [b, t, ...], the latent at the step's start.
             v: the same shape, the velocity there, in any precision.
         """
-        x, v = (y.to(torch.promote_types(y.dtype, torch.float32)) for y in (x, v))
-        x_coef, v_coef, std = (c.to(x, non_blocking=True) for c in (self.x_coef, self.v_coef, self.std))
+        x = _at_least_fp32(x)
+        v = _at_least_fp32(v)
+        x_coef = self.x_coef.to(x, non_blocking=True)
+        v_coef = self.v_coef.to(x, non_blocking=True)
+        std = self.std.to(x, non_blocking=True)
         return x_coef * x + v_coef * v, std
 
 
@@ -67,13 +71,15 @@ def linear_sigmas(steps: int) -> Tensor:
     return torch.linspace(1.0, 0.0, steps + 1, dtype=torch.float64)
 
 
-def ode(sigma: Tensor | float, sigma_next: Tensor | float) -> Kernel:
+def ode(sigma: Sigma, sigma_next: Sigma) -> Kernel:
     """An Euler step of the probability-flow ODE: mean x - v D with D = sigma - sigma_next, and no noise."""
     t, s = _sigmas(sigma, sigma_next)
-    return Kernel(x_coef=torch.ones_like(t), v_coef=s - t, std=torch.zeros_like(t))
+    one = torch.ones_like(t)
+    zero = torch.zeros_like(t)
+    return Kernel(x_coef=one, v_coef=s - t, std=zero)
 
 
-def flow_sde(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float = 0.7) -> Kernel:
+def flow_sde(sigma: Sigma, sigma_next: Sigma, *, noise: float = 0.7) -> Kernel:
     """Flow-SDE: an Euler-Maruyama step with g = a sqrt(t / (1 - t)), which keeps the flow's marginals as D -> 0.
 
     From Flow-GRPO (Liu et al., 2025, arXiv:2505.05470). At t = 1, where g has a pole, the
@@ -90,19 +96,21 @@ def flow_sde(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float 
     """
     t, s = _sigmas(sigma, sigma_next)
     a = _level("flow-sde", noise)
-    return _euler_maruyama(t, s, g_squared=a**2 * t / (1 - torch.where(t == 1, s, t)))
+    without_pole = torch.where(t == 1, s, t)
+    return _euler_maruyama(t, s, g_squared=a**2 * t / (1 - without_pole))
 
 
-def dance_sde(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float = 0.3) -> Kernel:
+def dance_sde(sigma: Sigma, sigma_next: Sigma, *, noise: float = 0.3) -> Kernel:
     """Dance-SDE: the same Euler-Maruyama step with a constant g.
 
     From DanceGRPO (Xue et al., 2025, arXiv:2505.07818). Arguments as for `flow_sde`; `noise` is g.
     """
     t, s = _sigmas(sigma, sigma_next)
-    return _euler_maruyama(t, s, g_squared=torch.full_like(t, _level("dance-sde", noise) ** 2))
+    g = _level("dance-sde", noise)
+    return _euler_maruyama(t, s, g_squared=torch.full_like(t, g**2))
 
 
-def cps(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float = 0.8) -> Kernel:
+def cps(sigma: Sigma, sigma_next: Sigma, *, noise: float = 0.8) -> Kernel:
     """CPS: estimates data and noise, and replaces a part of the noise with fresh noise.
 
     mean = (1 - s') x0^ + sqrt(s'^2 - std^2) e^ and std = s' sin(eta pi / 2). From "Coefficients-preserving sampling
@@ -114,15 +122,22 @@ def cps(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float = 0.8
     t, s = _sigmas(sigma, sigma_next)
     angle = _level("cps", noise) * math.pi / 2
     noise_coef = s * math.cos(angle)  # sqrt(s'^2 - std^2)
-    return Kernel(x_coef=1 - s + noise_coef, v_coef=noise_coef * (1 - t) - (1 - s) * t, std=s * math.sin(angle))
+    data_coef = 1 - s
+    return Kernel(
+        x_coef=data_coef + noise_coef,
+        v_coef=noise_coef * (1 - t) - data_coef * t,
+        std=s * math.sin(angle),
+    )
 
 
-_KERNELS: Mapping[str, Callable[..., Kernel]] = {"flow-sde": flow_sde, "dance-sde": dance_sde, "cps": cps}
+_KERNELS: Mapping[str, Callable[..., Kernel]] = {
+    "flow-sde": flow_sde,
+    "dance-sde": dance_sde,
+    "cps": cps,
+}
 
 
-def kernel(
-    sampler: Sampler, sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float | None = None
-) -> Kernel:
+def kernel(sampler: Sampler, sigma: Sigma, sigma_next: Sigma, *, noise: float | None = None) -> Kernel:
     """The kernel of a sampler by name.
 
     Args:
@@ -137,7 +152,9 @@ def kernel(
         return ode(sigma, sigma_next)
     if sampler not in _KERNELS:
         raise UsageError(f"The sampler must be {', '.join(map(repr, _KERNELS))} or 'ode', got {sampler!r}.")
-    return _KERNELS[sampler](sigma, sigma_next, **({} if noise is None else {"noise": noise}))
+    if noise is None:
+        return _KERNELS[sampler](sigma, sigma_next)
+    return _KERNELS[sampler](sigma, sigma_next, noise=noise)
 
 
 def step_weights(kind: StepWeight, steps: Kernel, widths: Tensor) -> Tensor | None:
@@ -180,7 +197,8 @@ def noisy_steps(sampler: Sampler, steps: int, *, noise: float | None = None) -> 
             f"matching; got sampler={sampler!r}, noise={noise}. Evaluation follows the ODE anyway."
         )
     sigmas = linear_sigmas(steps)
-    count = int((kernel(sampler, sigmas[:-1], sigmas[1:], noise=noise).std > 0).sum())
+    step = kernel(sampler, sigmas[:-1], sigmas[1:], noise=noise)
+    count = int((step.std > 0).sum())
     if not count:
         raise UsageError(f"{sampler!r} with steps={steps} has no step with noise, so nothing to train: use more.")
     return count
@@ -221,9 +239,10 @@ def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Decisions:
             "density and cannot be trained. Leave it out of the decisions, or mask it and do not score it."
         )
     mean, std = step.moments(x, v)
-    shape = (*mean.shape[:2], *[1] * (mean.ndim - 2))
-    std, v_coef = (c.to(mean, non_blocking=True).expand(shape) for c in (std, step.v_coef))
-    return Decisions(logprobs=gaussian_logprobs(x_next.detach(), mean, std), mean=mean, std=std, v_coef=v_coef)
+    std = _per_decision(std, mean)
+    v_coef = _per_decision(step.v_coef, mean)
+    logprobs = gaussian_logprobs(x_next.detach(), mean, std)
+    return Decisions(logprobs=logprobs, mean=mean, std=std, v_coef=v_coef)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,13 +272,19 @@ class Matching:
         Raises:
             UsageError: a window, a noise, a weight of steps, or a sampler with noise that is not the default.
         """
-        wrong = [f"{name}: null" for name, x in (("window", window), ("noise", noise)) if x is not None]
-        wrong += [] if sampler in ("flow-sde", "ode") else ["sampler: ode"]
-        wrong += [] if step_weight == "none" else ["step_weight: none"]
-        if wrong:
+        remedies = []
+        if window is not None:
+            remedies.append("window: null")
+        if noise is not None:
+            remedies.append("noise: null")
+        if sampler not in ("flow-sde", "ode"):
+            remedies.append("sampler: ode")
+        if step_weight != "none":
+            remedies.append("step_weight: none")
+        if remedies:
             raise UsageError(
                 "With matching, samples are drawn by the ODE, and decisions are noised copies of the finished sample. "
-                f"Set {' and '.join(wrong)}, or leave out matching."
+                f"Set {' and '.join(remedies)}, or leave out matching."
             )
 
     def places(self, groups: Tensor) -> Tensor:
@@ -268,7 +293,8 @@ class Matching:
         One in each T-th of the share, in this order. The samples of a group share levels, but no noise.
         """
         seeds = torch.tensor([mix(seed, _COPIES) for seed in groups.tolist()])
-        return self.share * (torch.arange(self.times) + uniforms(seeds, self.times)) / self.times
+        places = torch.arange(self.times) + uniforms(seeds, self.times)
+        return self.share * places / self.times
 
     def score(self, x0: Tensor, noise: Tensor, v: Tensor, t: Tensor) -> Decisions:
         """The scores of copies, with gradient to v.
@@ -283,11 +309,13 @@ class Matching:
             scores [b, t] per dimension as log-probs, the predicted x0 as mean [b, t, ...], v_coef [b, t, 1, ...], and
             x0 as target [b, t, ...].
         """
-        x0, noise, v = (y.to(torch.promote_types(y.dtype, torch.float32)) for y in (x0, noise, v))
-        error = v - (noise - x0)
-        t = t.to(error, non_blocking=True).expand(*error.shape[:2], *[1] * (error.ndim - 2))
-        score = -(t ** _POWERS[self.weight] * error.square()).flatten(2).mean(-1)
-        return Decisions(logprobs=score, mean=x0 - t * error, v_coef=-t, target=x0.expand_as(error))
+        x0 = _at_least_fp32(x0)
+        error = _at_least_fp32(v) - (_at_least_fp32(noise) - x0)
+        t = _per_decision(t, error)
+        weighted = t ** _POWERS[self.weight] * error.square()
+        score = -weighted.flatten(2).mean(-1)  # [b, t, ...] -> [b, t]
+        target = x0.expand_as(error)
+        return Decisions(logprobs=score, mean=x0 - t * error, v_coef=-t, target=target)
 
 
 def noised(x0: Tensor, noise: Tensor, t: Tensor) -> Tensor:
@@ -306,9 +334,11 @@ def _euler_maruyama(t: Tensor, s: Tensor, *, g_squared: Tensor) -> Kernel:
     )
 
 
-def _sigmas(sigma: Tensor | float, sigma_next: Tensor | float) -> tuple[Tensor, Tensor]:
-    t, s = (torch.as_tensor(value, dtype=torch.float64) for value in (sigma, sigma_next))
-    if not bool(((s >= 0) & (s < t) & (t <= 1)).all()):
+def _sigmas(sigma: Sigma, sigma_next: Sigma) -> tuple[Tensor, Tensor]:
+    t = torch.as_tensor(sigma, dtype=torch.float64)
+    s = torch.as_tensor(sigma_next, dtype=torch.float64)
+    falls = (s >= 0) & (s < t) & (t <= 1)
+    if not bool(falls.all()):
         raise UsageError(
             f"In every step sigma must fall, from at most 1 to at least 0; got {t.tolist()} to {s.tolist()}."
         )
@@ -322,12 +352,25 @@ def _level(sampler: Sampler, noise: float) -> float:
     return noise
 
 
+def _at_least_fp32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _per_decision(coef: Tensor, latents: Tensor) -> Tensor:
+    """A coefficient in the dtype and on the device of the latents [b, t, ...]: [b, t, 1, ...]."""
+    dimensions = [1] * (latents.ndim - 2)
+    return coef.to(latents, non_blocking=True).expand(*latents.shape[:2], *dimensions)
+
+
 def gaussian_logprobs(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Log-density of Gaussian decisions per action dimension: x, mean [b, t, ...], std broadcastable -> [b, t].
 
     The *mean* over the dimensions, which published clip ranges assume: a sum over 65,536 of them has no usable fp32
     resolution. Computed in fp32 or better; std must be above 0, even under a mask.
     """
-    x, mean, std = (v.to(torch.promote_types(v.dtype, torch.float32)) for v in (x, mean, std))
-    density = -((x - mean) / std).square() / 2 - std.log() - math.log(2 * math.pi) / 2
+    x = _at_least_fp32(x)
+    mean = _at_least_fp32(mean)
+    std = _at_least_fp32(std)
+    z = (x - mean) / std
+    density = -z.square() / 2 - std.log() - math.log(2 * math.pi) / 2
     return density.flatten(2).mean(-1) if density.ndim > 2 else density

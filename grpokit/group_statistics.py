@@ -34,7 +34,8 @@ class Groups:
 
     def _sum(self, x: Tensor) -> Tensor:
         """[B, ...] -> [P, ...]"""
-        return x.new_zeros(len(self.ids), *x.shape[1:]).index_add(0, self.index, x)
+        zeros = x.new_zeros(len(self.ids), *x.shape[1:])
+        return zeros.index_add(0, self.index, x)
 
     def count(self, rows: Tensor) -> Tensor:
         """The number of `rows` in each row's group: [B, ...]."""
@@ -42,7 +43,8 @@ class Groups:
 
     def mean(self, x: Tensor, rows: Tensor) -> Tensor:
         """The mean of x [B, ...] over the `rows` of the same shape in each row's group, 0 if there are none."""
-        return self._sum(torch.where(rows, x, 0.0))[self.index] / self.count(rows).clamp(min=1)
+        total = self._sum(torch.where(rows, x, 0.0))[self.index]
+        return total / self.count(rows).clamp(min=1)
 
     def centre(self, x: Tensor, rows: Tensor) -> Tensor:
         """x [B, ...] minus the mean of its group's `rows`."""
@@ -50,8 +52,10 @@ class Groups:
 
     def std(self, x: Tensor, rows: Tensor, std: Std) -> Tensor:
         """The std of x [B] over the `rows` of each row's group: [B]."""
-        square = self._sum(torch.where(rows, self.centre(x, rows).square(), 0.0))[self.index]
-        return (square / (self.count(rows) - _degrees(std)).clamp(min=1)).sqrt()
+        square = self.centre(x, rows).square()
+        total = self._sum(torch.where(rows, square, 0.0))[self.index]
+        degrees = self.count(rows) - _correction(std)
+        return (total / degrees.clamp(min=1)).sqrt()
 
     def is_constant(self, x: Tensor, rows: Tensor) -> Tensor:
         """[B] True where the `rows` of the row's group have the same x, to the rounding of fp64."""
@@ -60,7 +64,8 @@ class Groups:
         high = torch.where(rows, x, -torch.inf)
         low = empty.scatter_reduce(0, self.index, low, reduce="amin", include_self=False)
         high = empty.scatter_reduce(0, self.index, high, reduce="amax", include_self=False)
-        tolerance = 8 * torch.finfo(x.dtype).eps * torch.maximum(low.abs(), high.abs()).nan_to_num(posinf=0.0)
+        largest = torch.maximum(low.abs(), high.abs()).nan_to_num(posinf=0.0)
+        tolerance = 8 * torch.finfo(x.dtype).eps * largest
         constant: Tensor = (high - low <= tolerance)[self.index]
         return constant
 
@@ -68,10 +73,12 @@ class Groups:
 def batch_std(x: Tensor, rows: Tensor, std: Std) -> Tensor:
     """The std of x [B] over all `rows`: a scalar, 0 if there are fewer than two."""
     x = x[rows]
-    return x.std(correction=_degrees(std)) if len(x) > 1 else x.new_zeros(())
+    if len(x) < 2:
+        return x.new_zeros(())
+    return x.std(correction=_correction(std))
 
 
-def _degrees(std: Std) -> int:
+def _correction(std: Std) -> int:
     if std not in ("unbiased", "biased"):
         raise UsageError(f"Advantage std must be 'unbiased' or 'biased', got {std!r}.")
     return 1 if std == "unbiased" else 0
@@ -90,5 +97,7 @@ def zero_per_group(advantages: Tensor, groups: Tensor) -> Tensor:
     tensor([ True, False])
     """
     ids, index = groups.unique(return_inverse=True)
-    zero = (advantages.abs() < _ROUNDING).reshape(len(groups), -1).all(-1)  # [B] or [B, T] -> [B]
-    return torch.ones_like(ids, dtype=torch.bool).scatter_reduce(0, index, zero.to(ids.device), reduce="amin")
+    zero = advantages.abs() < _ROUNDING
+    zero_rows = zero.reshape(len(groups), -1).all(-1)  # [B] or [B, T] -> [B]
+    zero_groups = torch.ones_like(ids, dtype=torch.bool)
+    return zero_groups.scatter_reduce(0, index, zero_rows.to(ids.device), reduce="amin")

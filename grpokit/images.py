@@ -14,12 +14,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from PIL import ExifTags, Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from grpokit.errors import DataError, RewardError, one_line
+
+PictureFile: TypeAlias = Path | bytes | IO[bytes]
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 MAX_PIXELS = 36_000_000
@@ -85,7 +87,8 @@ def to_rgb(picture: Any, *, what: str = "the output") -> Image.Image:
         image = image.convert("LA")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+        white = Image.new("RGBA", rgba.size, "white")
+        return Image.alpha_composite(white, rgba).convert("RGB")
     return image.convert("RGB")
 
 
@@ -151,7 +154,8 @@ def hidden(path: Path) -> bool:
 
 def other_pictures(folder: Path) -> list[Path]:
     """The pictures in a folder of other kinds than `PICTURES`; messages name them, but nothing reads them."""
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in _OTHERS and not hidden(path))
+    files = sorted(path for path in folder.iterdir() if not hidden(path))
+    return [file for file in files if file.suffix.lower() in _OTHERS]
 
 
 def to_convert(others: Sequence[Path]) -> str:
@@ -162,7 +166,7 @@ def to_convert(others: Sequence[Path]) -> str:
     return f"{', '.join(path.name for path in others[:_MOST_NAMES])}{more} are pictures of other kinds: convert them"
 
 
-def open_picture(file: Path | bytes | IO[bytes], *, where: str = "", max_pixels: int = MAX_PIXELS) -> Image.Image:
+def open_picture(file: PictureFile, *, where: str = "", max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Read a whole picture, as `as_viewed` gives it; `where` names its prompt in errors.
 
     Raises:
@@ -173,7 +177,7 @@ def open_picture(file: Path | bytes | IO[bytes], *, where: str = "", max_pixels:
         return as_viewed(picture).copy()
 
 
-def check_picture(file: Path | bytes | IO[bytes], *, where: str, max_pixels: int = MAX_PIXELS) -> None:
+def check_picture(file: PictureFile, *, where: str, max_pixels: int = MAX_PIXELS) -> None:
     """Read only the header, which is enough to notice another kind of file, a truncated start or a wrong size.
 
     Raises:
@@ -183,7 +187,7 @@ def check_picture(file: Path | bytes | IO[bytes], *, where: str, max_pixels: int
         pass
 
 
-def check_whole(file: Path | bytes | IO[bytes], *, where: str, max_pixels: int = MAX_PIXELS) -> None:
+def check_whole(file: PictureFile, *, where: str, max_pixels: int = MAX_PIXELS) -> None:
     """Read a picture to its end, which takes a part of the time of `open_picture`, and notices a file that was cut off.
 
     Raises:
@@ -197,15 +201,17 @@ def check_whole(file: Path | bytes | IO[bytes], *, where: str, max_pixels: int =
             picture.load()
 
 
-def blank_picture(file: Path | bytes | IO[bytes], *, where: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def blank_picture(file: PictureFile, *, where: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """A blank, upright picture with the mode and size in a file's header.
 
     Raises:
         DataError: as for `check_picture`.
     """
     with _opened(file, where, max_pixels) as picture:
-        turned = _orientation(picture) >= _FIRST_LYING
-        return Image.new(picture.mode, picture.size[::-1] if turned else picture.size)
+        width, height = picture.size
+        if _orientation(picture) >= _FIRST_LYING:
+            width, height = height, width
+        return Image.new(picture.mode, (width, height))
 
 
 _FIRST_LYING = 5  # EXIF orientations from here on swap width and height
@@ -221,7 +227,7 @@ def _orientation(picture: Image.Image) -> int:
 
 
 @contextmanager
-def _opened(file: Path | bytes | IO[bytes], where: str, max_pixels: int) -> Iterator[Image.Image]:
+def _opened(file: PictureFile, where: str, max_pixels: int) -> Iterator[Image.Image]:
     """A picture of which only the header was read; every error inside the context becomes a DataError."""
     name = f"{where}{': ' * bool(where)}{file}" if isinstance(file, Path) else where
     try:

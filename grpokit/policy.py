@@ -174,8 +174,9 @@ class Policy(Protocol):
 def layers(module: nn.Module) -> Iterator[nn.Module]:
     """The layers of each `nn.ModuleList` in a module that holds several of one kind; not what is inside of them."""
     for child in module.children():
-        alike = isinstance(child, nn.ModuleList) and len(child) > 1 and len({type(part) for part in child}) == 1
-        if alike and not isinstance(child[0], nn.ModuleList):  # type: ignore[index]
+        parts = list(child) if isinstance(child, nn.ModuleList) else []
+        alike = len(parts) > 1 and len({type(part) for part in parts}) == 1
+        if alike and not isinstance(parts[0], nn.ModuleList):
             yield from child.children()
         else:
             yield from layers(child)
@@ -189,5 +190,9 @@ def optional(policy: object, name: str) -> Any:
 
 def joined(parts: Sequence[Decisions], *, dim: int) -> Decisions:
     """Concatenated: rows (`dim` 0), or consecutive slices of the same rows (1)."""
-    tensors = {name: [getattr(part, name) for part in parts] for name, x in vars(parts[0]).items() if x is not None}
-    return Decisions(**{name: torch.cat(several, dim=dim) for name, several in tensors.items()})
+    fields = {}
+    for name, first in vars(parts[0]).items():
+        if first is not None:
+            tensors = [getattr(part, name) for part in parts]
+            fields[name] = torch.cat(tensors, dim=dim)
+    return Decisions(**fields)

@@ -83,12 +83,15 @@ def fill(rewards: Tensor, weights: Tensor, groups: Tensor, *, allow_single: bool
             "group with each other, so a group needs at least two: use a group_size of 2 or more."
         )
     r = rewards.double()
-    has_score, weights = ~r.isnan(), weights.to(r)  # [B, R], [R]
-    scored = has_score.any(-1)  # [B]
+    weights = weights.to(r)
+    has_score = ~r.isnan()
+    scored = has_score.any(-1)  # [B, R] -> [B]
     matrix = torch.zeros_like(r)
-    for k, (column, rows) in enumerate(zip(r.T, has_score.T, strict=True)):
+    for k, rows in enumerate(has_score.T):
+        column = r[:, k]
+        in_group = by_group.mean(column, rows)
         overall = column[rows].mean() if bool(rows.any()) else 0.0
-        substitute = torch.where(by_group.count(rows) > 0, by_group.mean(column, rows), overall)
+        substitute = torch.where(by_group.count(rows) > 0, in_group, overall)
         matrix[:, k] = torch.where(rows, column, substitute)
     sums = torch.where(scored, (matrix * weights).sum(-1), torch.nan)  # [B, R] -> [B]
     return FilledRewards(

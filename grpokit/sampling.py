@@ -54,8 +54,11 @@ def prompt_indices(seed: int, step: int, *, per_step: int, total: int) -> list[i
     >>> sorted(prompt_indices(1, 0, per_step=2, total=4) + prompt_indices(1, 1, per_step=2, total=4))
     [0, 1, 2, 3]
     """
-    places = (divmod(step * per_step + i, total) for i in range(per_step))
-    return [_order(total, seed, epoch)[place] for epoch, place in places]
+    indices = []
+    for i in range(step * per_step, (step + 1) * per_step):
+        epoch, place = divmod(i, total)
+        indices.append(_order(total, seed, epoch)[place])
+    return indices
 
 
 def further_indices(
@@ -110,12 +113,18 @@ def derive_seeds(
         first_group: global id of the first group; by default step * prompts.
         attempt: how often the step's groups have been drawn before, each time with new seeds.
     """
-    s = STREAMS[stream]
+    key = (seed, STREAMS[stream], step)
     again = (attempt,) if attempt else ()
+    row = []
+    group = []
+    for prompt in range(prompts):
+        group.append(mix(*key, prompt, -1, *again))
+        for sample in range(group_size):
+            row.append(mix(*key, prompt, sample, *again))
     start = step * prompts if first_group is None else first_group
     return Seeds(
-        row=torch.tensor([mix(seed, s, step, p, i, *again) for p in range(prompts) for i in range(group_size)]),
-        group=torch.tensor([mix(seed, s, step, p, -1, *again) for p in range(prompts)]),
+        row=torch.tensor(row),
+        group=torch.tensor(group),
         group_ids=torch.arange(start, start + prompts),
         step=step,
     )
@@ -126,7 +135,7 @@ def uniforms(seeds: Tensor, count: int, *, start: int = 0) -> Tensor:
 
     Column k depends only on the seed and on `start + k`.
     """
-    index = torch.arange(start + 1, start + count + 1, dtype=torch.int64, device=seeds.device)
+    index = torch.arange(start + 1, start + count + 1, device=seeds.device)
     z = seeds[:, None] + index[None] * _signed(_GOLDEN)  # int64 arithmetic wraps, as the hash wants
     z = (z ^ _shift(z, 30)) * _signed(_M1)
     z = (z ^ _shift(z, 27)) * _signed(_M2)
@@ -153,8 +162,10 @@ def sample_categorical(logits: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
     logprobs = logits.float().log_softmax(-1)
     cdf = logprobs.double().exp().cumsum(-1)
     total = cdf[:, -1:]
-    level = torch.minimum(draws.to(cdf)[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    tokens = torch.searchsorted(cdf, level, right=True).clamp(max=logits.shape[-1] - 1)  # V in a row of NaN
+    below = torch.nextafter(total, torch.zeros_like(total))
+    level = torch.minimum(draws.to(cdf)[:, None] * total, below)
+    tokens = torch.searchsorted(cdf, level, right=True)
+    tokens = tokens.clamp(max=logits.shape[-1] - 1)  # V in a row of NaN
     return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]
 
 

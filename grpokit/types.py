@@ -43,7 +43,9 @@ class Prompt:
     images: Sequence[Image] = ()
 
     def __post_init__(self) -> None:
-        images = tuple(self.images) if self.image is None else (self.image, *self.images[1:])
+        images = tuple(self.images)
+        if self.image is not None:
+            images = (self.image, *images[1:])
         if any(hasattr(picture, "getexif") for picture in (*images, self.target)):
             from grpokit.images import as_viewed  # a prompt without pictures does without Pillow
 
@@ -93,14 +95,23 @@ class Seeds:
     def select(self, prompts: Sequence[int]) -> Seeds:
         """Return the seeds of the groups of some prompts, by their places."""
         places = list(prompts)
-        rows = self.row.reshape(len(self.group), -1)[places].reshape(-1)  # [P, G] -> [p * G]
-        return replace(self, row=rows, group=self.group[places], group_ids=self.group_ids[places])
+        by_group = self.row.reshape(len(self.group), -1)  # [B] -> [P, G]
+        return replace(
+            self,
+            row=by_group[places].reshape(-1),
+            group=self.group[places],
+            group_ids=self.group_ids[places],
+        )
 
     def to(self, device: torch.device | str) -> Seeds:
         """Return the same seeds on `device`."""
         ahead = str(device) != "cpu"  # a copy to the host must have arrived before it is read
-        tensors = {name: getattr(self, name).to(device, non_blocking=ahead) for name in ("row", "group", "group_ids")}
-        return replace(self, **tensors)
+        return replace(
+            self,
+            row=self.row.to(device, non_blocking=ahead),
+            group=self.group.to(device, non_blocking=ahead),
+            group_ids=self.group_ids.to(device, non_blocking=ahead),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +148,8 @@ class Decisions:
         return self._each(lambda x: x.to(device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Decisions:
-        fields = {name: None if x is None else change(x) for name, x in vars(self).items()}
-        return Decisions(**fields)  # type: ignore[arg-type]  # log-probs are always there
+        fields = {name: change(x) for name, x in vars(self).items() if x is not None}
+        return Decisions(**fields)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,10 +224,12 @@ class Rollout:
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", self.groups.cpu())
         shape = tuple(self.old.logprobs.shape)
-        if len(shape) != 2 or tuple(self.mask.shape) != shape or tuple(self.groups.shape) != shape[:1]:
+        mask_shape = tuple(self.mask.shape)
+        groups_shape = tuple(self.groups.shape)
+        if len(shape) != 2 or mask_shape != shape or groups_shape != shape[:1]:
             raise UsageError(
                 "A rollout needs old.logprobs [B, T], mask [B, T] and groups [B]; got "
-                f"{shape}, {tuple(self.mask.shape)} and {tuple(self.groups.shape)}."
+                f"{shape}, {mask_shape} and {groups_shape}."
             )
         for name in ("weights", "decision_rewards"):
             x = getattr(self, name)
@@ -277,7 +290,8 @@ class Rollout:
                 per_group={name: _rows(x, groups) for name, x in self.trace.per_group.items()},
             ),
         )
-        vars(part).update(host_mask=self.host_mask[here], lengths=self.lengths[here])  # known without the device
+        known = {"host_mask": self.host_mask[here], "lengths": self.lengths[here]}  # without the device
+        vars(part).update(known)
         return part
 
 
@@ -297,9 +311,12 @@ def row_lengths(mask: Tensor) -> Tensor:
     """Each row's last decided column + 1, or 0: mask [B, T] on the CPU -> [B] int64."""
     if not mask.shape[1]:
         return mask.sum(-1)
-    return (mask.cumsum(-1).argmax(-1) + 1) * mask.any(-1)
+    last = mask.cumsum(-1).argmax(-1)
+    return (last + 1) * mask.any(-1)
 
 
 def _rows(x: Tensor, rows: Tensor | slice) -> Tensor:
     """Some rows of x on any device, since a policy may keep large parts of its trace off the rollout's."""
-    return x[rows] if isinstance(rows, slice) else x[rows.to(x.device, non_blocking=True)]
+    if isinstance(rows, slice):
+        return x[rows]
+    return x[rows.to(x.device, non_blocking=True)]
