@@ -113,14 +113,14 @@ def derive_seeds(
         first_group: global id of the first group; by default step * prompts.
         attempt: how often the step's groups have been drawn before, each time with new seeds.
     """
-    key = (seed, STREAMS[stream], step)
+    s = STREAMS[stream]
     again = (attempt,) if attempt else ()
     row = []
     group = []
-    for prompt in range(prompts):
-        group.append(mix(*key, prompt, -1, *again))
-        for sample in range(group_size):
-            row.append(mix(*key, prompt, sample, *again))
+    for p in range(prompts):
+        group.append(mix(seed, s, step, p, -1, *again))
+        for i in range(group_size):
+            row.append(mix(seed, s, step, p, i, *again))
     start = step * prompts if first_group is None else first_group
     return Seeds(
         row=torch.tensor(row),

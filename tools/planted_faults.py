@@ -834,8 +834,8 @@ FAULTS = (
     Fault(
         "rloo without weights",
         "advantages.py",
-        "n = b.groups.count(b.scored)\n    centred = b.groups.centre(b.totals, b.scored)",
-        "n = b.groups.count(b.scored)\n    centred = b.groups.centre(b.matrix.sum(-1), b.scored)",
+        "    difference = b.groups.centre(b.totals, b.scored)",
+        "    difference = b.groups.centre(b.matrix.sum(-1), b.scored)",
         (WEIGHTS,),
     ),
     Fault(
@@ -862,21 +862,21 @@ FAULTS = (
     Fault(
         "gdpo's second z-score inside each group",
         "advantages.py",
-        "batch_std(total, b.scored, std) + eps), total",
-        "b.groups.std(total, b.scored, std) + eps), total",
+        "batch_std(total, b.scored, std) + eps)",
+        "b.groups.std(total, b.scored, std) + eps)",
         (GDPO,),
     ),
     Fault(
         "rloo without clip",
         "advantages.py",
-        "clamp(min=1), b.totals, clip, rewards)",
-        "clamp(min=1), b.totals, None, rewards)",
+        "(n - 1).clamp(min=1)\n    return _finished(b, advantages, b.totals, clip, rewards)",
+        "(n - 1).clamp(min=1)\n    return _finished(b, advantages, b.totals, None, rewards)",
         (CLIP,),
     ),
     Fault(
         "the batch's std is always unbiased",
         "group_statistics.py",
-        "x.std(correction=_degrees(std))",
+        "x.std(correction=_correction(std))",
         "x.std()",
         (
             BIASED,
@@ -912,7 +912,7 @@ FAULTS = (
         "column[rows].mean()",
         (UNSCORED,),
     ),
-    Fault("the std of a single score", "group_statistics.py", " if len(x) > 1 else x.new_zeros(())", "", (SINGLE,)),
+    Fault("the std of a single score", "group_statistics.py", "if len(x) < 2:", "if len(x) < 1:", (SINGLE,)),
     Fault(
         "a gap keeps a group from being constant",
         "group_statistics.py",
@@ -923,8 +923,8 @@ FAULTS = (
     Fault(
         "one row that does not teach stands for its group",
         "group_statistics.py",
-        'zero.to(ids.device), reduce="amin"',
-        'zero.to(ids.device), reduce="amax"',
+        'zero_rows.to(ids.device), reduce="amin"',
+        'zero_rows.to(ids.device), reduce="amax"',
         (ZERO_STD,),
     ),
     # --- objectives
@@ -969,7 +969,11 @@ FAULTS = (
     ),
     Fault("dppo drops what moves back, too", "builtin/objectives.py", "mask & far & (", "mask & far | (", (DPPO,)),
     Fault(
-        "dppo by the ratio", "divergence.py", "logprobs.exp() - before.exp()", "(logprobs - before).exp() - 1", (DPPO,)
+        "dppo by the ratio",
+        "divergence.py",
+        "logprobs.exp() - old_logprobs.exp()",
+        "(logprobs - old_logprobs).exp() - 1",
+        (DPPO,),
     ),
     Fault(
         "dppo by one bound for tokens and flows",
@@ -1014,7 +1018,7 @@ FAULTS = (
     Fault(
         "a velocity penalty that is one of means",
         "divergence.py",
-        "((mean - ref_mean) / v_coef)",
+        "(mean - ref_mean) / v_coef",
         "(mean - ref_mean)",
         (VELOCITY_KL,),
     ),
@@ -1478,7 +1482,7 @@ FAULTS = (
         "self._noise(seeds, 1, mode.size)",
         (FLOW_COPY,),
     ),
-    Fault("a copy's score without its weight", "flow.py", "(t ** _POWERS[self.weight] * ", "(", (COPY,)),
+    Fault("a copy's score without its weight", "flow.py", "t ** _POWERS[self.weight] * ", "", (COPY,)),
     Fault("a copy's prediction as if without noise", "flow.py", "mean=x0 - t * error", "mean=x0 - error", (COPY,)),
     Fault("nft at an advantage of 0", "builtin/objectives.py", "mask & (advantages != 0)", "mask", (NFT,)),
     Fault("nft's divisors with a gradient", "builtin/objectives.py", "x.detach().abs()", "x.abs()", (NFT,)),
@@ -1584,8 +1588,8 @@ FAULTS = (
     Fault(
         "row seeds along the wrong axis",
         "types.py",
-        "self.row.reshape(len(self.group), -1)[places]",
-        "self.row.reshape(-1, len(self.group))[:, places].T",
+        "self.row.reshape(len(self.group), -1)  # [B] -> [P, G]",
+        "self.row.reshape(-1, len(self.group)).T",
         (SEED_PLACES,),
     ),
     # --- phases and resume
