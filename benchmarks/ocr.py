@@ -16,6 +16,7 @@ import os
 import random
 import time
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 
 import matplotlib
@@ -28,7 +29,6 @@ from rich.table import Table
 
 from grpokit import GrpokitError
 from grpokit_ocr.engine import Engine, build
-from grpokit_toy import data
 
 WORDS = 200
 HEIGHTS = (16, 18, 20, 24, 32, 48)
@@ -107,7 +107,7 @@ def right(engine: Engine, pictures: Sequence[Picture]) -> tuple[float, float, fl
 
 @functools.cache
 def _vocabulary() -> list[str]:
-    return [word.lower() for word in (Path(data.__file__).parent / "assets/words.txt").read_text().split()]
+    return [word.lower() for word in (resources.files("grpokit_toy") / "assets/words.txt").read_text().split()]
 
 
 @functools.cache

@@ -24,7 +24,6 @@ from step_model import Prediction, Ring, Step, line, sent_by_gathering, sent_by_
 from grpokit import GrpokitError
 from grpokit.config import presets
 from grpokit.plan import cards
-from grpokit.plan.cards import GIB
 from grpokit.plan.estimate import Estimate, needs_of
 
 ROOT = Path(__file__).parent
@@ -192,8 +191,8 @@ def memory_table() -> Table:
         sums, own = estimate(64 // size, ()).sums(), blocks() / size
         gathered = {name: AT_ONCE * layer if name == "train" else blocks() for name in sums}
         sharded = {name: total - blocks() + own + gathered[name] for name, total in sums.items()}
-        body.append([f"{size} GPUs, a whole copy in each", *(f"{value / GIB:.1f}" for value in sums.values())])
-        body.append([f"{size} GPUs, base sharded by FSDP2", *(f"{value / GIB:.1f}" for value in sharded.values())])
+        body.append([f"{size} GPUs, a whole copy in each", *(f"{value / 2**30:.1f}" for value in sums.values())])
+        body.append([f"{size} GPUs, base sharded by FSDP2", *(f"{value / 2**30:.1f}" for value in sharded.values())])
     return [["", *estimate(8, ()).sums()], *body]
 
 
@@ -239,7 +238,7 @@ def number(seconds: float) -> str:
 
 def size_of(content: float) -> str:
     """Bytes in GiB or KiB."""
-    return f"{number(content / GIB)} GiB" if content >= 0.01 * GIB else f"{content / 1024:.0f} KiB"
+    return f"{number(content / 2**30)} GiB" if content >= 0.01 * 2**30 else f"{content / 1024:.0f} KiB"
 
 
 def markdown(table: Table) -> str:

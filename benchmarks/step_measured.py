@@ -7,10 +7,12 @@ Two processes run under torchrun through this file, which counts what they send 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pickle
 import platform
+import runpy
 import statistics
 import subprocess
 import sys
@@ -101,8 +103,6 @@ def _worker(place: Path, words: Sequence[str]) -> None:
     from torch import distributed
 
     from grpokit import Trainer
-    from grpokit.cli import main
-    from grpokit.processes.joining import join
 
     totals = {"meetings": 0, "messages": 0, "gradients": 0}
     gather, reduce, step = distributed.all_gather_object, distributed.all_reduce, Trainer.step
@@ -125,19 +125,22 @@ def _worker(place: Path, words: Sequence[str]) -> None:
         return report
 
     speeds = {}
-    if join().size > 1:
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        distributed.init_process_group("gloo")
         large = torch.zeros(LARGE // 4)
         speeds["meeting_seconds"] = _median_seconds(200, lambda: gather([None, None], None))
         speeds["large_sum_seconds"] = _median_seconds(20, lambda: reduce(large))
     distributed.all_gather_object, distributed.all_reduce = counted_gather, counted_reduce
     Trainer.step = counted_step  # type: ignore[assignment, method-assign]
     sys.argv = ["grpokit", *words]
-    try:
-        main()
-    finally:
+
+    @atexit.register  # `grpokit` ends its process itself
+    def note() -> None:
         medians = {name: statistics.median(row[name] for row in steps) for name in totals} if steps else {}
-        note = json.dumps({**medians, **speeds, "steps": steps})
-        (place / f"{os.environ.get('RANK', '0')}.json").write_text(note, encoding="utf-8")
+        text = json.dumps({**medians, **speeds, "steps": steps})
+        (place / f"{os.environ.get('RANK', '0')}.json").write_text(text, encoding="utf-8")
+
+    runpy.run_module("grpokit", run_name="__main__")
 
 
 def _median_seconds(times: int, work: Callable[[], object]) -> float:

@@ -20,11 +20,10 @@ from typing import Any
 
 from PIL import Image
 
-from grpokit import Prompt, Sample, registry
-from grpokit.rewards.worker_pool import PooledReward
-from grpokit_http.reward import RemoteReward
+from grpokit import PooledReward, Prompt, Sample, create
 
 SIDE, PICTURES, GROUP = 512, 64, 8
+TIMEOUT = 600.0  # seconds
 
 
 def main() -> None:
@@ -36,15 +35,14 @@ def main() -> None:
     wanted = parser.parse_args()
     prompt = Prompt(text="noise", target=_noise(60))
     samples = [Sample(prompt=prompt, output=_noise(20 + i), group=i // GROUP) for i in range(PICTURES)]
-    own: Callable[[Sequence[Sample]], Sequence[float]] = registry.create("reward", "ssim")
+    own: Callable[[Sequence[Sample]], Sequence[float]] = create("reward", "ssim")
     with ExitStack() as services:
         other: Any
         if wanted.how == "services":
-            other = RemoteReward([services.enter_context(_service()) for _ in range(wanted.number)])
+            urls = [services.enter_context(_service()) for _ in range(wanted.number)]
+            other = create("placement", "http", {"urls": urls})("ssim", {}, TIMEOUT)
         elif wanted.how == "actors":
-            from grpokit_ray.reward import RayReward
-
-            other = RayReward("ssim", replicas=wanted.number)
+            other = create("placement", "ray", {"replicas": wanted.number})("ssim", {}, TIMEOUT)
         else:
             other = PooledReward("ssim", workers=wanted.number)
         _compare({"own process": own, f"{wanted.number} {wanted.how}": other}, samples, wanted.passes)

@@ -24,7 +24,9 @@ from grpokit.settings import Count, check_settings
 from grpokit.types import Decisions
 
 Sampler: TypeAlias = Literal["flow-sde", "dance-sde", "cps", "ode"]
+"""How a denoising step draws noise: `Kernel` has the formulas. "ode" draws none."""
 StepWeight: TypeAlias = Literal["none", "guard", "tempflow", "flash"]
+"""What a step's part of the loss is multiplied by: `step_weights` has the formulas."""
 Weight: TypeAlias = Literal["uniform", "t", "t^2"]
 Sigma: TypeAlias = Tensor | float
 

@@ -21,6 +21,7 @@ from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
 
 CutBy: TypeAlias = Literal["group", "one group", "length"]
 Work: TypeAlias = Literal["rollout", "score", "train"]
+"""A stretch of a step: drawing samples, log-probs without gradient, or log-probs with gradient."""
 
 
 @runtime_checkable

@@ -37,15 +37,25 @@ from annotated_types import Ge, Gt, Le, Lt
 from grpokit.errors import UsageError, counted, nearest, shown
 
 Count: TypeAlias = Annotated[int, Ge(1), Le(1_000_000)]
+"""A number of things: at least 1."""
 Total: TypeAlias = Annotated[int, Ge(1), Le(1_000_000_000)]
+"""A number that may be long, such as the steps of a run: at least 1."""
 Whole: TypeAlias = Annotated[int, Ge(0), Le(1_000_000_000)]
+"""A number of things that may be none: at least 0."""
 GroupSize: TypeAlias = Annotated[int, Ge(2), Le(1_000_000)]
+"""Samples of a prompt that are compared with each other: at least 2."""
 Seed: TypeAlias = Annotated[int, Ge(-(2**63)), Lt(2**63)]
+"""What random draws follow from: any whole number of 64 bits."""
 Positive: TypeAlias = Annotated[float, Gt(0)]
+"""A finite number above 0."""
 NotNegative: TypeAlias = Annotated[float, Ge(0)]
+"""A finite number, at least 0."""
 Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
+"""A part of a whole, from 0 to 1."""
 BelowOne: TypeAlias = Annotated[float, Ge(0), Lt(1)]
+"""From 0 to below 1, such as how much a moving average keeps."""
 AboveOne: TypeAlias = Annotated[float, Gt(1)]
+"""A finite number above 1."""
 
 P = ParamSpec("P")
 S = TypeVar("S")

@@ -9,9 +9,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from PIL import Image, ImageCms
 
 from grpokit import DataError, Prompt, UsageError
 from grpokit.config import schema
-from grpokit.data import as_prompts, check_pictures, hold_out, hub, read_dataset, read_prompts
+from grpokit.data import as_prompts, check_pictures, hold_out, read_dataset, read_prompts
 from grpokit.images import check_picture, check_whole, open_picture, to_rgb
 
 
@@ -593,28 +591,6 @@ def test_a_dataset_that_is_not_in_the_cache(datasets: Any, monkeypatch: pytest.M
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match=r"'org/absent', split 'train' cannot be read: .*\. Fetch it on a machine with"):
         read_dataset("org/absent")
-
-
-class Busy(BaseHTTPRequestHandler):
-    """A hub that answers, if not to this question."""
-
-    def do_HEAD(self) -> None:
-        self.send_error(405)
-
-    def log_message(self, *given: Any) -> None:
-        """Silent."""
-
-
-def test_a_hub_that_answers_anything_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    with HTTPServer(("127.0.0.1", 0), Busy) as server:
-        Thread(target=server.handle_request, daemon=True).start()
-        assert hub.unreachable(f"http://127.0.0.1:{server.server_port}") == ""
-    assert "unknown url type" in hub.unreachable("hf-mirror.com")
-    assert "refused" in hub.unreachable("http://127.0.0.1:9")
-    monkeypatch.setenv("no_proxy", "*")  # names no proxy
-    assert "refused" in hub.unreachable("http://127.0.0.1:9")
-    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")  # of which urllib knows nothing
-    assert hub.unreachable("http://127.0.0.1:9") == ""
 
 
 def test_datasets_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ import torch
 import typer.main
 from PIL import Image
 
-import grpokit
 from grpokit import cli, registry
 from grpokit.config import presets, schema
 from grpokit.config.evaluation import EvaluationConfig
@@ -283,52 +282,6 @@ def test_every_page_with_a_reward_is_checked() -> None:
         "CONTRIBUTING.md",
         "hookspecs.py",
     }
-
-
-def test_the_api_pages_have_every_public_name() -> None:
-    text = "".join(page.read_text() for page in sorted((ROOT / "docs/api").glob("*.md")))
-    documented = re.findall(r"^::: (\S+)", text, re.MULTILINE)
-    homes = {f"grpokit.{home}": names for home, names in grpokit._HOME.items()}
-    missing = [n for home, names in homes.items() for n in names if not {home, f"{home}.{n}"} & {*documented}]
-    assert missing == []
-
-
-def documented() -> dict[str, list[str]]:
-    """Module on one of the pages -> the members that the page shows; empty for all."""
-    text = "".join(page.read_text() for page in PAGES)
-    found = re.findall(r"^::: (\S+)\n((?: +.*\n)*)", text, re.MULTILINE)
-    members = {module: re.search(r"members: \[(.*?)\]", options) for module, options in found}
-    return {module: shown[1].split(", ") if shown else [] for module, shown in members.items()}
-
-
-USERS = sorted(
-    file
-    for folder in (*ROOT.glob("plugins/*/src"), ROOT / "tutorials", ROOT / "benchmarks")
-    if folder != LIBRARY
-    for file in folder.rglob("*.py")
-    if "grpokit_hf" in file.read_text(encoding="utf-8")
-)
-
-
-@pytest.mark.parametrize("file", USERS, ids=lambda file: f"{file.parent.name}-{file.stem}")
-def test_what_others_use_of_the_library_stands_on_a_page(file: Path) -> None:
-    """So a third party's plugin may use all that ours do."""
-    pages, modules = documented(), set()
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        assert not (isinstance(node, ast.Import) and any("grpokit_hf" in alias.name for alias in node.names))
-        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("grpokit_hf"):
-            continue
-        for alias in node.names:
-            if node.module in pages:
-                assert not alias.name.startswith("_"), alias.name
-                assert not pages[node.module] or alias.name in pages[node.module], alias.name
-            else:
-                assert f"{node.module}.{alias.name}" in pages
-                modules.add(alias.name)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules:
-            assert not node.attr.startswith("_"), ast.unparse(node)
 
 
 def test_help_names_parameters_that_exist() -> None:

@@ -1,4 +1,7 @@
-"""Imports point one way, and nothing outgrows its limit: `tools/architecture.py` holds the table and the limits."""
+"""Imports point one way, nothing outgrows its limit, and what others import is public.
+
+`tools/architecture.py` holds the table and the limits, `tools/public_names.py` reads what is public.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import sys
 from pathlib import Path
 
 import architecture
+import public_names
 import pytest
 from architecture import LIMITS, MAY_IMPORT, PACKAGE, imports, row_of
 
@@ -136,6 +140,38 @@ def test_the_lazy_names_are_the_checked_ones() -> None:
     }
     del typed["lazy"]
     assert typed == grpokit._MODULE_OF
+
+
+def test_what_others_use_is_public() -> None:
+    """So a third party's plugin, tutorial or script may do all that ours do."""
+    assert [str(use) for use in public_names.private_uses()] == [], "give it a page in docs/api, or do without"
+
+
+def test_names_on_pages_have_docstrings() -> None:
+    """A page leaves out a name without one."""
+    assert [name for name in sorted(public_names.public()) if not public_names.is_documented(name)] == []
+
+
+def test_the_names_of_grpokit_itself_are_on_pages() -> None:
+    homes = {f"grpokit.{home}.{name}" for name, home in grpokit._MODULE_OF.items()}
+    assert homes <= public_names.public()
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("from grpokit import Prompt\nfrom grpokit.types import Seeds", ["grpokit.Prompt", "grpokit.types.Seeds"]),
+        ("def f():\n    from grpokit.config import presets as p\n    p.load()", ["grpokit.config.presets.load"]),
+        ("import grpokit\ngrpokit.create('reward', 'x').close()", ["grpokit.create"]),
+        ("import grpokit.flow\ngrpokit.flow.cps(1, 0)", ["grpokit.flow.cps"]),
+        ("spec(unscorable='grpokit.rewards.needs:source')", ["grpokit.rewards.needs.source"]),
+        ("from grpokit_toy.lm import ToyLM\nfrom grpokit_hf.models import dtypes\nfrom torch import nn", []),
+        ("from grpokit_hf.tokens import packing\npacking._slope", ["grpokit_hf.tokens.packing._slope"]),
+    ],
+)
+def test_uses_that_are_seen(source: str, names: list[str]) -> None:
+    text = public_names.Source(file=public_names.ROOT / "x.py", own="grpokit_toy", text=source)
+    assert sorted({use.name for use in public_names.uses(text)}) == names
 
 
 def test_no_folder_is_called_plugins() -> None:

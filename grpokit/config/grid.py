@@ -34,9 +34,9 @@ def points(words: Sequence[str]) -> list[Point]:
     Raises:
         UsageError: a word's values are not a list, or it sets run.dir.
 
-    >>> [point.name for point in points(["trainer.steps=5", "trainer.learning_rate=1e-3,1e-2", "seed=1..2"])]
-    ['learning_rate-0.001_seed-1', 'learning_rate-0.001_seed-2', 'learning_rate-0.01_seed-1', \
-'learning_rate-0.01_seed-2']
+    >>> runs = points(["trainer.steps=5", "trainer.learning_rate=1e-3,1e-2", "seed=1..2"])
+    >>> len(runs), runs[1].name
+    (4, 'learning_rate-0.001_seed-2')
     """
     fixed: list[str] = []
     swept: dict[str, list[str]] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from grpokit.data.datasets import read_dataset as read_dataset
 from grpokit.data.digests import check_pictures as check_pictures
+from grpokit.data.digests import digest as digest
 from grpokit.data.digests import digests as digests
 from grpokit.data.readers import read_prompts as read_prompts
 from grpokit.data.sequences import PromptSequence as PromptSequence
@@ -21,7 +22,7 @@ __all__ = [
     "as_prompts",
     "check_pictures",
     "check_prompts",
-    "digests",
+    "digest",
     "hold_out",
     "read_dataset",
     "read_prompts",

@@ -18,10 +18,13 @@ from grpokit.settings import Optimizer, Precision, TrainerSettings
 Moment: TypeAlias = Literal["rollout", "decode", "score", "train"]
 """The stretches of a step that hold different things in memory."""
 MOMENTS: tuple[Moment, ...] = ("rollout", "decode", "score", "train")
+"""All of them, in the order of a step."""
 
 MFU = 0.45  # share of the card's FLOP/s that large products reach
 BANDWIDTH = 0.70  # share of the memory's speed that decoding reaches
-LAUNCH, REPLAY = 5e-6, 2.5e-6  # seconds of a kernel, however small: started one by one, and in a captured graph
+LAUNCH = 5e-6  # seconds of a kernel that is started on its own, however small
+REPLAY = 2.5e-6
+"""Seconds of a kernel in a captured graph, however small."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ from grpokit.registry.specs import (
 PROJECT = "grpokit"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a function of a plugin's module as one of the hooks below."""
 
 
 @hookspec

@@ -7,7 +7,7 @@ import torch
 from grpokit.errors import UsageError, one_line
 
 
-def find(name: str | None, *, reward: str) -> torch.device:
+def find_device(name: str | None, *, reward: str) -> torch.device:
     """The device of a reward's model.
 
     Args:

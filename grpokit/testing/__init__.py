@@ -19,3 +19,17 @@ from grpokit.testing.reward.checks import reward_checks as reward_checks
 from grpokit.testing.reward.examples import example_samples as example_samples
 from grpokit.testing.robustness.grades import LadderReport as LadderReport
 from grpokit.testing.robustness.ladder import ladder as ladder
+
+__all__ = [
+    "Check",
+    "CheckError",
+    "LadderReport",
+    "NotChecked",
+    "Outcome",
+    "example_samples",
+    "ladder",
+    "outcomes",
+    "parametrize_with_checks",
+    "policy_checks",
+    "reward_checks",
+]

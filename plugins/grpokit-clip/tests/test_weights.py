@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from grpokit import Prompt, Sample, UsageError
-from grpokit.data import hub
+from grpokit.rewards import downloads
 from grpokit_clip import weights
 from grpokit_clip.reward import AestheticReward, ClipScoreReward
 
@@ -103,7 +103,7 @@ def test_missing_weights_say_which_file_where_and_how_at_once(monkeypatch, tmp_p
 def test_a_hub_that_never_answers_is_left_after_a_while(monkeypatch, ask_at):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         ask_at(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        monkeypatch.setattr(hub, "PATIENCE", 0.2)
+        monkeypatch.setattr(downloads, "PATIENCE", 0.2)
         start = time.perf_counter()
         assert "failed: timed out. Fetch it" in refusal(ClipScoreReward, device="cpu")
         assert time.perf_counter() - start < 5

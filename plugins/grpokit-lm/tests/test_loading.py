@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from grpokit import Prompt, UsageError
-from grpokit.data import hub
+from grpokit.rewards import downloads
 from grpokit_hf.models import dtypes
 from grpokit_hf.models.adapters import AdapterSettings, add_adapter
 from grpokit_hf.models.weights import save_weights
@@ -162,7 +162,7 @@ def test_a_tokenizer_by_name(llama: Path, tmp_path: Path, monkeypatch: pytest.Mo
     read: list[Any] = []
     monkeypatch.setattr(loading, "_read_tokenizer", lambda files, sees: read.append(files) or tiny_tokenizer())
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub, "unreachable", lambda endpoint: "")
+    monkeypatch.setattr(downloads, "unreachable", lambda endpoint: "")
     tiny_model("llama").save_pretrained(tmp_path)  # without a tokenizer
     load_model(tmp_path, tokenizer="org/name", trust_remote_code=True)
     load_model(tiny_model("llama"), tokenizer="org/name", local_files_only=True)

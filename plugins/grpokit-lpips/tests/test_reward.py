@@ -24,7 +24,7 @@ from PIL import Image, ImageFilter
 
 import grpokit
 from grpokit import DataError, PluginError, Prompt, RewardError, Sample, UsageError
-from grpokit.data import hub
+from grpokit.rewards import downloads
 from grpokit_lpips import reward, trunk
 from grpokit_lpips.reward import LPIPSReward
 
@@ -302,7 +302,7 @@ def test_missing_weights_say_which_file_where_and_how(net, tmp_path):
 def test_a_server_that_never_answers_is_left_after_a_while(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(trunk, "SOURCE", f"http://127.0.0.1:{silent.getsockname()[1]}/")
-        monkeypatch.setattr(hub, "PATIENCE", 0.2)
+        monkeypatch.setattr(downloads, "PATIENCE", 0.2)
         with pytest.raises(UsageError, match="failed: timed out"):
             LPIPSReward(net="squeeze", device="cpu")
 

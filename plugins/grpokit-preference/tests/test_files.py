@@ -51,7 +51,7 @@ def test_published_weights_that_are_not_here_say_how_to_come_by_them(tiny):
 
 def test_a_hub_that_cannot_be_reached_is_the_reason(tiny, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(sources.hub, "unreachable", lambda endpoint: "no route to host")
+    monkeypatch.setattr(sources.downloads, "unreachable", lambda endpoint: "no route to host")
     params = {**tiny.params["hpsv2"], "weights": "some/rater/rater.pt"}
     assert f"cannot be fetched: {constants.ENDPOINT} cannot be reached: no route to host. Fetch it" in refusal(
         "hpsv2", params

@@ -16,7 +16,7 @@ import open_clip
 
 from grpokit import Sample, UsageError
 from grpokit.images import to_rgb
-from grpokit.rewards.device import find as find_device
+from grpokit.rewards.device import find_device
 from grpokit_clip import tower, weights
 from grpokit_clip.head import Head
 from grpokit_clip.loading import Dtype

@@ -20,8 +20,8 @@ from huggingface_hub import constants
 from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
 
 from grpokit import UsageError
-from grpokit.data import hub
 from grpokit.errors import nearest, one_line
+from grpokit.rewards import downloads
 
 HEAD_FILE = "sac+logos+ava1-l14-linearMSE.pth"
 """The aesthetic predictor for ViT-L/14 (trained on SAC, logos and AVA), as its author names it."""
@@ -79,7 +79,7 @@ def clip_file(model: str, pretrained: str, found: Mapping[str, Any], *, reward: 
     else:
         source = f"{constants.ENDPOINT}/{repository}"
         print(f"grpokit-clip: fetching {source} ({names[0]}) to '{constants.HF_HUB_CACHE}'", file=sys.stderr)
-        reason = hub.unreachable(constants.ENDPOINT)
+        reason = downloads.unreachable(constants.ENDPOINT)
         if not reason:
             try:
                 return Path(open_clip.download_pretrained(dict(found)))
@@ -111,7 +111,7 @@ def head_file(head_path: str | Path | None) -> Path:
         return place
     failed = ""
     if head_path is None:
-        reason = hub.fetch(f"{HEAD_SOURCE}{HEAD_FILE}", place, digest=HEAD_SHA256, by="grpokit-clip")
+        reason = downloads.fetch(f"{HEAD_SOURCE}{HEAD_FILE}", place, digest=HEAD_SHA256, by="grpokit-clip")
         if not reason:
             return place
         failed = f"; fetching it failed: {reason}"

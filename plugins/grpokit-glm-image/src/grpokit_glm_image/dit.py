@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from grpokit import Ask, Decisions, Prompt, Rollout, Seeds, UsageError, flow
-from grpokit.data.digests import digest
+from grpokit.data import digest
 from grpokit.sampling import mix, uniforms
 from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import check_size

@@ -18,7 +18,7 @@ from PIL import Image
 
 from grpokit import DataError, Sample, UsageError
 from grpokit.images import for_comparison, to_rgb
-from grpokit.rewards.device import find as find_device
+from grpokit.rewards.device import find_device
 from grpokit_lpips import trunk
 
 MIN_SIDE = 32

@@ -14,7 +14,7 @@ import lpips
 import torch
 
 from grpokit import UsageError
-from grpokit.data import hub
+from grpokit.rewards import downloads
 
 Net = Literal["alex", "vgg", "squeeze"]
 
@@ -72,7 +72,7 @@ def _read(net: Net, weights_path: str | Path | None) -> Any:
         looked, failed = "as the parameter weights_path says", ""
         if weights_path is None:
             url, digest = f"{SOURCE}{CHECKPOINTS[net]}", place.stem.rpartition("-")[2]
-            failed = hub.fetch(url, place, digest=digest, by="grpokit-lpips")
+            failed = downloads.fetch(url, place, digest=digest, by="grpokit-lpips")
             looked = f"in torch's download cache; fetching it from {url} failed: {failed}"
         if failed or weights_path is not None:
             raise UsageError(

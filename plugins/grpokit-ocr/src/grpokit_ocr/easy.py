@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from grpokit import UsageError
-from grpokit.rewards.device import find as find_device
+from grpokit.rewards.device import find_device
 from grpokit_ocr.engine import Engine, Layout
 from grpokit_ocr.layout import Box, in_reading_order, ink_box
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from grpokit import RewardError, Sample, UsageError
 from grpokit.images import to_rgb
-from grpokit.rewards.device import find as find_device
+from grpokit.rewards.device import find_device
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 

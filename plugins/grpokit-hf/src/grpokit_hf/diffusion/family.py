@@ -20,6 +20,7 @@ from grpokit.types import Prompt, Seeds
 from grpokit_hf.diffusion.trained_lora import LoraFile, read_lora
 
 Size = tuple[int, int]
+"""Height and width of a picture, in pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)

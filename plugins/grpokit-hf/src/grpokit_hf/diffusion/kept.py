@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from grpokit.data.digests import digest
+from grpokit.data import digest
 
 T = TypeVar("T", Tensor, tuple[Tensor, ...])
 

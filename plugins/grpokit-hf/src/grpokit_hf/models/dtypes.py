@@ -11,6 +11,7 @@ import torch
 from grpokit.errors import UsageError, nearest
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""What configs call the types of a model's numbers."""
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 

@@ -18,6 +18,7 @@ from grpokit_hf.models.adapters import inner
 from grpokit_hf.models.blocks import block_lists
 
 Quantization = Literal["4bit", "8bit"]
+"""Bits of a frozen weight, as bitsandbytes rounds it."""
 
 _FULL = "name the model in full precision"
 _NF4 = {"compress_statistics": True, "quant_type": "nf4"}

@@ -24,11 +24,12 @@ from huggingface_hub import constants, errors, try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 
-from grpokit.data import hub
 from grpokit.errors import UsageError, counted, one_line
+from grpokit.rewards import downloads
 from grpokit.settings import Settings
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
+"""Patterns of the names of files with a model's weights."""
 _READ_FIRST = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -38,10 +39,12 @@ _READ_FIRST = (
     "diffusion_pytorch_model.safetensors.index.json",
 )
 AGAIN = "Copy or download it again."
+"""The end of a message about a damaged file."""
 PICKLED = (  # without torch's own text, whose advice is to load files unsafely
     "cannot be read: a .bin file is damaged, or holds other objects than tensors, which could run code. Get it as "
     ".safetensors."
 )
+"""The end of a message about a file that only unpickling would read."""
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _IN_PACKAGE = re.compile(r"([^\W\d]\w+):([^\\:]+)")  # two characters at least: C: is a drive
 
@@ -100,7 +103,7 @@ def locate(name: str, settings: SourceSettings = _DEFAULT, *, trust_remote_code:
     """
     folder = local(name)
     local_files_only = settings.local_files_only or folder is not None or bool(constants.HF_HUB_OFFLINE)
-    unreachable = "" if local_files_only else hub.unreachable(constants.ENDPOINT)
+    unreachable = "" if local_files_only else downloads.unreachable(constants.ENDPOINT)
     options = {
         "revision": settings.revision or "main",
         "local_files_only": local_files_only or bool(unreachable),

@@ -17,9 +17,11 @@ QUANTISED = {"4bit": 0.516, "8bit": 1.0}  # bytes per weight; NF4 has a scale pe
 QUANTISE = Remedy(
     words=("policy.quantization=4bit",), price="the frozen weights are rounded to 4 bits; needs bitsandbytes"
 )
+"""Of a policy with frozen weights."""
 EIGHT_BITS = Remedy(
     words=("trainer.optimizer=adamw_8bit",), price="AdamW's averages are rounded to 8 bits; needs bitsandbytes"
 )
+"""Of any policy."""
 
 
 def stored(model: nn.Module, *, width: int, quantization: str | None) -> float:

@@ -15,10 +15,14 @@ from torch import nn
 from grpokit.plan import Job, Part, Remedy, Work
 from grpokit_hf.plan.counting import EIGHT_BITS, QUANTISE
 
-MFU = 0.40  # share of a card's FLOP/s: GLM-Image's 20 steps with guidance at 1024 x 1024 took 5.8 s on an H100
-KERNELS = 30  # of a layer
-LIVE = 16  # numbers per token and width that exist at a time without gradient
-MAPS = 4.5  # feature maps of an autoencoder's second width that exist at a time: 4.8 GB at 1024 x 1024, as reported
+MFU = 0.40
+"""Share of a card's FLOP/s: GLM-Image's 20 steps with guidance at 1024 x 1024 took 5.8 s on an H100."""
+KERNELS = 30
+"""Of a layer."""
+LIVE = 16
+"""Numbers per token and unit of width that exist at a time without gradient."""
+MAPS = 4.5
+"""Feature maps of an autoencoder's second width that exist at a time: 4.8 GB at 1024 x 1024, as reported."""
 
 Stream: TypeAlias = Literal["picture", "text", "both", "condition"]
 """Which tokens go through a part of the transformer; a condition is one row for a picture."""

@@ -1,5 +1,6 @@
-"""Files from the network. Whether anybody answers is asked once: the libraries of a hub ask again for every file, with
-growing pauses.
+"""Weights from the network, for rewards with a model of their own.
+
+Whether a server answers is asked once: the libraries of a hub ask again for every file, with growing pauses.
 """
 
 from __future__ import annotations

@@ -1,0 +1,192 @@
+"""Which names are public, and which of ours others use: plugins, scaffolds, tutorials, docs and benchmarks.
+
+A name is public if a page of docs/api shows it, or if `grpokit` itself has it. `python tools/public_names.py` prints
+each use of another name, and exits with 1 if there is one; a test does the same. So an author may do all that our own
+plugins do.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import architecture
+
+ROOT = Path(__file__).parent.parent
+PLACES = (ROOT, *sorted(ROOT.glob("plugins/*/src")))  # of packages
+CODE = ("plugins/*/src/**/*.py", "plugins/*/tools/*.py", "tutorials/*.py", "benchmarks/**/*.py", "examples/**/*.py")
+TEMPLATES = "grpokit/scaffold/templates/**/*.py.jinja"
+PAGES = ("*.md", "docs/**/*.md", "plugins/*/*.md")
+# A benchmark may measure one package from inside, as the tests of this package do.
+MEASURED = {
+    "benchmarks/glm_image_job": "grpokit_glm_image",
+    "benchmarks/ocr.py": "grpokit_ocr",
+    "benchmarks/sharding.py": "grpokit_toy",
+}
+_DIRECTIVE = re.compile(r"^::: (\S+)\n((?: +.*\n)*)", re.MULTILINE)  # of mkdocstrings, with its options
+_BLOCK = re.compile(r"^ *```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+_FACTORY = re.compile(r"(grpokit[\w.]*):(\w+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Python that lies outside of a package.
+
+    Attributes:
+        file: where it stands.
+        own: the package that it belongs to, all of whose names it may use.
+        text: the source.
+    """
+
+    file: Path
+    own: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """A name of one of our packages where another one uses it.
+
+    Attributes:
+        file: where.
+        name: dotted, with the module that it is imported from.
+    """
+
+    file: Path
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)} uses {self.name}"
+
+
+@cache
+def module_file(name: str) -> Path | None:
+    """The file of one of our modules; None where no module has this dotted name."""
+    for place in PLACES:
+        path = place / name.replace(".", "/")
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.is_file():
+                return file
+    return None
+
+
+@cache
+def public() -> frozenset[str]:
+    """The names that pages of docs/api show, dotted."""
+    names = set()
+    for page in sorted(ROOT.glob("docs/api/*.md")):
+        for name, options in _DIRECTIVE.findall(page.read_text(encoding="utf-8")):
+            file = module_file(name)
+            members = re.search(r"members: \[(.*?)\]", options)
+            if file is None:
+                names.add(name)
+            else:
+                names |= {f"{name}.{member}" for member in (members[1].split(", ") if members else shown(file))}
+    return frozenset(names)
+
+
+def shown(file: Path) -> list[str]:
+    """The names that a page shows of a whole module: its `__all__`, else all that have a docstring."""
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return [name for name in documented(file) if not name.startswith("_")]
+
+
+@cache
+def documented(file: Path) -> list[str]:
+    """The functions, classes and values of a module that have a docstring."""
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    names = []
+    for node, behind in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names += [node.name] if ast.get_docstring(node) else []
+        elif isinstance(behind, ast.Expr) and isinstance(behind.value, ast.Constant):
+            names += [ast.unparse(node.targets[0])] if isinstance(node, ast.Assign) else []
+            names += [ast.unparse(node.target)] if isinstance(node, ast.AnnAssign) else []
+    return names
+
+
+def is_documented(name: str) -> bool:
+    """Whether a name has a docstring where it is defined; names that a module imports from another count as well."""
+    module, _, own = name.rpartition(".")
+    file = module_file(module)
+    if file is None or own in documented(file):
+        return file is not None
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and own in {alias.asname or alias.name for alias in node.names}:
+            return is_documented(f"{node.module}.{own}")
+    return False
+
+
+def sources() -> Iterator[Source]:
+    """All that lies outside."""
+    for pattern in CODE:
+        for file in sorted(ROOT.glob(pattern)):
+            yield Source(file=file, own=_own(file), text=file.read_text(encoding="utf-8"))
+    for file in sorted(ROOT.glob(TEMPLATES)):
+        text = re.sub(r"\[%.*?%\]\n?", "", file.read_text(encoding="utf-8"))
+        yield Source(file=file, own="", text=re.sub(r"\[\[ (\w+) \]\]", r"\1", text))
+    for pattern in PAGES:
+        for file in sorted(ROOT.glob(pattern)):
+            for block in _BLOCK.findall(file.read_text(encoding="utf-8")):
+                yield Source(file=file, own="", text=textwrap.dedent(block))
+
+
+def _own(file: Path) -> str:
+    """The package that a file of code belongs to; empty for none."""
+    place = file.relative_to(ROOT)
+    if place.parts[0] == "plugins":
+        return place.parts[1].replace("-", "_")
+    return next((package for part, package in MEASURED.items() if place.is_relative_to(part)), "")
+
+
+def uses(source: Source) -> Iterator[Use]:
+    """The names of other packages of ours that a source imports, reads from a module, or has in a string."""
+    nodes = list(ast.walk(ast.parse(source.text)))
+    modules: dict[str, str] = {}  # what the source calls a module -> its dotted name
+    names: list[str] = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            modules |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("grpokit"):
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if module_file(name):
+                    modules[alias.asname or alias.name] = name
+                else:
+                    names.append(name)
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, (ast.Name, ast.Attribute)):
+            if module := modules.get(ast.unparse(node.value)):
+                names.append(f"{module}.{node.attr}")
+        elif isinstance(node, ast.Constant) and (factory := _FACTORY.fullmatch(str(node.value))):
+            names.append(f"{factory[1]}.{factory[2]}")
+    for name in names:
+        if module_file(name.rpartition(".")[0]) and not module_file(name) and name.partition(".")[0] != source.own:
+            yield Use(file=source.file, name=name)
+
+
+def private_uses() -> list[Use]:
+    """The uses of names that are not public."""
+    homes = {f"grpokit.{name}" for name in architecture.public_names()}
+    return [use for source in sources() for use in uses(source) if use.name not in public() | homes]
+
+
+def main() -> int:
+    """Print the uses of private names; returns the exit code."""
+    found = private_uses()
+    for use in found:
+        print(use)
+    print(f"{len({use.name for use in found})} private names")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
