@@ -17,7 +17,7 @@ import typer
 from grpokit.cli.app import FAILED, app, console, grid
 from grpokit.cli.options import Json, Prompts, PromptsFile, read_prompts
 from grpokit.config.overrides import parse_parameters
-from grpokit.errors import PluginError, UsageError, address, counted, nearest
+from grpokit.errors import UsageError, address, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,8 +54,7 @@ def _show_components(name: str, as_json: bool) -> None:
 
     kinds = [kind for kind in _KINDS if registry.named(kind, name)]
     if not kinds:
-        known = sorted({spec.name for kind in _KINDS for _, spec in registry.installed(kind)})
-        raise PluginError(f"No component is called '{name}'{nearest(name, known)}. `grpokit plugins` lists all.")
+        raise registry.unknown(name, *_KINDS)
     facts = [_facts(kind, name) for kind in kinds]
     if as_json:
         print(json.dumps(facts, default=repr))
@@ -137,15 +136,17 @@ def _plugin_rows() -> list[dict[str, str]]:
 
 @app.command()
 def check(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A policy or reward: its name, or package.module:Name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A component's name, or package.module:Name.")],
     parameters: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its parameters, as in temperature=0.7.")
     ] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="policy or reward, if NAME could be either.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="policy, reward, objective, ..., if NAME could be several.")
+    ] = None,
     prompt: Prompts = None,
     prompts: PromptsFile = None,
 ) -> None:
-    """Check a policy or a reward against its contract.
+    """Check a component against its contract: a policy, a reward, an advantage or an objective.
 
     A policy draws samples for the prompts you give (two or more), or for those of a preset that uses it. For a
     reward, the command also measures how easily the reward is fooled.
@@ -160,15 +161,18 @@ def check(
         console(stderr=True).status(f"building {name}", spinner="line") as status,
         ExitStack() as stack,
     ):
-        if component.kind_of(name, kind) == "policy":
+        kind = component.kind_of(name, kind)
+        if own_prompts and kind != "policy":
+            raise UsageError(
+                f"'{name}' is no policy, so it reads no prompts: leave out --prompt and --prompts, or add --kind "
+                "policy if it makes one."
+            )
+        if kind == "policy":
             first = own_prompts if prompts is None or own_prompts is None else own_prompts[:4]
             checks = component.of_policy(name, params, first)
+        elif kind != "reward":
+            checks = component.of_component(kind, name, params)
         else:
-            if own_prompts:
-                raise UsageError(
-                    f"'{name}' is a reward, which reads no prompts. Leave out --prompt and --prompts, or add --kind "
-                    "policy if it makes a policy."
-                )
             checks, ladder = stack.enter_context(component.of_reward(name, params))
         results = list(_run(checks, status))
         report = "" if ladder is None else _report(ladder, results)

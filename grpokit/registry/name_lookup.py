@@ -37,8 +37,10 @@ def unknown(name: str, *kinds: str) -> PluginError:
     remedy = next(filter(None, (shipped.remedy(kind, name) for kind in kinds)), "")
     guess = "" if remedy else nearest(name, names)
     broken = [f"\n  {p.name} ({p.package}): {line}" for p in entry_points.plugins() for line in p.problems]
+    what = kinds[0] if len(kinds) == 1 else "component"
+    others = f"Known: {', '.join(names) or 'none'}." if len(kinds) == 1 else "`grpokit plugins` lists all."
     return PluginError(
-        f"There is no {' or '.join(kinds)} called '{name}'{guess}. Known: {', '.join(names) or 'none'}.{remedy}"
+        f"There is no {what} called '{name}'{guess}. {others}{remedy}"
         f"{' These plugins are broken and may have brought it:' if broken else ''}{''.join(broken)}",
         page="doctor#plugins",
     )

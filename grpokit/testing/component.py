@@ -1,7 +1,7 @@
 """Checks of a component by its name, for `grpokit check`: the component is built as a run builds it.
 
 Where a preset uses a policy, the checks use the preset's parameters and prompts. A policy that no preset uses needs
-prompts. A reward scores the examples of its spec, or built-in samples.
+prompts. A reward scores the examples of its spec, or built-in samples. The other kinds need nothing.
 """
 
 from __future__ import annotations
@@ -20,31 +20,53 @@ from grpokit.policy import Policy
 from grpokit.registry.specs import PresetSpec
 from grpokit.rewards.submission import Submits
 from grpokit.runs import build
-from grpokit.testing import Check, LadderReport, ladder, policy_checks, reward_checks
+from grpokit.testing import (
+    Check,
+    LadderReport,
+    advantage_checks,
+    ladder,
+    objective_checks,
+    policy_checks,
+    reward_checks,
+)
 from grpokit.training.contract import missing_methods
 from grpokit.types import Prompt
 
-_KINDS = ("policy", "reward")
+KINDS = ("policy", "reward", "advantage", "objective")
+"""The kinds of components that can be checked."""
 
 
 def kind_of(name: str, kind: str | None) -> str:
-    """Whether `name` is a policy or a reward: "policy" or "reward".
+    """The kind of the component called `name`, one of `KINDS`.
+
+    A name as "package.module:Name" is a policy's, if a class with its methods has it, or else a reward's.
 
     Raises:
-        UsageError: no such name, module or attribute, or both a policy and a reward have it.
+        UsageError: no such name, module or attribute, or several kinds have it.
     """
-    if kind not in (None, *_KINDS):
-        raise UsageError(f"--kind must be policy or reward, got '{kind}'.")
-    kinds = [kind] if kind else [k for k in _KINDS if registry.named(k, name)]
+    if kind not in (None, *KINDS):
+        raise UsageError(f"--kind must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got '{kind}'.")
+    kinds = [kind] if kind else [k for k in KINDS if registry.named(k, name)]
     if len(kinds) > 1:
-        raise UsageError(f"'{name}' is a policy and a reward: add --kind policy or --kind reward.")
+        options = " or ".join(f"--kind {k}" for k in kinds)
+        raise UsageError(f"Several components are called '{name}' ({', '.join(kinds)}): add {options}.")
     if kinds:
         return kinds[0]
     if ":" not in name:
-        raise registry.unknown(name, *_KINDS)
+        raise registry.unknown(name, *KINDS)
     target = registry.resolve(name)
     policy = isinstance(target, type) and (Policy in target.__mro__ or not missing_methods(target))
     return "policy" if policy else "reward"
+
+
+def of_component(kind: str, name: str, params: dict[str, Any]) -> Iterable[Check]:
+    """The checks of a component that needs no data: all kinds but policies and rewards.
+
+    Raises:
+        UsageError: it cannot be built with these parameters.
+    """
+    _, module = _announced(kind, name)
+    return _GENERATORS[kind](registry.create(kind, name, params), module=module)
 
 
 def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | None) -> Iterable[Check]:
@@ -117,3 +139,9 @@ def _announced(kind: str, name: str) -> tuple[Any, str | None]:
         return None, None
     plugin, spec = registry.find(kind, name)
     return spec, plugin.module
+
+
+_GENERATORS: Mapping[str, Callable[..., Iterable[Check]]] = {
+    "advantage": advantage_checks,
+    "objective": objective_checks,
+}

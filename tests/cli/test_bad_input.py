@@ -585,16 +585,14 @@ OPTIONS = {
         ["sample", "c.yaml", "--prompts", "no.txt"], ["The text file no.txt does not exist (looked in /"]
     ),
     "a check of an unknown kind": Bad(
-        ["check", "length", "--kind", "rewrad"], ["--kind must be policy or reward, got"]
+        ["check", "length", "--kind", "rewrad"], ["--kind must be policy, reward, ", "got 'rewrad'"]
     ),
-    "a check of an unknown name": Bad(
-        ["check", "toy-glyf"], ["no policy or reward called 'toy-glyf' (did you mean 'toy-g"]
-    ),
+    "a check of an unknown name": Bad(["check", "toy-glyf"], ["no component called 'toy-glyf' (did you mean 'toy-g"]),
     "a check of a policy without prompts": Bad(
         ["check", "tiny_policies:TinyTokens"], ["give prompts that it can read: --prompt or --prompts"]
     ),
     "a check of a reward with prompts": Bad(
-        ["check", "length", "--prompt", "1"], ["is a reward, which reads no prompts"]
+        ["check", "length", "--prompt", "1"], ["'length' is no policy, so it reads no prompts"]
     ),
     "a check's parameter without a value": Bad(
         ["check", "length", "maximum"], ["parameter 'maximum' is not of the form key=value"]

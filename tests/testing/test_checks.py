@@ -660,7 +660,7 @@ def test_a_reward_that_only_submits_is_checked_and_closed(call: Call) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["toy-ml"], "no policy or reward called 'toy-ml' (did you mean 'toy-lm'?)"),
+        (["toy-ml"], "no component called 'toy-ml' (did you mean 'toy-lm'?)"),
         (["toy-lm", "temprature=1"], "no parameter 'temprature' (did you mean 'temperature'?)"),
         (["toy-lm", "temperature"], "parameter 'temperature' is not of the form key=value"),
         (["toy-lm", "--prompt", "hello", "--prompt", "you"], "toy-lm reads sums"),
