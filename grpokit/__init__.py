@@ -29,6 +29,7 @@ _HOME = {
         "Asset",
         "CommandSpec",
         "EvaluationSpec",
+        "ModifierSpec",
         "ObjectiveSpec",
         "PlacementSpec",
         "PolicySpec",
@@ -43,10 +44,14 @@ _HOME = {
     "rewards.submission": ["Pending", "Portion", "Submits"],
     "rewards.terms": ["RewardTerm"],
     "rewards.worker_pool": ["PooledReward"],
-    "settings": ["Correction", "EntropyTarget", "KLGate"],
+    "settings": ["Correction"],
     "objectives": ["Objective"],
     "guards.observer": ["Observer"],
     "training.step": ["Step"],
+    "training.modifier": ["Modifier", "TrainerSetup"],
+    "training.batch": ["Batch", "Signal"],
+    "training.metrics": ["Tally"],
+    "processes.team": ["Team"],
     "tracking.step_report": ["StepReport"],
     "trainer": ["Trainer"],
     "phases.phase": ["Phase"],
@@ -73,6 +78,7 @@ if TYPE_CHECKING:
     from grpokit.phases.phase import Phase as Phase
     from grpokit.phases.phased_trainer import PhasedTrainer as PhasedTrainer
     from grpokit.policy import Policy as Policy
+    from grpokit.processes.team import Team as Team
     from grpokit.reference import adapter_off as adapter_off
     from grpokit.reference import frozen_copy as frozen_copy
     from grpokit.reference import swapped as swapped
@@ -82,6 +88,7 @@ if TYPE_CHECKING:
     from grpokit.registry.specs import Asset as Asset
     from grpokit.registry.specs import CommandSpec as CommandSpec
     from grpokit.registry.specs import EvaluationSpec as EvaluationSpec
+    from grpokit.registry.specs import ModifierSpec as ModifierSpec
     from grpokit.registry.specs import ObjectiveSpec as ObjectiveSpec
     from grpokit.registry.specs import PlacementSpec as PlacementSpec
     from grpokit.registry.specs import PolicySpec as PolicySpec
@@ -95,10 +102,13 @@ if TYPE_CHECKING:
     from grpokit.rewards.worker_pool import PooledReward as PooledReward
     from grpokit.runs.trained import load as load
     from grpokit.settings import Correction as Correction
-    from grpokit.settings import EntropyTarget as EntropyTarget
-    from grpokit.settings import KLGate as KLGate
     from grpokit.tracking.step_report import StepReport as StepReport
     from grpokit.trainer import Trainer as Trainer
+    from grpokit.training.batch import Batch as Batch
+    from grpokit.training.batch import Signal as Signal
+    from grpokit.training.metrics import Tally as Tally
+    from grpokit.training.modifier import Modifier as Modifier
+    from grpokit.training.modifier import TrainerSetup as TrainerSetup
     from grpokit.training.step import Step as Step
     from grpokit.types import Ask as Ask
     from grpokit.types import Decisions as Decisions

@@ -3,14 +3,14 @@
 An `Objective` is pure: (new, old, advantages, mask, reference) -> loss [b, t] and statistics [b, t]. It does not
 reduce: the trainer multiplies by `reduction_weights`, which are fixed before any slicing, and sums. So micro-batches
 and slices add up to the whole batch's gradient. Masked decisions are replaced before any arithmetic, so a NaN under the
-mask stays there. A new objective subclasses `Objective` and writes its surrogate.
+mask stays there. A new objective subclasses `Objective` and writes its policy loss.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -50,19 +50,22 @@ def reduction_weights(mask: Tensor, reduction: Reduction, *, rows: int, decision
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(ObjectiveSettings, ABC):
-    """A surrogate on the importance ratio, plus KL to the reference, minus an entropy bonus."""
+    """A policy loss on the importance ratio, plus KL to the reference, minus an entropy bonus."""
 
     @abstractmethod
-    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
-        """The policy loss: ratio, advantages and new log-probs [b, t] -> [b, t], with "clip_low" and "clip_high".
+    def policy_loss(self, ratio: Tensor, advantages: Tensor, mask: Tensor, new: Decisions, old: Decisions) -> Loss:
+        """The policy loss of each decision, with the statistics "clip_low" and "clip_high".
 
         It is 0 where the advantage is 0: filters leave a decision out by this. A statistic with "/" in its name becomes
         a metric of that name.
-        """
 
-    def policy_loss(self, ratio: Tensor, advantages: Tensor, mask: Tensor, new: Decisions, old: Decisions) -> Loss:
-        """The policy loss of whole decisions, all [b, t]: `surrogate`, unless an objective also reads their moments."""
-        return self.surrogate(ratio, advantages, torch.where(mask, new.logprobs, 0.0))
+        Args:
+            ratio: [b, t] importance ratios; 1 under the mask.
+            advantages: [b, t]; 0 under the mask.
+            mask: [b, t] bool, the decisions that count.
+            new: [b, t] with gradient; its log-probs are 0 under the mask, other fields are as the policy gave them.
+            old: [b, t] of the policy that sampled, as the policy gave them.
+        """
 
     @property
     def needs_reference(self) -> bool:
@@ -117,6 +120,7 @@ class Objective(ObjectiveSettings, ABC):
         reference: Decisions | None = None,
         *,
         correction: Tensor | None = None,
+        kl_weights: Tensor | None = None,
     ) -> Loss:
         """Loss per decision.
 
@@ -128,7 +132,8 @@ class Objective(ObjectiveSettings, ABC):
             advantages: [b], or [b, t].
             mask: [b, t] bool.
             reference: [b, t]; required if `kl_coef` is not 0.
-            correction: [b, t], factors of the surrogate only, without gradient; or None.
+            correction: [b, t], factors of the policy loss only, without gradient; or None.
+            kl_weights: [b], factors of the KL of whole rows, which is left out where they are 0; or None.
         """
         advantages = advantages[:, None] if advantages.ndim == 1 else advantages
         advantages = torch.where(mask, advantages.to(new.logprobs), 0.0)  # [b] -> [b, t]
@@ -139,13 +144,16 @@ class Objective(ObjectiveSettings, ABC):
             advantages = torch.where(unlikely, 0.0, advantages)
             stats["off_policy_mask/mean"] = unlikely
         ratio = bounded(log_ratio(new, old, mask, self.ratio)).exp()
-        surrogate = self.policy_loss(ratio, advantages, mask, new, old)
-        value = surrogate.value if correction is None else surrogate.value * correction.to(surrogate.value)
-        stats |= {"ratio": ratio.detach(), **surrogate.stats}
+        unmasked = replace(new, logprobs=torch.where(mask, new.logprobs, 0.0))
+        loss = self.policy_loss(ratio, advantages, mask, unmasked, old)
+        value = loss.value if correction is None else loss.value * correction.to(loss.value)
+        stats |= {"ratio": ratio.detach(), **loss.stats}
         if self.needs_reference:
             if reference is None:
                 raise UsageError(f"kl_coef is {self.kl_coef}, so the objective needs the reference's log-probs.")
-            kl = kl_divergence(new, reference, mask, self.kl) * (ratio if self.kl_bias_correction else 1.0)
+            kl = self._kl(new, reference, mask, kl_weights)
+            if self.kl_bias_correction:
+                kl = kl * ratio
             value = value + self.kl_coef * kl
             stats["kl"] = kl.detach()
         if new.entropy is not None:
@@ -157,6 +165,13 @@ class Objective(ObjectiveSettings, ABC):
             raise UsageError(f"entropy_coef is {self.entropy_coef}, but this policy's logprobs() gives no entropy.")
         return Loss(value=torch.where(mask, value, 0.0), stats=stats)
 
+    def _kl(self, new: Decisions, reference: Decisions, mask: Tensor, weights: Tensor | None) -> Tensor:
+        """The KL of each decision [b, t], times the weights of its row."""
+        if weights is None:
+            return kl_divergence(new, reference, mask, self.kl)
+        weights = weights[:, None].to(new.logprobs)  # [b] -> [b, 1]
+        return weights * kl_divergence(new, reference, mask & (weights != 0), self.kl)
+
 
 @dataclass(frozen=True, kw_only=True)
 class GRPO(ClipSettings, Objective):
@@ -167,7 +182,7 @@ class GRPO(ClipSettings, Objective):
     ratio counts as `dual_clip` at most. INTELLECT-2 (2025, arXiv:2505.07291) and TRL call the same bound delta.
     """
 
-    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
+    def policy_loss(self, ratio: Tensor, advantages: Tensor, mask: Tensor, new: Decisions, old: Decisions) -> Loss:
         """See the class."""
         low = 1 - self.clip_range
         high = 1 + (self.clip_range if self.clip_range_high is None else self.clip_range_high)

@@ -130,12 +130,6 @@ class TrainerSettings:
             training pass; None means the usual limit of the precision.
         dynamic_sampling: groups that teach nothing are drawn again, from further prompts, up to this many times a step;
             0 never.
-        top_entropy_quantile: the share of an optimizer step's decisions, those of highest entropy, that the policy loss
-            acts on.
-        entropy: a target that the coefficient of the entropy bonus adapts to; None keeps the objective's coefficient.
-        kl_gate: which samples the KL acts on; None: on all.
-        diversity: the monitor by whose score, over its mean in the group, the advantages of good samples are
-            multiplied; None: all count alike.
         correction: importance weights where a rollout's log-probs are not those of training; None for none.
         max_age: the most optimizer steps by which the weights of a rollout may be behind those of the policy.
         max_zero_std_steps: training ends after this many steps in a row with only zero-std groups: as converged, or
@@ -163,10 +157,6 @@ class TrainerSettings:
     device: Device = "auto"
     max_logprob_diff: Positive | None = None
     dynamic_sampling: Whole = 0
-    top_entropy_quantile: Share = 1.0
-    entropy: EntropyTarget | None = None
-    kl_gate: KLGate | None = None
-    diversity: str | None = None
     correction: Correction | None = None
     max_age: Whole = 0
     max_zero_std_steps: Total | None = 20
@@ -275,66 +265,6 @@ class Correction:
             raise UsageError(
                 f"A correction needs low <= 1 <= high, since equal log-probs have the weight 1; got low={self.low} "
                 f"and high={self.high}."
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class EntropyTarget:
-    """Keeps the entropy up: the coefficient of the entropy bonus starts at `entropy_coef` and adapts to a target.
-
-    Attributes:
-        target: entropy in nats. The coefficient rises while the entropy is at or below it, and acts only then;
-            otherwise it falls.
-        delta: the change of the coefficient in each optimizer step.
-        low: its lower bound.
-        high: its upper bound.
-    """
-
-    target: Positive
-    delta: Positive = 0.005
-    low: NotNegative = 0.0
-    high: NotNegative = 1.0
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    def check_together(self) -> None:
-        """Refuse bounds in the wrong order.
-
-        Raises:
-            UsageError: with the bounds.
-        """
-        if self.low > self.high:
-            raise UsageError(f"An entropy target needs low <= high; got low={self.low} and high={self.high}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class KLGate:
-    """Lets the KL act only on the samples whose trained reward outranks their monitors most (GARDO).
-
-    Attributes:
-        share: of the samples of a step, at the start. It rises by a tenth when the trained reward outranks the monitors
-            by more than in each of the last 20 steps, and falls by a tenth when by less than in each of them.
-        low: its lower bound.
-        high: its upper bound.
-    """
-
-    share: Share = 0.1
-    low: Share = 0.02
-    high: Share = 0.2
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    def check_together(self) -> None:
-        """Refuse bounds in the wrong order.
-
-        Raises:
-            UsageError: with the numbers.
-        """
-        if not self.low <= self.share <= self.high:
-            raise UsageError(
-                f"A kl_gate needs low <= share <= high; got low={self.low}, share={self.share} and high={self.high}."
             )
 
 

@@ -36,21 +36,18 @@ from grpokit.settings import SeedSettings, TrainerSettings, check_settings
 from grpokit.tracking.step_report import StepReport
 from grpokit.tracking.trackers import start
 from grpokit.training import checkpoint, metrics
-from grpokit.training.adaptive_entropy import AdaptiveEntropy
 from grpokit.training.all_rows import whole_report
-from grpokit.training.batch import Batch, minibatches
+from grpokit.training.batch import Batch, Signal, minibatches
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.checks import check_advantages
 from grpokit.training.contract import check_arguments
 from grpokit.training.devices import find
-from grpokit.training.diversity import diverse
-from grpokit.training.drawing import Drawing, Drawn
-from grpokit.training.entropy_filter import keep_top_entropy
-from grpokit.training.gated_kl import GatedKL
+from grpokit.training.drawing import Drawing
 from grpokit.training.logprob_diff_limit import LogprobDiffLimit
 from grpokit.training.logprob_passes import LogprobPasses
 from grpokit.training.loop import Loop
 from grpokit.training.memory import Sizes
+from grpokit.training.modifier import Modifier, Modifiers, TrainerSetup
 from grpokit.training.passes import Gradient, with_filler
 from grpokit.training.reference_probe import ReferenceProbe
 from grpokit.training.state import Stateful, undone_on_error
@@ -73,6 +70,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         prompts: texts or `Prompt`s; stored in `train_prompts`.
         advantage: `(rewards [B, R], weights [R], groups [B]) -> [B]`, or one for each decision [B, T].
         objective: the loss per decision.
+        modifiers: change what a step learns, in this order.
         trackers: accelerate's trackers ("tensorboard", "wandb", "mlflow", ...), logging into `folder`.
         folder: where trackers write.
         sharding: "fsdp2" spreads the policy's weights over the processes, "fsdp2-offload" keeps each one's part in the
@@ -94,6 +92,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     _: KW_ONLY
     advantage: AdvantageFn = group
     objective: Objective = field(default_factory=GRPO)
+    modifiers: Sequence[Modifier] = ()
     trackers: Sequence[str] = ()
     folder: Path | str | None = None
     sharding: fsdp2.How | None = None
@@ -114,12 +113,14 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         self.torch_device = find(self.device)
         if self.team.size == 1:
             self.sharding = None
+        setup = TrainerSetup(objective=self.objective, rewards=self.terms, seed=self.seed, team=self.team)
+        self._modifiers = Modifiers(self.modifiers, setup)
         parameters = ready(
             self.policy,
             self.torch_device,
             self.team,
             sharding=self.sharding,
-            needs_reference=self.objective.needs_reference,
+            needs_reference=self.needs_reference,
         )
         self.updates = Updates(parameters, self, self.torch_device, self.team, self.policy.modules())
         self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
@@ -134,7 +135,6 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         )
         self._zero_std = ZeroStd(self.max_zero_std_steps)
         self.observers = self._guards() | check_observers(self.observers)
-        self._adaptive_entropy, self._gated_kl = AdaptiveEntropy(self.objective, self.entropy), GatedKL(self)
         limit = LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._policy.low_precision)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, limit)
         self._drawing = Drawing(
@@ -153,19 +153,17 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             objective=self.objective,
             correction=self.correction,
             sizes=self.sizes,
+            modifiers=self._modifiers,
             probe=self._probe,
             team=self.team,
         )
         self._parts: dict[str, Stateful] = {
             "batch_sizes": self.sizes,
             **{f"observers/{name}": x for name, x in self.observers.items() if isinstance(x, Stateful)},
+            **self._modifiers.parts(),
             "loss_scale": LossScale(self.updates),
         }
-        if self.entropy is not None:
-            self._parts["adaptive_entropy"] = self._adaptive_entropy
-        if self.kl_gate is not None:
-            self._parts["gated_kl"] = self._gated_kl
-        if self.objective.needs_reference:
+        if self.needs_reference:
             self._parts["reference_probe"] = self._probe
         self.loggers = start(self.trackers, self.folder) if self.team.rank == 0 else []
 
@@ -179,6 +177,11 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             "guards/zero_std": self._zero_std,
             "guards/gradients": Gradients(self, self._policy, sizes=self.sizes, team=self.team),
         }
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the objective or a modifier reads the reference's log-probs."""
+        return self.objective.needs_reference or self._modifiers.need_reference
 
     @property
     def steps_left(self) -> dict[str, int]:
@@ -231,31 +234,31 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         step.notes.warn(*step.scores.notes)
         self._tell("drawn", step)
 
-        # One reward per output, and its advantage inside its group.
+        # One reward per output, and its advantage inside its group: what each row teaches.
         advantages = self._advantages(step.scores, decisions=step.drawn.rows.width)  # [B] or [B, T]
-        step.advantages = advantages.to(step.rollout.old.logprobs.dtype)
+        step.signal = self._modifiers.rows(Signal.of(advantages), step)
         self._tell("scored", step)
-        batch = step.learning(batch, held=self._gated_kl.rows(step.scores))
+        batch = step.learning(batch)
         if self.sharding:
             batch = with_filler(batch, self._policy, self.team)
 
         # Maximise the objective, one optimizer step for each minibatch.
         with self._policy.during("train"):
-            for minibatch in self._minibatches(batch, step.drawn):
-                minibatch = keep_top_entropy(minibatch, self.top_entropy_quantile, self.team)
-                step.minibatch = replace(minibatch, before_updates=self.version == version)
-                losses, tally = self._gradient(step.minibatch, self._adaptive_entropy.objective, step.notes)
+            for minibatch in self._minibatches(batch, step):
+                step.minibatch = replace(self._modifiers.minibatch(minibatch), before_updates=self.version == version)
+                objective = self._modifiers.objective(self.objective)
+                losses, tally = self._gradient(step.minibatch, objective, step.notes)
                 step.losses.append(losses)
                 step.tallies.append(tally)
                 self._tell("differentiated", step)
                 step.norms.append(self._update(number, tally, step.notes))
                 self._tell("updated", step)
-                self._adaptive_entropy.adapt(tally)
+                self._modifiers.updated(tally)
 
         if number == 1:
             self._probe.check(when="after the first step")
-        own = {**self._adaptive_entropy.metrics(), **self.updates.metrics(number, step.notes.warn)}
-        return step.report(self.team, {**own, **self._gated_kl.metrics()})
+        own = {**self.updates.metrics(number, step.notes.warn), **self._modifiers.metrics()}
+        return step.report(self.team, own)
 
     def _tell(self, moment: str, step: Step) -> None:
         """Let all observers look at a moment of a step."""
@@ -264,10 +267,11 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
                 warnings = list(getattr(observer, moment)(step) or ())
             step.notes.warn(*warnings)
 
-    def _minibatches(self, batch: Batch, drawn: Drawn) -> Iterator[Batch]:
+    def _minibatches(self, batch: Batch, step: Step) -> Iterator[Batch]:
         return minibatches(
             batch,
-            drawn.rows,
+            step.drawn.rows,
+            row_weights=step.signal.weights,
             updates=self.updates_per_rollout,
             count=self.minibatches,
             key=(self.seed, self.completed),
@@ -315,7 +319,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
                 self.advantage, trained.matrix, trained.weights, trained.groups, trained.decision_rewards
             )
         check_advantages(advantages, len(trained.groups), decisions)
-        return diverse(advantages, scores, self.diversity)
+        return advantages
 
     def _check(self) -> None:
         """Refuse settings that cannot work, before anything is set up."""
@@ -332,16 +336,6 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             raise UsageError("Every reward has the weight 0, so all are monitors and none is trained on.")
         if len(self.train_prompts) == 0:
             raise UsageError("There is no prompt to train on.")
-        monitors = {term.name for term in self.terms if term.monitor}
-        if self.kl_gate is not None and not (monitors - {self.diversity} and self.objective.needs_reference):
-            raise UsageError("kl_gate needs a KL (kl_coef above 0) and a monitor: weight 0, and not the diversity's.")
-        if self.kl_gate is not None and self.objective.kl == "k1":
-            raise UsageError(
-                "kl_gate cannot let go of a KL by kl 'k1', whose gradient does not depend on the reference. Set "
-                "kl: k3, or kl: gaussian for decisions of several dimensions."
-            )
-        if self.diversity is not None and self.diversity not in monitors:
-            raise UsageError(f"diversity: no monitor is called '{self.diversity}'. Add it as a reward of weight 0.")
         trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(trained))
         same = torch.zeros(2, dtype=torch.int64)
         with forks_ended():

@@ -13,7 +13,20 @@ from typing import Any
 
 import torch
 
-from grpokit import Correction, EntropyTarget, Phase, PhasedTrainer, Prompt, RunError, Sample, Trainer, advantages
+from grpokit import (
+    Correction,
+    Modifier,
+    Phase,
+    PhasedTrainer,
+    Prompt,
+    RunError,
+    Sample,
+    Signal,
+    Step,
+    Trainer,
+    advantages,
+    create,
+)
 from grpokit.processes.team import is_sharded, local
 from grpokit.rewards.terms import RewardTerm
 from grpokit.runs import train as run
@@ -36,11 +49,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "shares of 1, 2, 1 and 2": ("dapo", {"prompts_per_step": 6, "minibatches": 3}),
     "one draws in pieces": ("grpo", {"rollout_batch_size": 2}),
     "weights of sequences": ("grpo", {"prompts_per_step": 1, "correction": Correction(per="sequence")}),
-    "top entropy": ("grpo", {"top_entropy_quantile": 0.4, **TWICE}),
+    "top entropy": ("grpo", {"modifiers": {"entropy-filter": {"share": 0.4}}, **TWICE}),
     "dynamic sampling": ("grpo", {"dynamic_sampling": 3, "group_size": 2}),
-    "an entropy target": ("grpo", {"entropy_coef": 0.01, "entropy": EntropyTarget(target=1.0)}),
+    "an entropy target": ("grpo", {"entropy_coef": 0.01, "modifiers": {"entropy-target": {"target": 1.0}}}),
+    "some rows are left out": ("grpo", {"modifiers": {"in_processes:HalfOfEachGroup": {}}, **TWICE, "kl_coef": 0.1}),
     "rows have few decisions": ("grpo", {"group_size": 5, "reward": "seldom"}),
 }
+
+
+class HalfOfEachGroup(Modifier):
+    """Leaves every second row out, and counts the first of each group by half; the KL acts on that one alone."""
+
+    def rows(self, signal: Signal, step: Step) -> Signal:
+        places = torch.arange(len(signal.weights))
+        first = places % 3 == 0
+        weights = torch.where(first, 0.5, 1.0) * (places % 2 == 0)
+        return replace(signal, weights=weights.double(), kl_weights=first.double())
 
 
 class Cramped(TinyTokens):
@@ -62,16 +86,19 @@ def seldom(samples: Sequence[Sample]) -> list[float]:
 
 
 def make(objective: str = "grpo", policy: Any = None, reward: str = "", **options: Any) -> Trainer:
+    options = dict(options)
     kl = {name: options.pop(name) for name in ("kl_coef", "entropy_coef") if name in options}
     terms = [RewardTerm(name="sum", reward=digit_sum), RewardTerm(name="length", reward=length, weight=0.1)]
     if reward:
         terms = [RewardTerm(name="seldom", reward=seldom)]
+    modifiers = [create("modifier", name, own) for name, own in options.pop("modifiers", {}).items()]
     return Trainer(
         policy or TinyTokens(dtype=torch.float64, slices=2),
         terms,
         PROMPTS,
         steps=STEPS,
         objective=OBJECTIVES_BY_NAME[objective](**kl),
+        modifiers=modifiers,
         progress=False,
         **{**SIZES, **options},
     )

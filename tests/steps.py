@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from grpokit.rewards.scoring import Scores
+from grpokit.training.batch import Signal
 from grpokit.training.metrics import Notes
 from grpokit.training.step import Step
 
@@ -19,5 +20,5 @@ def a_step(number: int, scores: Scores, advantages: Tensor | None = None, ends: 
     rows = SimpleNamespace(ends=[(end, None) for end in ends])
     step.drawn = SimpleNamespace(rows=rows, prompts=scores.groups.unique().tolist())
     if advantages is not None:
-        step.advantages = advantages
+        step.signal = Signal.of(advantages)
     return step

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpokit import Decisions, UsageError, objectives
+from grpokit.builtin.entropy_filter import top_entropy
 from grpokit.builtin.objectives import CISPO, DPPO, NFT, VESPO
 from grpokit.divergence import kl_divergence, log_ratio
 from grpokit.flow import flow_sde, gaussian_logprobs, score
 from grpokit.objectives import GRPO, reduction_weights
 from grpokit.processes.team import Team
-from grpokit.training.entropy_filter import top_entropy
 from tiny_policies import OBJECTIVES_BY_NAME
 
 GOLDEN = json.loads((Path(__file__).parent / "golden/losses.json").read_text())
@@ -78,7 +78,9 @@ def test_golden_clip_fractions() -> None:
 def surrogate(ratio: float, advantage: float, **options: float) -> tuple[float, float]:
     """Value and derivative by the log-prob of `clipped` at one decision."""
     new = torch.tensor([[math.log(ratio)]], dtype=torch.float64, requires_grad=True)
-    value = GRPO(**options).surrogate(new.exp(), torch.tensor([[advantage]], dtype=torch.float64), new).value.sum()
+    old = Decisions(logprobs=torch.zeros_like(new))
+    advantages, mask = torch.tensor([[advantage]], dtype=torch.float64), torch.ones(1, 1, dtype=torch.bool)
+    value = GRPO(**options)(Decisions(logprobs=new), old, advantages, mask).value.sum()
     value.backward()
     return value.item(), new.grad.item()
 

@@ -45,7 +45,7 @@ def test_formulas_become_mathml_and_code_stays() -> None:
 
 def test_the_gallery_has_every_component() -> None:
     page = make_gallery.PAGE.read_text(encoding="utf-8")
-    for kind in ("reward", "policy", "preset", "evaluation", "advantage", "objective"):
+    for kind in ("reward", "policy", "preset", "evaluation", "advantage", "objective", "modifier"):
         assert [spec.name for _, spec in registry.installed(kind) if f"`{spec.name}`" not in page] == []
 
 

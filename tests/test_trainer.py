@@ -16,7 +16,6 @@ from torch import nn
 
 from grpokit import (
     Decisions,
-    EntropyTarget,
     Prompt,
     RewardError,
     RewardTerm,
@@ -27,6 +26,8 @@ from grpokit import (
     evaluate,
     objectives,
 )
+from grpokit.builtin.entropy_filter import EntropyFilter
+from grpokit.builtin.entropy_target import EntropyTarget
 from grpokit.tracking import progress
 from grpokit.tracking.step_report import StepReport
 from grpokit.training import updates
@@ -213,12 +214,12 @@ def test_every_objective_learns(name: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"top_entropy_quantile": 0.3},
-        {"entropy": EntropyTarget(target=1.0, delta=0.02)},
+        {"modifiers": [EntropyFilter(share=0.3)]},
+        {"modifiers": [EntropyTarget(target=1.0, delta=0.02)]},
         {"dynamic_sampling": 2},
         {"objective": objectives.GRPO(off_policy_mask_threshold=0.01, dual_clip=1.5)},
     ],
-    ids=lambda options: next(iter(options)),
+    ids=["entropy-filter", "entropy-target", "dynamic sampling", "off-policy mask"],
 )
 def test_it_learns_with_every_filter(options: dict[str, Any]) -> None:
     trainer = make(steps=25, learning_rate=2e-2, updates_per_rollout=2, minibatches=2, **options)
@@ -769,7 +770,7 @@ def test_a_step_without_decisions_changes_nothing_and_says_so() -> None:
             return replace(rollout, mask=rollout.mask & bool(trainer.completed))
 
     objective = objectives.GRPO(kl_coef=0.1, entropy_coef=0.01)
-    trainer = make(FirstStepMasked(), objective=objective, minibatches=2, entropy=EntropyTarget(target=1.0))
+    trainer = make(FirstStepMasked(), objective=objective, minibatches=2, modifiers=[EntropyTarget(target=1.0)])
     before = weights(trainer)
     report = trainer.step()
     assert torch.equal(weights(trainer), before)

@@ -60,9 +60,11 @@ MAY_IMPORT = {
     "plan": "errors settings registry config",
     "scaffold": "errors files registry",
     "rewards": "errors settings types reward_totals processes registry",
-    "builtin": "errors settings types images divergence objectives registry rewards",  # what a third party may import
     "training": "errors files settings types sampling policy processes advantages divergence objectives data rewards "
     "tracking group_statistics",
+    # What a third party may import.
+    "builtin": "errors settings types images processes divergence objectives group_statistics registry rewards "
+    "training",
     "guards": "errors files settings types group_statistics data processes rewards training",
     "trainer": "errors settings types sampling policy processes advantages objectives data rewards tracking training "
     "guards",
@@ -78,8 +80,8 @@ MAY_IMPORT = {
     "doctor": "errors registry config scaffold runs",
     "cli": "errors files settings types images policy processes data registry config scaffold rewards tracking "
     "training trainer phases evaluation run_folder report runs plan testing doctor",
-    "__init__": "errors _lazy settings types policy reference objectives registry rewards tracking training guards "
-    "trainer phases evaluation runs",  # for type checkers: its names are imported on first use
+    "__init__": "errors _lazy settings types policy processes reference objectives registry rewards tracking training "
+    "guards trainer phases evaluation runs",  # for type checkers: its names are imported on first use
     "__main__": "cli",
 }
 

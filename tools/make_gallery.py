@@ -175,7 +175,12 @@ def page() -> str:
     for plugin, spec in registry.installed("preset"):
         parts.append(f"| `{spec.name}` | `{plugin.package}` | {_cell(spec.summary)} | {spec.takes or 'not measured'} |")
     parts.append("")
-    for kind, title in (("evaluation", "Evaluations"), ("advantage", "Advantages"), ("objective", "Objectives")):
+    for kind, title in (
+        ("evaluation", "Evaluations"),
+        ("advantage", "Advantages"),
+        ("objective", "Objectives"),
+        ("modifier", "Modifiers"),
+    ):
         parts.append(f"## {title}\n\n| name | package | what it does |\n|---|---|---|")
         parts += [f"| `{s.name}` | `{p.package}` | {_cell(s.summary)} |" for p, s in registry.installed(kind)]
         parts.append("")

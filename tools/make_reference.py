@@ -42,7 +42,6 @@ PARTS = {  # heading -> the model that declares its keys; the words below each h
         "CorrectionConfig",
         "Importance weights for a [sampler of another kind](../configs.md#another-sampler).",
     ),
-    "trainer.entropy": ("EntropyConfig", "A target that the coefficient of the entropy bonus adapts to."),
     "phases": (
         "PhaseConfig",
         "A list of [stretches in which one policy learns](../configs.md#phases). `trainer` inside a phase takes the "

@@ -87,13 +87,14 @@ REFERENCE_ONCE = "tests/training/test_passes.py::test_the_references_moments_are
 OFF_POLICY = "tests/test_objectives.py::test_off_policy_mask_by_hand"
 REDUCTIONS = "tests/test_objectives.py::test_reductions_by_hand"
 ADDITIVITY_VESPO = "tests/test_trainer.py::test_micro_batches_and_slices_add_up[vespo-dtype0-1e-12]"
-TOP = "tests/training/test_entropy_filter.py::test_the_kept_decisions_by_hand"
-TIES = "tests/training/test_entropy_filter.py::test_equal_entropies_stay_together_in_spite_of_rounding"
-TOP_GRADIENT = "tests/training/test_entropy_filter.py::test_the_gradient_is_one_written_by_hand"
-COEFFICIENT = "tests/training/test_adaptive_entropy.py::test_the_coefficient_by_hand"
-COEFFICIENT_RESUMED = "tests/training/test_adaptive_entropy.py::test_a_resumed_run_has_the_same_coefficients"
-COEFFICIENT_FAILED = "tests/training/test_adaptive_entropy.py::test_a_failed_step_changes_no_coefficient"
-BONUS = "tests/training/test_adaptive_entropy.py::test_the_bonus_keeps_the_entropy_up"
+TOP = "tests/builtin/test_entropy_filter.py::test_the_kept_decisions_by_hand"
+TIES = "tests/builtin/test_entropy_filter.py::test_equal_entropies_stay_together_in_spite_of_rounding"
+TOP_GRADIENT = "tests/builtin/test_entropy_filter.py::test_the_gradient_is_one_written_by_hand"
+LEFT_OUT = "tests/training/test_modifier.py::test_rows_of_weight_0_are_as_if_never_drawn"
+COEFFICIENT = "tests/builtin/test_entropy_target.py::test_the_coefficient_by_hand"
+COEFFICIENT_RESUMED = "tests/builtin/test_entropy_target.py::test_a_resumed_run_has_the_same_coefficients"
+COEFFICIENT_FAILED = "tests/builtin/test_entropy_target.py::test_a_failed_step_changes_no_coefficient"
+BONUS = "tests/builtin/test_entropy_target.py::test_the_bonus_keeps_the_entropy_up"
 REPLACED = "tests/training/test_dynamic_sampling.py::test_groups_without_spread_are_replaced_in_their_places"
 BOUNDED = "tests/training/test_dynamic_sampling.py::test_the_attempts_are_bounded"
 UNSCORED_GROUP = "tests/training/test_dynamic_sampling.py::test_a_group_that_no_reward_could_score_is_drawn_anew"
@@ -168,7 +169,7 @@ ENGINE_LOADED = f"{LM_TESTS}test_engine.py::test_weights_that_were_loaded_reach_
 ENGINE_SCORES = f"{LM_TESTS}test_engine.py::test_a_rollout_is_the_engine_s_and_scores_as_it_says"
 MARKED = f"{LM_TESTS}tasks/test_final_answer.py::test_scores_by_hand"
 TOY_SCORES = "plugins/grpokit-toy/tests/test_lm.py::test_logprobs_are_the_sampled_ones[True]"
-DIVERSITY = "tests/training/test_diversity.py::test_positive_advantages_count_by_diversity"
+DIVERSITY = "tests/builtin/test_diversity.py::test_positive_advantages_count_by_diversity"
 KONTEXT = (
     "plugins/grpokit-diffusers/tests/test_families.py::test_a_source_is_looked_at_for_each_size[tiny-flux-kontext]"
 )
@@ -537,10 +538,10 @@ FAULTS = (
     ),
     Fault(
         "a gate that compares with the first steps for ever",
-        "training/gated_kl.py",
+        "builtin/kl_gate.py",
         "[*self._past, mean][-_STEPS:]",
         "[*self._past, mean][:_STEPS]",
-        ("tests/training/test_gated_kl.py::test_the_share_is_compared_with_the_last_twenty_steps",),
+        ("tests/builtin/test_kl_gate.py::test_the_share_is_compared_with_the_last_twenty_steps",),
     ),
     Fault(
         "planned passes without the last, smaller one",
@@ -854,7 +855,7 @@ FAULTS = (
     ),
     Fault(
         "bad samples count by their diversity, too",
-        "training/diversity.py",
+        "builtin/diversity.py",
         "torch.where(advantages > 0, advantages * factor, advantages)",
         "advantages * factor",
         (DIVERSITY,),
@@ -1009,8 +1010,8 @@ FAULTS = (
     Fault(
         "a bias correction without its gradient",
         "objectives.py",
-        "(ratio if self.kl_bias_correction",
-        "(ratio.detach() if self.kl_bias_correction",
+        "kl = kl * ratio\n",
+        "kl = kl * ratio.detach()\n",
         (KL_HAND, KL_TRUE, GOLDEN),
     ),
     Fault("a guarded ratio that drifts", "divergence.py", "(difference + drift)", "difference", (GUARD, GUARD_DRIFT)),
@@ -1073,10 +1074,10 @@ FAULTS = (
         (OFF_POLICY,),
     ),
     # --- filters of a whole step
-    Fault("the lowest entropies", "training/entropy_filter.py", "(1 - share)", "share", (TOP, GOLDEN)),
+    Fault("the lowest entropies", "builtin/entropy_filter.py", "(1 - share)", "share", (TOP, GOLDEN)),
     Fault(
         "equal entropies apart",
-        "training/entropy_filter.py",
+        "builtin/entropy_filter.py",
         "threshold - _ROUNDING",
         "threshold - 0 * _ROUNDING",
         (TIES,),
@@ -1090,29 +1091,57 @@ FAULTS = (
     ),
     Fault(
         "an entropy coefficient that acts above its target",
-        "training/adaptive_entropy.py",
-        "self.coef if low else 0.0",
-        "self.coef",
+        "builtin/entropy_target.py",
+        "self._coef if low else 0.0",
+        "self._coef",
         (COEFFICIENT,),
     ),
     Fault(
         "an entropy coefficient that moves the wrong way",
-        "training/adaptive_entropy.py",
-        "if entropy <= t.target else",
-        "if entropy > t.target else",
+        "builtin/entropy_target.py",
+        "if self._entropy <= self.target else",
+        "if self._entropy > self.target else",
         (COEFFICIENT, BONUS),
     ),
     Fault(
         "an entropy coefficient that is not saved",
         "trainer.py",
-        'self._parts["adaptive_entropy"] = self._adaptive_entropy',
-        "pass",
+        "            **self._modifiers.parts(),\n",
+        "",
         (COEFFICIENT_RESUMED, COEFFICIENT_FAILED),
+    ),
+    Fault(
+        "rows of weight 0 in the normaliser",
+        "training/batch.py",
+        "            step = step[row_weights[step] != 0]\n",
+        "",
+        (LEFT_OUT,),
+    ),
+    Fault(
+        "the row weights of other rows",
+        "training/batch.py",
+        "row_weights[own]",
+        "row_weights[local]",
+        ("tests/processes/test_same_numbers.py",),
+    ),
+    Fault(
+        "a modifier that does not see what the one before it did",
+        "training/modifier.py",
+        "            signal = changed\n",
+        "",
+        ("tests/training/test_modifier.py::test_modifiers_act_in_their_order",),
+    ),
+    Fault(
+        "a KL of weight 0 that still has a gradient",
+        "objectives.py",
+        "weights * kl_divergence(new, reference, mask & (weights != 0), self.kl)",
+        "kl_divergence(new, reference, mask, self.kl)",
+        ("tests/builtin/test_kl_gate.py::test_the_kl_is_that_of_some_rows",),
     ),
     Fault(
         "an entropy coefficient that nobody uses",
         "trainer.py",
-        "self._gradient(step.minibatch, self._adaptive_entropy.objective, step.notes)",
+        "self._gradient(step.minibatch, objective, step.notes)",
         "self._gradient(step.minibatch, self.objective, step.notes)",
         (BONUS,),
     ),

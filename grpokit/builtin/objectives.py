@@ -1,4 +1,4 @@
-"""More objectives: each is a surrogate of its own, or new defaults for another one.
+"""More objectives: each is a policy loss of its own, or new defaults for another one.
 
 They use only what a third party may import. `docs/objectives.md` has the table of all.
 """
@@ -6,7 +6,7 @@ They use only what a third party may import. `docs/objectives.md` has the table 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -49,12 +49,13 @@ class CISPO(Objective):
     ratio_cap: Positive = 5.0
     reduction: Reduction = "token_mean"
 
-    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
+    def policy_loss(self, ratio: Tensor, advantages: Tensor, mask: Tensor, new: Decisions, old: Decisions) -> Loss:
         """See the class."""
         weight = ratio.detach().clamp(max=self.ratio_cap)
         clip_high = (ratio > self.ratio_cap) & (advantages > 0)
         return Loss(
-            value=-weight * advantages * logprobs, stats={"clip_low": _never(ratio), "clip_high": clip_high.detach()}
+            value=-weight * advantages * new.logprobs,
+            stats={"clip_low": _never(ratio), "clip_high": clip_high.detach()},
         )
 
 
@@ -72,7 +73,7 @@ class SAPO(Objective):
     tau_pos: Positive = 1.0
     tau_neg: Positive = 1.05
 
-    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
+    def policy_loss(self, ratio: Tensor, advantages: Tensor, mask: Tensor, new: Decisions, old: Decisions) -> Loss:
         """See the class."""
         tau = torch.where(advantages > 0, self.tau_pos, ratio.new_tensor(self.tau_neg))
         value = -torch.sigmoid(tau * (ratio - 1)) * (4 / tau) * advantages
@@ -105,14 +106,14 @@ class VESPO(Objective):
         """Always: the weight is the row's."""
         return True
 
-    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
+    def policy_loss(self, ratio: Tensor, advantages: Tensor, mask: Tensor, new: Decisions, old: Decisions) -> Loss:
         """See the class."""
         log_w = ratio.detach().log().sum(-1, keepdim=True).clamp(math.log(1e-8), 20.0)  # [b, t] -> [b, 1]
         k = torch.where(advantages >= 0, self.k_pos, ratio.new_tensor(self.k_neg))  # [b, t]
         decay = torch.where(advantages >= 0, self.lambda_pos, ratio.new_tensor(self.lambda_neg))
         phi = (k * log_w + decay * (1 - log_w.exp())).exp()
         stats = {"clip_low": _never(ratio), "clip_high": _never(ratio), "vespo/phi_mean": phi}
-        return Loss(value=-phi * advantages * logprobs, stats=stats)
+        return Loss(value=-phi * advantages * new.logprobs, stats=stats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,19 +136,14 @@ class DPPO(Objective):
         """Always: Gaussian decisions are compared by them, and tokens have none."""
         return True
 
-    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
-        """See the class."""
-        return Loss(value=-ratio * advantages, stats={})
-
     def policy_loss(self, ratio: Tensor, advantages: Tensor, mask: Tensor, new: Decisions, old: Decisions) -> Loss:
         """See the class."""
         usual = 0.15 if old.mean is None else 1e-5
         with torch.no_grad():
             far = policy_divergence(new, old, mask) >= (usual if self.threshold is None else self.threshold)
             dropped = mask & far & (advantages * log_ratio(new, old, mask, self.ratio) > 0)
-        loss = super().policy_loss(ratio, torch.where(dropped, 0.0, advantages), mask, new, old)
         stats = {"clip_low": dropped & (advantages < 0), "clip_high": dropped & (advantages > 0)}
-        return replace(loss, stats=stats)
+        return Loss(value=-ratio * torch.where(dropped, 0.0, advantages), stats=stats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,10 +170,6 @@ class NFT(Objective):
     def needs_old_moments(self) -> bool:
         """Always: the old policy's predictions are its means."""
         return True
-
-    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
-        """None: the loss reads means, see `policy_loss`."""
-        raise NotImplementedError
 
     def policy_loss(self, ratio: Tensor, advantages: Tensor, mask: Tensor, new: Decisions, old: Decisions) -> Loss:
         """See the class.

@@ -1,4 +1,4 @@
-"""The built-in plugin: rewards for text, two on pictures, advantage functions and objectives.
+"""The built-in plugin: rewards for text and pictures, advantage functions, objectives and modifiers.
 
 It uses only what third parties can use, and is the shortest full example of a plugin module.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpokit import AdvantageSpec, ObjectiveSpec, RewardSpec, hookimpl
+from grpokit import AdvantageSpec, ModifierSpec, ObjectiveSpec, RewardSpec, hookimpl
 
 _TEXT = frozenset({"text"})
 _EXAMPLES = {
@@ -118,3 +118,15 @@ def grpokit_objectives() -> Iterator[ObjectiveSpec]:
         ("nft", "builtin.objectives:NFT", "good samples attract predictions, bad ones repel them; flows with matching"),
     ):
         yield ObjectiveSpec(api=1, name=name, factory=f"grpokit.{home}", summary=summary)
+
+
+@hookimpl
+def grpokit_modifiers() -> Iterator[ModifierSpec]:
+    """Modifiers."""
+    for name, home, summary in (
+        ("kl-gate", "kl_gate:KLGate", "the KL acts only on samples whose trained reward outranks the monitors"),
+        ("diversity", "diversity:Diversity", "good samples unlike the others of their group count more"),
+        ("entropy-target", "entropy_target:EntropyTarget", "the entropy bonus adapts to a target"),
+        ("entropy-filter", "entropy_filter:EntropyFilter", "decisions of low entropy get no policy gradient"),
+    ):
+        yield ModifierSpec(api=1, name=name, factory=f"grpokit.builtin.{home}", summary=summary)

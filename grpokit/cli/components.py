@@ -26,7 +26,18 @@ if TYPE_CHECKING:
 
     from grpokit.testing import Check, LadderReport, Outcome
 
-_KINDS = ("policy", "reward", "preset", "evaluation", "advantage", "objective", "placement", "world", "command")
+_KINDS = (
+    "policy",
+    "reward",
+    "preset",
+    "evaluation",
+    "advantage",
+    "objective",
+    "modifier",
+    "placement",
+    "world",
+    "command",
+)
 
 
 @app.command()

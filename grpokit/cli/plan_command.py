@@ -45,14 +45,22 @@ def plan(
 
     card = None if gpu is None else cards.by_name(gpu)
     which, own = _phase(config, phase)
-    reference = build.objective(own).needs_reference
+    modifiers = build.modifiers(own)
+    reference = build.objective(own).needs_reference or any(x.needs_reference for x in modifiers)
+    entropy = any(x.needs_entropy for x in modifiers)
 
     def planned(changes: tuple[str, ...]) -> tuple[Job, Needs]:
         changed, _ = presets.read_config(source, [*(overrides or []), *changes])
         _, changed_phase = _phase(changed, phase)
         waiting = console(stderr=True).status("counting what a step needs", spinner="line")
         with waiting:  # half a minute for a large model
-            return needs_of(changed_phase, reference=reference, prompt_tokens=prompt_tokens, policy=which.policy or "")
+            return needs_of(
+                changed_phase,
+                reference=reference,
+                entropy=entropy,
+                prompt_tokens=prompt_tokens,
+                policy=which.policy or "",
+            )
 
     planner = Planner(planned)
     card = card or cards.here()

@@ -39,7 +39,7 @@ _EXAMPLES = {
     "rewards": "[{use: my-reward}, {use: length}]",
     "trackers.use": "[wandb]",
     "trainer.correction": "{how: mask}",
-    "trainer.entropy": "{target: 1}",
+    "trainer.modifiers": "[{use: entropy-target, target: 1}]",
 }
 
 

@@ -23,8 +23,6 @@ from grpokit.settings import (
     ClipSettings,
     Correction,
     Count,
-    EntropyTarget,
-    KLGate,
     ObjectiveSettings,
     RewardSettings,
     Total,
@@ -213,14 +211,6 @@ class CorrectionConfig(Strict, Correction):  # type: ignore[misc]  # no dataclas
     """Importance weights where a rollout's log-probs are not those of training."""
 
 
-class EntropyConfig(Strict, EntropyTarget):  # type: ignore[misc]
-    """A target that the entropy bonus adapts to."""
-
-
-class KLGateConfig(Strict, KLGate):  # type: ignore[misc]
-    """Which samples the KL acts on."""
-
-
 class TrainerConfig(_FlatObjective, TrainerSettings):
     """The settings of `grpokit.Trainer`, and those of the advantage and the objective."""
 
@@ -230,9 +220,10 @@ class TrainerConfig(_FlatObjective, TrainerSettings):
     objective: Text | Component = Field(
         default="grpo", description="how advantages and log-probs become a loss; parameters go next to `use`"
     )
+    modifiers: list[Text | Component] = Field(
+        default_factory=list, description="what changes a step, in this order; parameters go next to `use`"
+    )
     correction: CorrectionConfig | None = None
-    entropy: EntropyConfig | None = None
-    kl_gate: KLGateConfig | None = None
 
     @property
     def flat_objective(self) -> dict[str, Any]:

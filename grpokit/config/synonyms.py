@@ -31,8 +31,6 @@ _KEYS = {
     "trainer.entropy_coef": "entropy_coeff ent_coef",
     "trainer.dual_clip": "delta clip_ratio_c",
     "trainer.kl_bias_correction": "use_bias_correction_kl",
-    "trainer.entropy": "use_adaptive_entropy entropy_target target_entropy entropy_coef_delta entropy_coef_min "
-    "entropy_coef_max",
     "trainer.dynamic_sampling": "dynamic_sample filter_groups max_resample_times max_num_gen_batches",
     "trainer.ratio": "importance_sampling_level",
     "trainer.objective": "loss loss_type",
@@ -80,6 +78,9 @@ _ADVICE = {
     "set trainer.advantage to gdpo for normalize_then_sum": "multi_objective_aggregation",
     "it is a parameter of the objective, as in trainer.objective={use: sapo, tau_pos: 1}": "sapo_temperature_pos "
     "sapo_temperature_neg vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg",
+    "set trainer.modifiers=[{use: entropy-filter, share: 0.2}]": "top_entropy_quantile",
+    "set trainer.modifiers=[{use: entropy-target, target: 1}]": "use_adaptive_entropy entropy_target target_entropy "
+    "entropy_coef_delta entropy_coef_min entropy_coef_max",
     "set trainer.correction, as in {how: mask, per: token, low: 0, high: 3}": "vllm_importance_sampling_correction "
     "vllm_importance_sampling_mode vllm_importance_sampling_clip_min vllm_importance_sampling_clip_max",
     "give hf-lm an engine, as in policy.engine={url: ...} or {offline: true, sleep: true}": "use_vllm vllm_mode "

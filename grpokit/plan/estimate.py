@@ -14,20 +14,26 @@ from grpokit.registry.specs import PolicySpec, RewardSpec
 
 
 def needs_of(
-    config: RunConfig, *, reference: bool, prompt_tokens: int | None = None, policy: str = ""
+    config: RunConfig,
+    *,
+    reference: bool,
+    entropy: bool = False,
+    prompt_tokens: int | None = None,
+    policy: str = "",
 ) -> tuple[Job, Needs]:
     """Ask the plan of the config's policy, and add its rewards' models; weights are not loaded.
 
     Args:
         config: of the run, or of a phase.
-        reference: whether its objective needs the reference's log-probs.
+        reference: whether its objective or a modifier needs the reference's log-probs.
+        entropy: whether a modifier needs entropies.
         prompt_tokens: of a prompt; None for the plan's own assumption.
         policy: the name of the policy that learns, if a factory gives several.
 
     Raises:
         UsageError: the policy has no plan, or a setting cannot be used.
     """
-    job = Job.of(config.trainer, reference=reference, prompt_tokens=prompt_tokens, policy=policy)
+    job = Job.of(config.trainer, reference=reference, entropy=entropy, prompt_tokens=prompt_tokens, policy=policy)
     use = config.policy.use
     with config.at("policy"):
         spec = registry.spec_of("policy", use)

@@ -62,7 +62,15 @@ class Job:
     policy: str = ""
 
     @classmethod
-    def of(cls, settings: TrainerSettings, *, reference: bool, prompt_tokens: int | None, policy: str = "") -> Job:
+    def of(
+        cls,
+        settings: TrainerSettings,
+        *,
+        reference: bool,
+        entropy: bool = False,
+        prompt_tokens: int | None,
+        policy: str = "",
+    ) -> Job:
         """The job that the settings of a trainer describe."""
         rows, group = settings.prompts_per_step * settings.group_size, settings.group_size
         drawn = min(rows, settings.rollout_batch_size or rows)
@@ -75,7 +83,7 @@ class Job:
             passes=settings.updates_per_rollout,
             updates=settings.updates_per_step,
             reference=reference,
-            entropy=settings.top_entropy_quantile < 1,
+            entropy=entropy,
             mixed_precision=settings.mixed_precision,
             optimizer=settings.optimizer,
             prompt_tokens=prompt_tokens,

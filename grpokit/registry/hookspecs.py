@@ -17,6 +17,7 @@ from grpokit.registry.specs import (
     AdvantageSpec,
     CommandSpec,
     EvaluationSpec,
+    ModifierSpec,
     ObjectiveSpec,
     PlacementSpec,
     PolicySpec,
@@ -96,6 +97,32 @@ def grpokit_objectives() -> Iterable[ObjectiveSpec]:  # type: ignore[empty-body]
         @hookimpl
         def grpokit_objectives():
             yield ObjectiveSpec(api=1, name="plain", factory="mypackage.objectives:plain")
+        ```
+    """
+
+
+@hookspec
+def grpokit_modifiers() -> Iterable[ModifierSpec]:  # type: ignore[empty-body]
+    """Yield modifiers for `trainer.modifiers: [{use: NAME}]`.
+
+    Example:
+        ```python
+        @hookimpl
+        def grpokit_modifiers():
+            yield ModifierSpec(api=1, name="good-only", factory="mypackage.good_only:GoodOnly")
+        ```
+        with, in `mypackage/good_only.py`,
+        ```python
+        from dataclasses import dataclass, replace
+        from grpokit import Modifier
+
+        @dataclass(kw_only=True)
+        class GoodOnly(Modifier):
+            above: float = 0.0
+
+            def rows(self, signal, step):
+                good = signal.advantages > self.above  # [B]
+                return replace(signal, weights=signal.weights * good)
         ```
     """
 

@@ -141,6 +141,13 @@ class ObjectiveSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModifierSpec(Spec):
+    """A modifier, which changes what a step learns: a class or function that returns a new `grpokit.Modifier`."""
+
+    kind: ClassVar[str] = "modifier"
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlacementSpec(Spec):
     """A kind of place where rewards run, as in `placement: {http: URL}`.
 

@@ -64,6 +64,15 @@ class Scores:
             asked=[self.asked[i] for i in columns],
         )
 
+    @property
+    def monitors(self) -> list[str]:
+        """The names of the rewards that are measured and not trained on."""
+        return [name for name, weight in zip(self.names, self.weights.tolist(), strict=True) if weight == 0]
+
+    def column(self, name: str) -> Tensor:
+        """[B] the scores of a reward by its name."""
+        return self.matrix[:, list(self.names).index(name)]
+
     def select(self, rows: Tensor) -> Scores:
         """The scores of some rows (indices, or [B] bool)."""
         places = torch.arange(len(self.groups))[rows].tolist()

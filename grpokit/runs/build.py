@@ -31,6 +31,7 @@ from grpokit.settings import TrainerSettings, meanings
 from grpokit.trainer import Trainer
 from grpokit.training import devices
 from grpokit.training.contract import missing_methods
+from grpokit.training.modifier import Modifier
 from grpokit.types import Prompt
 
 
@@ -81,6 +82,7 @@ def check_components(config: RunConfig) -> None:
                     registry.parameters("reward", reward.use, reward.params)
         objective(own)
         advantage(own)
+        modifiers(own)
 
 
 def policy(config: RunConfig) -> Policy:
@@ -206,6 +208,7 @@ def trainer(
         named = _policy_of(config, place, phase, policies)
         settings: dict[str, Any] = {name: getattr(own.trainer, name) for name in meanings(TrainerSettings)}
         settings |= {"advantage": advantage(own), "objective": objective(own), "device": device(own)}
+        settings |= {"modifiers": modifiers(own)}
         with config.at("phases", place) if config.phases else nullcontext():
             built = Trainer(
                 policies[named],
@@ -217,7 +220,7 @@ def trainer(
                 **settings,
             )
         phases.append(Phase(name=phase.name, trainer=built, steps=phase.steps, policy=named))
-    read = {own.policy for own in phases if own.trainer.objective.needs_reference}
+    read = {own.policy for own in phases if own.trainer.needs_reference}
     unread = {own.policy for own in phases} - read
     if any(optional(policies[name], "reference_moves") for name in unread):
         raise UsageError(
@@ -272,6 +275,22 @@ def objective(config: RunConfig) -> Objective:
                 f"The factory of objective '{name}' returned an object of type {type(built).__name__}; expected a "
                 "grpokit.Objective."
             )
+    return built
+
+
+def modifiers(config: RunConfig) -> list[Modifier]:
+    """Build the modifiers, in their order."""
+    built = []
+    for place, setting in enumerate(config.trainer.modifiers):
+        with config.at("trainer", "modifiers", place):
+            modifier = _component("modifier", setting, {})
+            if not isinstance(modifier, Modifier):
+                name = setting if isinstance(setting, str) else setting.use
+                raise PluginError(
+                    f"The factory of modifier '{name}' returned an object of type {type(modifier).__name__}; expected "
+                    "a grpokit.Modifier."
+                )
+            built.append(modifier)
     return built
 
 

@@ -28,20 +28,56 @@ def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int]) -> list[Te
 
 
 @dataclass(frozen=True, kw_only=True)
+class Signal:
+    """What each of the B rows of a step teaches, in all processes; on the CPU.
+
+    Attributes:
+        advantages: [B], or [B, T] with one for each decision.
+        weights: [B] factors of the rows' losses. A row of weight 0 is left out: no pass scores it, and no normaliser
+            counts it.
+        kl_weights: [B] factors of the rows' KL.
+    """
+
+    advantages: Tensor
+    weights: Tensor
+    kl_weights: Tensor
+
+    @classmethod
+    def of(cls, advantages: Tensor) -> Signal:
+        """The signal of rows that all count alike."""
+        ones = torch.ones(len(advantages), dtype=torch.float64)
+        return cls(advantages=advantages, weights=ones, kl_weights=ones)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows of a rollout with what their loss needs, as far as it is known."""
+    """Rows of a rollout with what their loss needs, as far as it is known.
+
+    Attributes:
+        rollout: of b rows and T decisions.
+        numbers: [b] int64 on the CPU, the rows' numbers among this process's of the step.
+        mask: [b, T] bool, the decisions that count.
+        advantages: [b] or [b, T].
+        weights: [b, T] factors of the decisions' losses, normalised over the optimizer step that the rows belong to.
+        kl_weights: [b] factors of the rows' KL.
+        old: [b, T] log-probs; None: those of the first pass, detached.
+        reference: [b, T] log-probs; None: not needed, or scored beside each slice.
+        entropy: [b, T] of the decisions before any update, if a modifier needs it.
+        before_updates: no weight has changed since the step began.
+        filler: a row that changes nothing, where all processes must make the same passes.
+    """
 
     rollout: Rollout
-    numbers: Tensor  # [b] int64 on the CPU: the rows' numbers among this process's of the step
-    mask: Tensor  # [b, T] bool, the decisions that count
-    advantages: Tensor  # [b] or [b, T]
-    weights: Tensor  # [b, T], normalised over the optimizer step that the rows belong to
-    old: Decisions | None = None  # [b, T] log-probs; None: those of the first pass, detached
-    reference: Decisions | None = None  # [b, T] log-probs; None: not needed, or scored beside each slice
-    entropy: Tensor | None = None  # [b, T] that the entropy filter compares
-    held: Tensor | None = None  # [b] bool, the rows that the KL acts on; None: all
-    before_updates: bool = True  # no weight has changed since the step began
-    filler: Batch | None = None  # a row that changes nothing, where all processes must make the same passes
+    numbers: Tensor
+    mask: Tensor
+    advantages: Tensor
+    weights: Tensor
+    kl_weights: Tensor
+    old: Decisions | None = None
+    reference: Decisions | None = None
+    entropy: Tensor | None = None
+    before_updates: bool = True
+    filler: Batch | None = None
 
     @classmethod
     def of(cls, rollout: Rollout) -> Batch:
@@ -53,6 +89,7 @@ class Batch:
             mask=rollout.mask,
             advantages=scores.new_zeros(rollout.rows),
             weights=torch.zeros_like(scores, dtype=torch.float64),
+            kl_weights=scores.new_ones(rollout.rows),
         )
 
     def select(self, rows: Tensor) -> Batch:
@@ -65,31 +102,41 @@ class Batch:
             mask=self.mask[index],
             advantages=self.advantages[index],
             weights=self.weights[index],
+            kl_weights=self.kl_weights[index],
             old=self.old and self.old.select(index),
             reference=self.reference and self.reference.select(index),
             entropy=None if self.entropy is None else self.entropy[index],
-            held=None if self.held is None else self.held[index],
         )
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""
-        names = ("mask", "advantages", "weights", "old", "reference", "entropy", "held")
+        names = ("mask", "advantages", "weights", "kl_weights", "old", "reference", "entropy")
         there = {name: getattr(self, name) for name in names}
         moved = {name: x.to(device) for name, x in there.items() if x is not None}
         return replace(self, rollout=on(self.rollout, device), **moved)
 
 
 def minibatches(
-    batch: Batch, rows: AllRows, *, updates: int, count: int, key: Sequence[int], reduction: Reduction
+    batch: Batch,
+    rows: AllRows,
+    *,
+    row_weights: Tensor,
+    updates: int,
+    count: int,
+    key: Sequence[int],
+    reduction: Reduction,
 ) -> Iterator[Batch]:
     """The batches of the optimizer steps that learn from one rollout: `updates` passes of `count` steps each.
 
-    `batch` has this process's rows, `rows` facts about those of all. Weights are fixed before any cutting.
+    `batch` has this process's rows, `rows` facts about those of all, and `row_weights` [B] theirs. Weights are fixed
+    before any cutting.
     """
     share = rows.share
     for update in range(updates):
         for step in minibatch_rows(rows.groups, count, key=(*key, update)):
-            local = step[(step >= share.start) & (step < share.stop)] - share.start
+            step = step[row_weights[step] != 0]
+            own = step[(step >= share.start) & (step < share.stop)]
+            local = own - share.start
             part = batch if len(local) == batch.rollout.rows else batch.select(local)
             weights = reduction_weights(
                 part.mask,
@@ -98,4 +145,5 @@ def minibatches(
                 decisions=int(rows.decided[step].sum()),
                 max_decisions=part.rollout.max_decisions,
             )
-            yield replace(part, weights=weights)
+            factors = row_weights[own].to(weights.device)[:, None]  # [b] -> [b, 1]
+            yield replace(part, weights=weights * factors)

@@ -12,7 +12,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from grpokit.errors import RunError
+from grpokit.errors import RunError, shown
+from grpokit.training.batch import Signal
 
 _error = partial(RunError, page="guards#while-it-runs")
 
@@ -26,6 +27,23 @@ def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None
             f"{int((~advantages.isfinite()).sum())} of them not finite; expected finite numbers, one per row "
             f"{shapes[0]} or one per decision {shapes[1]}.",
         )
+
+
+def check_signal(signal: object, shape: Sequence[int], *, modifier: str) -> None:
+    """Stop unless a modifier gave a `Signal` whose advantages have this shape, with weights that can be used."""
+    if not isinstance(signal, Signal):
+        raise _error(f"rows() of the modifier {modifier} gave {shown(signal)}; expected a grpokit.Signal.")
+    rows = shape[:1]
+    for name, shapes in (("advantages", (rows, shape)), ("weights", (rows,)), ("kl_weights", (rows,))):
+        values: Tensor = getattr(signal, name)
+        if tuple(values.shape) not in map(tuple, shapes) or not bool(values.isfinite().all()):
+            raise _error(
+                f"The modifier {modifier} gave {name} of the shape {tuple(values.shape)}, "
+                f"{int((~values.isfinite()).sum())} of them not finite; expected finite numbers, one for each of "
+                f"{rows[0]} rows."
+            )
+        if name != "advantages" and bool((values < 0).any()):
+            raise _error(f"The modifier {modifier} gave {name} below 0; a row that teaches nothing has the weight 0.")
 
 
 def check_age(drawn: int | None, version: int, max_age: int) -> None:

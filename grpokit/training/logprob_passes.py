@@ -19,6 +19,7 @@ from grpokit.training.batch import Batch
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.memory import Sizes, explained
 from grpokit.training.metrics import Notes
+from grpokit.training.modifier import Modifiers
 from grpokit.training.passes import all_logprobs
 from grpokit.training.reference_probe import ReferenceProbe
 from grpokit.types import Ask, Decisions, Rollout
@@ -35,6 +36,7 @@ class LogprobPasses:
     objective: Objective
     correction: Correction | None
     sizes: Sizes
+    modifiers: Modifiers
     probe: ReferenceProbe
     team: Team
 
@@ -50,9 +52,10 @@ class LogprobPasses:
         means = objective.needs_old_moments and rollout.action_dims > 1
         exact = exact and not (means and rollout.old.mean is None)
         needs_old = not exact and (self.settings.updates_per_step > 1 or self._weighs_sliced_sequences(rollout))
-        needs_reference = objective.needs_reference and self._scored_once(rollout)
-        needs_probe = objective.needs_reference and self.probe.wanted
-        needs_entropy = self.settings.top_entropy_quantile < 1
+        reads_reference = objective.needs_reference or self.modifiers.need_reference
+        needs_reference = self.modifiers.need_reference or (reads_reference and self._scored_once(rollout))
+        needs_probe = reads_reference and self.probe.wanted
+        needs_entropy = self.modifiers.need_entropy
         old, reference, entropy = rollout.old if exact else None, None, None
         if not (needs_old or needs_reference or needs_probe or needs_entropy):
             return replace(Batch.of(rollout), old=old)
@@ -83,8 +86,8 @@ class LogprobPasses:
         if not rollout.host_mask.any():  # nothing was scored
             return rollout.old.logprobs
         raise UsageError(
-            "top_entropy_quantile is below 1, but this policy's logprobs() gives no entropy. Set it to 1, or let "
-            "logprobs() return Decisions with entropy [b, t]."
+            "A modifier needs the entropy of each decision, but this policy's logprobs() gives none. Leave the "
+            "modifier out, or let logprobs() return Decisions with entropy [b, t]."
         )
 
     def _weighs_sliced_sequences(self, rollout: Rollout) -> bool:

@@ -149,24 +149,18 @@ class Term:
         batch, decisions = self.batch, self.decisions
         old = batch.old.select(rows, decisions) if batch.old else new.detach()
         advantages = batch.advantages[rows] if batch.advantages.ndim == 1 else batch.advantages[rows, decisions]
-        held_to, correction = self._held_to(new, rows), self._factors(old, rows)
+        reference = self._reference and self._reference.select(rows)
         with forks_ended():
-            loss = self.objective(new, old, advantages, batch.mask[rows, decisions], held_to, correction=correction)
+            loss = self.objective(
+                new,
+                old,
+                advantages,
+                batch.mask[rows, decisions],
+                reference,
+                correction=self._factors(old, rows),
+                kl_weights=batch.kl_weights[rows],
+            )
         return (loss.value * batch.weights[rows, decisions].to(loss.value)).sum(), loss
-
-    def _held_to(self, new: Decisions, rows: slice) -> Decisions | None:
-        """The reference's view of some rows; where the KL does not act, it is the new one, to which the KL is 0."""
-        reference, held = self._reference and self._reference.select(rows), self.batch.held
-        if reference is None or held is None:
-            return reference
-
-        def chosen(ours: Tensor | None, theirs: Tensor | None) -> Tensor | None:
-            if ours is None or theirs is None:
-                return theirs
-            return torch.where(held[rows].view(-1, *[1] * (theirs.ndim - 1)), theirs, ours.detach().to(theirs))
-
-        fields = {name: chosen(getattr(new, name), x) for name, x in vars(reference).items()}
-        return Decisions(**fields)  # type: ignore[arg-type]  # log-probs are always there
 
     @cached_property
     def _reference(self) -> Decisions | None:

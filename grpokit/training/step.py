@@ -11,7 +11,7 @@ from grpokit.processes.team import Team
 from grpokit.rewards.scoring import Scores
 from grpokit.tracking.step_report import StepReport
 from grpokit.training import metrics
-from grpokit.training.batch import Batch
+from grpokit.training.batch import Batch, Signal
 from grpokit.training.drawing import Drawn
 from grpokit.types import Rollout
 
@@ -25,7 +25,7 @@ class Step:
         notes: warnings and times.
         drawn: its groups.
         scores: of the rows of all processes.
-        advantages: [B] or [B, T], of the same rows.
+        signal: what the same rows teach, after all modifiers.
         minibatch: this process's rows of the latest optimizer step.
         losses: of the optimizer steps so far, each as the parts of all processes.
         tallies: statistics of their decisions.
@@ -36,7 +36,7 @@ class Step:
     notes: metrics.Notes
     drawn: Drawn = field(init=False)
     scores: Scores = field(init=False)
-    advantages: Tensor = field(init=False)
+    signal: Signal = field(init=False)
     minibatch: Batch = field(init=False)
     losses: list[Sequence[float]] = field(default_factory=list)
     tallies: list[metrics.Tally] = field(default_factory=list)
@@ -57,13 +57,18 @@ class Step:
         """P indices into the training prompts."""
         return self.drawn.prompts
 
-    def learning(self, batch: Batch, *, held: Tensor | None) -> Batch:
-        """The batch with this process's advantages and, of `held` [B], the rows that the KL acts on."""
-        advantages = self.drawn.local(self.advantages).to(batch.rollout.old.logprobs)
+    @property
+    def advantages(self) -> Tensor:
+        """[B] or [B, T], of the rows of all processes."""
+        return self.signal.advantages
+
+    def learning(self, batch: Batch) -> Batch:
+        """The batch with what this process's rows teach."""
+        logprobs = batch.rollout.old.logprobs
         return replace(
             batch,
-            advantages=advantages,
-            held=None if held is None else self.drawn.local(held).to(advantages.device),
+            advantages=self.drawn.local(self.advantages).to(logprobs),
+            kl_weights=self.drawn.local(self.signal.kl_weights).to(logprobs),
         )
 
     def report(self, team: Team, further: Mapping[str, float]) -> StepReport:

@@ -115,10 +115,12 @@ def test_settings_that_an_objective_does_not_have_are_refused(setting: str, refu
 def test_every_filter_goes_with_every_objective(objective: str) -> None:
     """All at once: the KL with its correction, entropies filtered and held up, groups drawn again, rows masked."""
     settings = (
-        "kl_coef=0.1 kl_bias_correction=true entropy.target=1 top_entropy_quantile=0.3 dynamic_sampling=1 "
+        "kl_coef=0.1 kl_bias_correction=true dynamic_sampling=1 "
         "off_policy_mask_threshold=0.01 minibatches=2 correction={}"
     )
-    gradients, report = trained(objective, "gdpo", *(f"trainer.{setting}" for setting in settings.split()))
+    modifiers = "trainer.modifiers=[{use: entropy-target, target: 1}, {use: entropy-filter, share: 0.3}]"
+    overrides = [f"trainer.{setting}" for setting in settings.split()]
+    gradients, report = trained(objective, "gdpo", modifiers, *overrides)
     assert distance(gradients[0], trained(objective, "gdpo")[0][0]) > 0.1
     assert report.metrics["kl"] > 0
     assert {"entropy_coef", "off_policy_mask/mean", "dynamic_sampling/reward_before"} <= report.metrics.keys()

@@ -128,7 +128,7 @@ def test_everything_of_ours_comes_from_the_wheels(clean: Clean) -> None:
 
 @pytest.mark.long
 def test_plugins_lists_them_and_nothing_is_broken(clean: Clean) -> None:
-    kinds = ("policy", "reward", "preset", "advantage", "objective", "plugin")
+    kinds = ("policy", "reward", "preset", "advantage", "objective", "modifier", "plugin")
     table = clean.run("grpokit", "plugins")
     lines = [line.split()[:4] for line in table.splitlines() if line.startswith(kinds)]
     assert ["reward", "shine", "grpokit-shine", "0.1.0"] in lines

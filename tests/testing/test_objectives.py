@@ -164,9 +164,6 @@ class ReadsTheMean(Objective):
     def __call__(self, new: Any, *args: Any, **settings: Any) -> Loss:
         return replace(super().__call__(new, *args, **settings), value=new.mean.mean(-1))
 
-    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
-        return Loss(value=-ratio * advantages)
-
     def policy_loss(self, ratio: Tensor, advantages: Tensor, *others: Any, **more: Any) -> Loss:
         return Loss(value=-ratio * advantages)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from grpokit import Decisions, Rollout, RunError, Trainer, evaluate, frozen_copy, objectives
+from grpokit.builtin.entropy_filter import EntropyFilter
 from grpokit.policy import Work
 from grpokit.training.batch import minibatch_rows
 from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
@@ -100,7 +101,7 @@ def test_no_work_is_announced_that_is_not_done() -> None:
 
 def test_the_pass_for_an_entropy_filter_is_scoring() -> None:
     policy = Hears()
-    trainer(policy, objective=objectives.GRPO(), top_entropy_quantile=0.5).step()
+    trainer(policy, objective=objectives.GRPO(), modifiers=[EntropyFilter()]).step()
     assert policy.heard == ["rollout", "score", "train", "train 1", "train 2"]
 
 

@@ -189,7 +189,7 @@ def test_a_batch_takes_all_of_its_tensors_to_another_device() -> None:
     seeds = derive_seeds(0, stream="train", step=0, prompts=2, group_size=3)
     rollout = TinyTokens().rollout([Prompt(text="1"), Prompt(text="2")], 3, seeds=seeds)
     known = {"old": rollout.old, "reference": rollout.old}
-    batch = replace(Batch.of(rollout), entropy=torch.rand(6, 4), held=torch.arange(6) < 2, **known)
+    batch = replace(Batch.of(rollout), entropy=torch.rand(6, 4), **known)
     there = batch.to("meta")
     for name, value in {**vars(there), "logprobs": there.old.logprobs, "theirs": there.reference.logprobs}.items():
         if isinstance(value, torch.Tensor) and name != "numbers":  # which are facts for the CPU

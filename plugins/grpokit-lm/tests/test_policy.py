@@ -331,7 +331,7 @@ def test_every_objective_has_the_gradient_of_the_plain_path(objective: str) -> N
             build(fast=fast, lora=ADAPTER, reference_ema={"decay": 0.5}),
             micro_batch_size=4,
             objective=create("objective", objective, {"kl_coef": 0.1}),
-            top_entropy_quantile=0.4,
+            modifiers=[create("modifier", "entropy-filter", {"share": 0.4})],
             updates_per_rollout=2,
             learning_rate=1e-2,
             count=1,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
 
-from grpokit import Prompt, RewardError, Sample, Trainer, UsageError
+from grpokit import Prompt, RewardError, Sample, Signal, Trainer, UsageError
+from grpokit.builtin.diversity import Diversity
 from grpokit.builtin.image_rewards import pixel_diversity
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import RewardTerm
-from grpokit.training.diversity import diverse
 from tiny_policies import TinyTokens, digit_sum
 
 NAN = math.nan
@@ -31,17 +32,20 @@ def scores(diversity: list[float], groups: list[int]) -> Scores:
     )
 
 
+def diverse(advantages: torch.Tensor, own: Scores) -> torch.Tensor:
+    return Diversity(monitor="apart").rows(Signal.of(advantages), SimpleNamespace(scores=own)).advantages
+
+
 def test_positive_advantages_count_by_diversity() -> None:
     """Means over the groups are .2 and .5; a group of twins and an unscored row keep theirs."""
     own = scores([0.1, 0.4, 0.3, 0.2, 0.6, NAN, 0.0, 0.0], [7, 3, 7, 7, 3, 3, 1, 1])
     advantages = torch.tensor([1.0, 1.0, -1.0, 2.0, -2.0, 1.0, 1.0, -1.0])
     expected = [0.5, 0.8, -1.0, 2.0, -2.0, 1.0, 1.0, -1.0]
-    assert diverse(advantages, own, "apart").tolist() == pytest.approx(expected)
-    both = diverse(advantages[:, None].expand(-1, 3), own, "apart")
+    assert diverse(advantages, own).tolist() == pytest.approx(expected)
+    both = diverse(advantages[:, None].expand(-1, 3), own)
     torch.testing.assert_close(both, torch.tensor(expected)[:, None].expand(-1, 3))
-    assert diverse(advantages, own, None) is advantages
     with pytest.raises(RewardError, match=r"'apart' must score at least 0.*it gave -0\.5"):
-        diverse(advantages[:2], scores([1.0, -0.5], [0, 0]), "apart")
+        diverse(advantages[:2], scores([1.0, -0.5], [0, 0]))
 
 
 def test_a_step_multiplies_by_the_monitor() -> None:
@@ -50,16 +54,16 @@ def test_a_step_multiplies_by_the_monitor() -> None:
 
     terms = [RewardTerm(name="sum", reward=digit_sum), RewardTerm(name="apart", reward=apart, weight=0.0)]
     plain, weighted = (
-        Trainer(TinyTokens(), terms, ["1", "2"], diversity=name, prompts_per_step=2, group_size=4, device="cpu").step()
-        for name in (None, "apart")
+        Trainer(TinyTokens(), terms, ["1", "2"], modifiers=own, prompts_per_step=2, group_size=4, device="cpu").step()
+        for own in ([], [Diversity(monitor="apart")])
     )
     factor = torch.tensor([0.0, 2.0] * 4)
     expected = torch.where(plain.advantages > 0, plain.advantages * factor, plain.advantages)
     torch.testing.assert_close(weighted.advantages, expected)
     assert not torch.equal(weighted.advantages, plain.advantages)
     for name in ("sum", "other"):  # the first one is trained on
-        with pytest.raises(UsageError, match=f"no monitor is called '{name}'"):
-            Trainer(TinyTokens(), terms, ["1"], diversity=name)
+        with pytest.raises(UsageError, match=f"Diversity reads the monitor '{name}'"):
+            Trainer(TinyTokens(), terms, ["1"], modifiers=[Diversity(monitor=name)])
 
 
 def test_pixel_diversity_is_the_distance_to_the_nearest_of_the_group() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from grpokit import EntropyTarget, Trainer, UsageError
-from grpokit.objectives import GRPO, GSPO
-from grpokit.training.adaptive_entropy import AdaptiveEntropy
+from grpokit import Trainer, TrainerSetup, UsageError
+from grpokit.builtin.entropy_target import EntropyTarget
+from grpokit.objectives import GSPO
+from grpokit.processes.team import Team
 from grpokit.training.metrics import Tally
 from tiny_policies import Fails, TinyTokens, digit_sum
 
@@ -26,24 +27,23 @@ def seen(entropy: float) -> Tally:
 
 def test_the_coefficient_by_hand() -> None:
     target = EntropyTarget(target=0.5, delta=0.25, low=0.125, high=0.625)
-    adaptive, course = AdaptiveEntropy(GSPO(entropy_coef=0.25), target), []
-    assert adaptive.objective == GSPO()  # nothing is measured yet
+    own, course = GSPO(entropy_coef=0.25), []
+    target.begin(TrainerSetup(objective=own, rewards=[], seed=0, team=Team()))
+    assert target.objective(own) == GSPO()  # nothing is measured yet
     for entropy in (0.75, 0.5, 0.25, 0.25, 0.75, 0.75):
-        adaptive.adapt(seen(entropy))
-        course.append((adaptive.coef, adaptive.objective.entropy_coef))
+        target.updated(seen(entropy))
+        course.append((target.metrics()["entropy_coef"], target.objective(own).entropy_coef))
     assert course == [(0.125, 0), (0.375, 0.375), (0.625, 0.625), (0.625, 0.625), (0.375, 0), (0.125, 0)]
 
 
-TARGET = EntropyTarget(target=1.5, delta=0.05)
-
-
 def make(policy: TinyTokens | None = None, **options: Any) -> Trainer:
-    settings = {"entropy": TARGET, "minibatches": 2, "learning_rate": 0.05, **options}
+    target = EntropyTarget(target=1.5, delta=0.05)
+    settings = {"modifiers": [target], "minibatches": 2, "learning_rate": 0.05, **options}
     return Trainer(policy or TinyTokens(), [digit_sum], PROMPTS, group_size=4, device="cpu", **settings)
 
 
 def test_the_bonus_keeps_the_entropy_up() -> None:
-    held, free = (list(make(steps=25, entropy=target))[-5:] for target in (TARGET, None))
+    held, free = (list(make(steps=25, **options))[-5:] for options in ({}, {"modifiers": []}))
     mean = [sum(report.metrics["entropy"] for report in reports) / 5 for reports in (held, free)]
     assert mean[1] < 1.0 < 1.2 < mean[0]
     assert held[-1].metrics["entropy_coef"] > 0
@@ -69,11 +69,11 @@ def test_a_resumed_run_has_the_same_coefficients(tmp_path: Path) -> None:
 def test_a_failed_step_changes_no_coefficient() -> None:
     trainer = make(Fails())
     trainer.step()
-    before = dict(trainer._adaptive_entropy.state_dict())
+    before = dict(trainer.modifiers[0].state_dict())
     trainer.policy.left = 2  # in the second of two updates
     with pytest.raises(ValueError, match="a fault"):
         trainer.step()
-    assert trainer._adaptive_entropy.state_dict() == before
+    assert trainer.modifiers[0].state_dict() == before
 
 
 def test_what_cannot_work_is_told() -> None:
@@ -81,12 +81,3 @@ def test_what_cannot_work_is_told() -> None:
         make(TinyTokens(entropy=False)).step()
     with pytest.raises(UsageError, match=r"low <= high; got low=0\.5 and high=0\.1"):
         EntropyTarget(target=1, low=0.5, high=0.1)
-    with pytest.raises(UsageError, match=r"entropy must be a grpokit.EntropyTarget, or None"):
-        make(entropy=1.5)
-
-
-def test_without_a_target_the_objective_is_the_users() -> None:
-    objective = GRPO(entropy_coef=0.3)
-    adaptive = AdaptiveEntropy(objective, None)
-    adaptive.adapt(Tally())
-    assert adaptive.objective is objective

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from grpokit import Rollout, Trainer, UsageError, objectives
+from grpokit.builtin.entropy_filter import EntropyFilter, top_entropy
 from grpokit.processes.team import Team
 from grpokit.training.batch import minibatch_rows
-from grpokit.training.entropy_filter import top_entropy
 from tiny_policies import TinyTokens, digit_sum
 
 PROMPTS = [str(i) for i in range(12)]
@@ -47,7 +47,7 @@ def test_no_decision_at_all() -> None:
     assert not top_entropy(ENTROPY, torch.zeros_like(MASK), 0.5, Team()).any()
 
 
-def first_gradients(policy: TinyTokens, **options: Any) -> tuple[list[torch.Tensor], Rollout]:
+def first_gradients(policy: TinyTokens, *, share: float = 0.3, **options: Any) -> tuple[list[torch.Tensor], Rollout]:
     """The gradient of each optimizer step of the first step."""
     trainer = Trainer(
         policy,
@@ -58,6 +58,7 @@ def first_gradients(policy: TinyTokens, **options: Any) -> tuple[list[torch.Tens
         max_grad_norm=None,
         learning_rate=0.05,
         device="cpu",
+        modifiers=[EntropyFilter(share=share)],
         **options,
     )
     seen: list[torch.Tensor] = []
@@ -72,14 +73,11 @@ def first_gradients(policy: TinyTokens, **options: Any) -> tuple[list[torch.Tens
 def test_any_cutting_gives_the_gradient_of_one_batch(name: str) -> None:
     options: dict[str, Any] = {
         "objective": objectives.GRPO(ratio=name, kl_coef=0.1, entropy_coef=0.01),
-        "top_entropy_quantile": 0.3,
         "updates_per_rollout": 2,
         "minibatches": 2,
     }
     whole, _ = first_gradients(TinyTokens(dtype=torch.float64), micro_batch_size=32, **options)
-    unfiltered, _ = first_gradients(
-        TinyTokens(dtype=torch.float64), micro_batch_size=32, **{**options, "top_entropy_quantile": 1.0}
-    )
+    unfiltered, _ = first_gradients(TinyTokens(dtype=torch.float64), micro_batch_size=32, share=1.0, **options)
     for size, slices in ((1, 1), (3, 1), (8, 3), (32, 3)):
         cut, _ = first_gradients(TinyTokens(dtype=torch.float64, slices=slices), micro_batch_size=size, **options)
         assert (cut[0] - whole[0]).norm() / whole[0].norm() < 1e-12, (size, slices)
@@ -90,9 +88,7 @@ def test_any_cutting_gives_the_gradient_of_one_batch(name: str) -> None:
 
 @pytest.mark.parametrize("minibatches", [1, 2])
 def test_the_gradient_is_one_written_by_hand(minibatches: int) -> None:
-    gradients, rollout = first_gradients(
-        TinyTokens(dtype=torch.float64), top_entropy_quantile=0.25, minibatches=minibatches, seed=45
-    )
+    gradients, rollout = first_gradients(TinyTokens(dtype=torch.float64), share=0.25, minibatches=minibatches, seed=45)
     rows = minibatch_rows(rollout.groups, minibatches, key=(45, 0, 0))[0]  # with two, they are groups 1 and 3
     rollout, groups = rollout.select(rows), 4 // minibatches
     policy, rewards = TinyTokens(dtype=torch.float64), digit_sum(rollout.samples)
@@ -122,9 +118,9 @@ class Stores(TinyTokens):
 
 def test_entropies_of_the_rollout_save_a_pass() -> None:
     found, stored = TinyTokens(dtype=torch.float64), Stores(dtype=torch.float64)
-    (a,), _ = first_gradients(found, top_entropy_quantile=0.3, micro_batch_size=32)
+    (a,), _ = first_gradients(found, micro_batch_size=32)
     stored.scored.clear()
-    (b,), _ = first_gradients(stored, top_entropy_quantile=0.3, micro_batch_size=32)
+    (b,), _ = first_gradients(stored, micro_batch_size=32)
     assert torch.allclose(a, b, rtol=1e-12)
     assert len(found.scored) == 2
     assert len(stored.scored) == 2  # one of them in its own rollout
@@ -139,7 +135,7 @@ class Inexact(TinyTokens):
 
 def test_the_pass_for_the_old_log_probs_gives_the_entropies_too() -> None:
     policy = Inexact(dtype=torch.float64)
-    options: dict[str, Any] = {"updates_per_rollout": 2, "micro_batch_size": 32, "top_entropy_quantile": 0.3}
+    options: dict[str, Any] = {"updates_per_rollout": 2, "micro_batch_size": 32}
     gradients, _ = first_gradients(policy, **options)
     exact, _ = first_gradients(TinyTokens(dtype=torch.float64), **options)
     assert torch.allclose(gradients[0], exact[0], rtol=1e-12)
@@ -147,8 +143,8 @@ def test_the_pass_for_the_old_log_probs_gives_the_entropies_too() -> None:
 
 
 def test_a_policy_without_entropy_is_told_so() -> None:
-    with pytest.raises(UsageError, match=r"top_entropy_quantile is below 1, but this policy's logprobs\(\) gives no"):
-        first_gradients(TinyTokens(entropy=False), top_entropy_quantile=0.3)
+    with pytest.raises(UsageError, match=r"needs the entropy of each decision, but this policy's logprobs\(\)"):
+        first_gradients(TinyTokens(entropy=False))
 
 
 class Masked(TinyTokens):
@@ -160,10 +156,10 @@ class Masked(TinyTokens):
 
 
 def test_a_step_without_decisions_is_not_taken_for_a_policy_without_entropy() -> None:
-    trainer = Trainer(Masked(), [digit_sum], PROMPTS, top_entropy_quantile=0.3, device="cpu")
+    trainer = Trainer(Masked(), [digit_sum], PROMPTS, modifiers=[EntropyFilter()], device="cpu")
     assert any("all decisions of its rows are masked" in line for line in trainer.step().warnings)
 
 
 def test_a_share_outside_0_to_1_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"top_entropy_quantile must be at most 1, got 20"):
-        first_gradients(TinyTokens(), top_entropy_quantile=20)
+    with pytest.raises(UsageError, match=r"share must be at most 1, got 20"):
+        EntropyFilter(share=20)

@@ -8,30 +8,47 @@ the entropy bonus still act on it, and the normaliser still counts it.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from grpokit.processes.team import Team
-from grpokit.training.batch import Batch
+from grpokit import Batch, Modifier, Team, TrainerSetup
+from grpokit.settings import Share, check_settings
 
 _ROUNDING = 1e-5  # of fp32: equal distributions scored in other batches must fall on the same side
 
 
-def keep_top_entropy(batch: Batch, share: float, team: Team) -> Batch:
-    """The batch of one optimizer step with an advantage of 0 for all but the top `share` of its decisions."""
-    if batch.entropy is None:
-        return batch
-    top = top_entropy(batch.entropy, batch.mask, share, team)
-    advantages = batch.advantages[:, None] if batch.advantages.ndim == 1 else batch.advantages  # [B] -> [B, 1]
-    return replace(batch, advantages=torch.where(top, advantages, 0.0))
+@dataclass(eq=False, kw_only=True)
+class EntropyFilter(Modifier):
+    """Gives all but the decisions of highest entropy an advantage of 0.
+
+    Attributes:
+        share: of an optimizer step's decisions that keep theirs; 0 keeps the highest entropy only.
+    """
+
+    share: Share = 0.2
+    needs_entropy = True
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def begin(self, setup: TrainerSetup) -> None:
+        """Keep the processes, whose decisions are compared."""
+        self._team = setup.team
+
+    def minibatch(self, batch: Batch) -> Batch:
+        """The batch of one optimizer step with an advantage of 0 for all but the top decisions."""
+        assert batch.entropy is not None  # it is needed, so it is there
+        top = top_entropy(batch.entropy, batch.mask, self.share, self._team)
+        advantages = batch.advantages[:, None] if batch.advantages.ndim == 1 else batch.advantages  # [b] -> [b, 1]
+        return replace(batch, advantages=torch.where(top, advantages, 0.0))
 
 
 def top_entropy(entropy: Tensor, mask: Tensor, share: float, team: Team) -> Tensor:
     """Which decisions [b, t] have an entropy at or above the quantile 1 - `share` of all processes' decisions.
 
-    A share of 0 keeps the highest entropy only. Equal entropies are kept or left out together.
+    Equal entropies are kept or left out together.
 
     >>> top_entropy(torch.tensor([[0.1, 2.0], [1.0, 9.9]]), torch.tensor([[True, True], [True, False]]), 0.5, Team())
     tensor([[False,  True],

@@ -1,0 +1,203 @@
+"""What modifiers may change, and what the trainer makes of it: rows, weights, losses, states and mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from grpokit import Batch, Modifier, RewardTerm, RunError, Signal, Step, Tally, Trainer, TrainerSetup, UsageError
+from grpokit.objectives import GRPO
+from tiny_policies import Fails, TinyTokens, digit_sum
+
+PROMPTS = [str(i) for i in range(12)]
+
+
+def make(*modifiers: Modifier, policy: TinyTokens | None = None, **options: Any) -> Trainer:
+    settings = {"prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-2, "max_grad_norm": None, **options}
+    own = policy or TinyTokens(dtype=torch.float64)
+    return Trainer(own, [digit_sum], PROMPTS, modifiers=modifiers, device="cpu", **settings)
+
+
+def gradient(trainer: Trainer) -> Tensor:
+    """The gradient of the first optimizer step."""
+    gradients: list[Tensor] = []
+    trainer.updates.optimizer.register_step_pre_hook(
+        lambda *_: gradients.append(torch.cat([p.grad.flatten() for p in trainer.updates.parameters]).clone())
+    )
+    trainer.step()
+    return gradients[0]
+
+
+@dataclass(kw_only=True)
+class Weighted(Modifier):
+    """Gives each row a weight, in the order of the groups."""
+
+    weights: Sequence[float]
+
+    def rows(self, signal: Signal, step: Step) -> Signal:
+        return replace(signal, weights=torch.tensor(self.weights, dtype=torch.float64))
+
+
+def by_hand(trainer: Trainer, weights: Sequence[float]) -> Tensor:
+    """The gradient of GRPO's first update, where rows of weight 0 were never drawn."""
+    report = make().step()
+    rollout, advantages = report.rollout, report.advantages
+    policy = TinyTokens(dtype=torch.float64)
+    factors = torch.tensor(weights, dtype=torch.float64)
+    mask = rollout.mask.double()
+    logprobs = policy.logprobs(rollout, slice(0, rollout.mask.shape[1])).logprobs
+    rows = -(torch.where(rollout.mask, logprobs, 0.0) * mask).sum(1) / mask.sum(1) * advantages.double()
+    ((rows * factors).sum() / (factors != 0).sum()).backward()
+    return torch.cat([p.grad.flatten() for p in policy.net.parameters()])
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_rows_of_weight_0_are_as_if_never_drawn(size: int) -> None:
+    """No pass scores them, and the mean is over the others; a weight of 2 counts twice."""
+    weights = [1, 0, 2, 1, 0, 0, 1, 0]
+    trainer = make(Weighted(weights=weights), micro_batch_size=size)
+    found, expected = gradient(trainer), by_hand(trainer, weights)
+    assert (found - expected).norm() / expected.norm() < 1e-6
+    assert sum(rows for rows, *_ in trainer.policy.scored) == 4
+
+
+def test_a_step_without_any_row_changes_nothing() -> None:
+    report = make(Weighted(weights=[0.0] * 8)).step()
+    assert report.metrics["loss"] == report.metrics["grad_norm"] == 0
+
+
+@dataclass(kw_only=True)
+class Times(Modifier):
+    factor: float
+
+    def rows(self, signal: Signal, step: Step) -> Signal:
+        return replace(signal, advantages=(signal.advantages + 1) * self.factor)
+
+
+def test_modifiers_act_in_their_order() -> None:
+    plain, changed = make().step(), make(Times(factor=2.0), Times(factor=3.0)).step()
+    torch.testing.assert_close(changed.advantages, ((plain.advantages + 1) * 2 + 1) * 3)
+
+
+class Reads(Modifier):
+    """Keeps what a minibatch has of the decisions before the updates."""
+
+    needs_entropy = True
+    needs_reference = True
+
+    def minibatch(self, batch: Batch) -> Batch:
+        self.batch = batch
+        return batch
+
+
+def test_what_a_modifier_needs_is_there_without_a_kl() -> None:
+    reads = Reads()
+    trainer = make(reads)
+    report = trainer.step()
+    assert "kl" not in report.metrics
+    with torch.no_grad(), trainer.policy.reference():
+        expected = trainer.policy.logprobs(reads.batch.rollout, slice(0, reads.batch.mask.shape[1])).logprobs
+    mask = reads.batch.mask
+    torch.testing.assert_close(reads.batch.reference.logprobs[mask], expected[mask])
+    assert (reads.batch.entropy[mask] > 0).all()
+
+
+class Counts(Modifier):
+    """Counts updates, with an advantage of that sign."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def rows(self, signal: Signal, step: Step) -> Signal:
+        return replace(signal, advantages=signal.advantages * (1 + self.count))
+
+    def updated(self, tally: Tally) -> None:
+        self.count += tally.decided
+
+    def metrics(self) -> dict[str, float]:
+        return {"counts/decisions": self.count}
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+def test_a_resume_and_a_failed_step_keep_its_state(tmp_path: Path) -> None:
+    straight = make(Counts())
+    reports = [straight.step() for _ in range(3)]
+    counts = [report.metrics["counts/decisions"] for report in reports]
+    assert 0 < counts[0] < counts[1] < counts[2]
+    stopped = make(Counts())
+    stopped.step()
+    stopped.save(tmp_path / "step")
+    resumed = make(Counts())
+    resumed.load(tmp_path / "step")
+    for report in reports[1:]:
+        again = resumed.step()
+        assert again.metrics["loss"] == report.metrics["loss"]
+        assert again.metrics["counts/decisions"] == report.metrics["counts/decisions"]
+    failing = make(Counts(), policy=Fails(), minibatches=2)
+    failing.policy.left = 2  # in the second of two updates
+    with pytest.raises(ValueError, match="a fault"):
+        failing.step()
+    assert failing.modifiers[0].count == 0
+
+
+def test_the_objective_of_each_update_may_have_other_coefficients() -> None:
+    class NoKL(Modifier):
+        def objective(self, objective: GRPO) -> GRPO:
+            return replace(objective, kl_coef=0.0)
+
+    with_kl, without = (make(*own, objective=GRPO(kl_coef=5.0), updates_per_rollout=2) for own in ((), (NoKL(),)))
+    plain = make(updates_per_rollout=2)
+    losses = [trainer.step().metrics["loss"] for trainer in (with_kl, without, plain)]
+    assert losses[0] != losses[1] == losses[2]
+
+
+class Wrong(Modifier):
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+
+    def rows(self, signal: Signal, step: Step) -> Any:
+        return replace(signal, **self.fields) if self.fields else None
+
+
+@pytest.mark.parametrize(
+    ("modifier", "words"),
+    [
+        (Wrong(), "expected a grpokit.Signal"),
+        (Wrong(advantages=torch.zeros(3)), r"Wrong gave advantages of the shape \(3,\)"),
+        (Wrong(weights=torch.full((8,), torch.nan)), r"gave weights .* 8 of them not finite"),
+        (Wrong(kl_weights=torch.full((8,), -1.0)), "gave kl_weights below 0"),
+    ],
+)
+def test_a_wrong_signal_stops_the_step(modifier: Modifier, words: str) -> None:
+    with pytest.raises(RunError, match=words):
+        make(modifier).step()
+
+
+def test_what_cannot_work_is_refused_before_the_first_step() -> None:
+    class Monitors(Modifier):
+        monitors = ("other",)
+
+    class Picky(Modifier):
+        def begin(self, setup: TrainerSetup) -> None:
+            assert [term.name for term in setup.rewards] == ["digit_sum"]
+            raise UsageError("Not with this one.")
+
+    with pytest.raises(UsageError, match="Monitors reads the monitor 'other', and no monitor is called so"):
+        make(Monitors())
+    with pytest.raises(UsageError, match="Not with this one"):
+        make(Picky())
+    with pytest.raises(UsageError, match="expected an object of a"):
+        make(Picky)  # type: ignore[arg-type]
+    term = RewardTerm(name="other", reward=digit_sum, weight=0.0)
+    Trainer(TinyTokens(), [digit_sum, term], PROMPTS, modifiers=[Monitors()], device="cpu")
