@@ -62,12 +62,19 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 Optimizer: TypeAlias = Literal["adamw", "adamw_8bit", "paged_adamw_8bit"]
+"""AdamW with averages in fp32, in 8 bits, or in 8 bits that may wait in the CPU's memory."""
 Schedule: TypeAlias = Literal["constant", "linear", "cosine"]
+"""How the learning rate goes on after the warm-up."""
 Precision: TypeAlias = Literal["no", "bf16", "fp16"]
+"""What autocast computes in; "no" is fp32."""
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+"""Where a run computes; "auto" is the GPU if there is one."""
 RatioKind: TypeAlias = Literal["token", "sequence", "guard"]
+"""What an importance ratio is of; `ObjectiveSettings` says more, as of the next two."""
 KLKind: TypeAlias = Literal["k1", "k2", "k3", "gaussian", "velocity"]
+"""How the KL from the reference is estimated."""
 Reduction: TypeAlias = Literal["sequence_mean", "token_mean", "fixed_length", "sequence_sum"]
+"""How the losses of a batch's decisions are averaged."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -170,7 +170,7 @@ def test_the_names_of_grpokit_itself_are_on_pages() -> None:
     ],
 )
 def test_uses_that_are_seen(source: str, names: list[str]) -> None:
-    text = public_names.Source(file=public_names.ROOT / "x.py", own="grpokit_toy", text=source)
+    text = public_names.Source(file=public_names.ROOT / "x.py", own=frozenset({"grpokit_toy"}), text=source)
     assert sorted({use.name for use in public_names.uses(text)}) == names
 
 

@@ -1,4 +1,4 @@
-"""Which names are public, and which of ours others use: plugins, scaffolds, tutorials, docs and benchmarks.
+"""Which names are public, and which of ours others use: plugins, their tests, scaffolds, tutorials, docs, benchmarks.
 
 A name is public if a page of docs/api shows it, or if `grpokit` itself has it. `python tools/public_names.py` prints
 each use of another name, and exits with 1 if there is one; a test does the same. So an author may do all that our own
@@ -20,14 +20,15 @@ import architecture
 
 ROOT = Path(__file__).parent.parent
 PLACES = (ROOT, *sorted(ROOT.glob("plugins/*/src")))  # of packages
-CODE = ("plugins/*/src/**/*.py", "plugins/*/tools/*.py", "tutorials/*.py", "benchmarks/**/*.py", "examples/**/*.py")
+CODE = ("plugins/*/*/**/*.py", "tutorials/*.py", "benchmarks/**/*.py", "examples/**/*.py")
 TEMPLATES = "grpokit/scaffold/templates/**/*.py.jinja"
 PAGES = ("*.md", "docs/**/*.md", "plugins/*/*.md")
-# A benchmark may measure one package from inside, as the tests of this package do.
+# What measures or tests one more package from inside.
 MEASURED = {
     "benchmarks/glm_image_job": "grpokit_glm_image",
     "benchmarks/ocr.py": "grpokit_ocr",
     "benchmarks/sharding.py": "grpokit_toy",
+    "plugins/grpokit-lm/tests": "grpokit_hf",
 }
 _DIRECTIVE = re.compile(r"^::: (\S+)\n((?: +.*\n)*)", re.MULTILINE)  # of mkdocstrings, with its options
 _BLOCK = re.compile(r"^ *```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
@@ -40,12 +41,12 @@ class Source:
 
     Attributes:
         file: where it stands.
-        own: the package that it belongs to, all of whose names it may use.
+        own: the packages all of whose names it may use, such as the one that it belongs to.
         text: the source.
     """
 
     file: Path
-    own: str
+    own: frozenset[str]
     text: str
 
 
@@ -132,19 +133,20 @@ def sources() -> Iterator[Source]:
             yield Source(file=file, own=_own(file), text=file.read_text(encoding="utf-8"))
     for file in sorted(ROOT.glob(TEMPLATES)):
         text = re.sub(r"\[%.*?%\]\n?", "", file.read_text(encoding="utf-8"))
-        yield Source(file=file, own="", text=re.sub(r"\[\[ (\w+) \]\]", r"\1", text))
+        yield Source(file=file, own=frozenset(), text=re.sub(r"\[\[ (\w+) \]\]", r"\1", text))
     for pattern in PAGES:
         for file in sorted(ROOT.glob(pattern)):
             for block in _BLOCK.findall(file.read_text(encoding="utf-8")):
-                yield Source(file=file, own="", text=textwrap.dedent(block))
+                yield Source(file=file, own=frozenset(), text=textwrap.dedent(block))
 
 
-def _own(file: Path) -> str:
-    """The package that a file of code belongs to; empty for none."""
+def _own(file: Path) -> frozenset[str]:
+    """The packages that a file of code belongs to, or measures."""
     place = file.relative_to(ROOT)
+    own = {package for part, package in MEASURED.items() if place.is_relative_to(part)}
     if place.parts[0] == "plugins":
-        return place.parts[1].replace("-", "_")
-    return next((package for part, package in MEASURED.items() if place.is_relative_to(part)), "")
+        own.add(place.parts[1].replace("-", "_"))
+    return frozenset(own)
 
 
 def uses(source: Source) -> Iterator[Use]:
@@ -169,7 +171,7 @@ def uses(source: Source) -> Iterator[Use]:
         elif isinstance(node, ast.Constant) and (factory := _FACTORY.fullmatch(str(node.value))):
             names.append(f"{factory[1]}.{factory[2]}")
     for name in names:
-        if module_file(name.rpartition(".")[0]) and not module_file(name) and name.partition(".")[0] != source.own:
+        if module_file(name.rpartition(".")[0]) and not module_file(name) and name.partition(".")[0] not in source.own:
             yield Use(file=source.file, name=name)
 
 

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from grpokit import UsageError
+from grpokit.config import presets, yaml_source
+from grpokit.config.schema import resolved
 from grpokit.runs import train as run
+from grpokit.runs.resuming import changed_config, refuse_changes
 from grpokit.tracking.step_report import StepReport
 from whole_runs import assert_same, measured, train_preset
 
@@ -82,6 +85,22 @@ def test_a_changed_config_is_refused_with_the_difference(whole: tuple[str, Path]
     result = train(preset, tmp_path / "again", "trainer.learning_rate=1e-4", resume=True, force=True)
     assert result.steps == STEPS
     assert measured(tmp_path / "again", "metrics.jsonl") != measured(uninterrupted, "metrics.jsonl")
+
+
+def test_a_resume_may_score_in_another_place_and_stop_for_other_reasons(tmp_path: Path) -> None:
+    before, _ = presets.read_config("toy-lm")
+    (tmp_path / "config.yaml").write_text(yaml_source.write(resolved(before)))
+    for free in (
+        "rewards.0.workers=2",
+        "rewards.1.placement={http: 'http://gpu-2:8009'}",
+        "rewards.0.on_error=skip",
+        "rewards.1.skip_limit=0.9",
+        "trainer.max_logprob_diff=0.5",
+        "trainer.max_zero_std_steps=null",
+    ):
+        refuse_changes(tmp_path, changed_config(tmp_path, presets.read_config("toy-lm", [free])[0]))
+    with pytest.raises(UsageError, match=r"rewards\.1\.weight"):
+        refuse_changes(tmp_path, changed_config(tmp_path, presets.read_config("toy-lm", ["rewards.1.weight=2"])[0]))
 
 
 class StoppedError(Exception):

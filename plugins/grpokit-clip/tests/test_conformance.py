@@ -2,8 +2,11 @@
 
 import pytest
 
-from grpokit import registry
+from grpokit import create
 from grpokit.testing import example_samples, outcomes, reward_checks
+from grpokit_clip.plugin import grpokit_rewards
+
+SPECS = {spec.name: spec for spec in grpokit_rewards()}
 
 
 @pytest.mark.parametrize("name", ["aesthetic", pytest.param("clip-score", marks=pytest.mark.long)])
@@ -14,9 +17,9 @@ def test_conformance(tiny, name):
     results = list(
         outcomes(
             reward_checks(
-                registry.create("reward", name, params),
+                create("reward", name, params),
                 example_samples({"image"}),
-                spec=registry.find("reward", name)[1],
+                spec=SPECS[name],
                 params=params,
                 module="grpokit_clip.plugin",
                 ladder=False,  # no test model can tell a better picture

@@ -1,8 +1,11 @@
 """box-iou and box-format against grpokit's conformance checks."""
 
-from grpokit import Prompt, Sample, registry
+from grpokit import Prompt, Sample
 from grpokit.testing import Check, parametrize_with_checks, reward_checks
+from grpokit_grounding.plugin import grpokit_rewards
 from grpokit_grounding.reward import BoxFormat, BoxIoU
+
+SPECS = {spec.name: spec for spec in grpokit_rewards()}
 
 TARGETS = [[0, 0, 4, 4], "[10, 10, 20, 30]", None]
 ANSWERS = ["<think>left</think><answer>[0, 0, 4, 4]</answer>", "<answer>[2, 2, 12, 18]</answer>", "no box", ""]
@@ -14,7 +17,7 @@ def samples():
 
 
 def checks(name, build, params):
-    spec = registry.find("reward", name)[1]
+    spec = SPECS[name]
     return reward_checks(build(**params), samples(), spec=spec, params=params, module="grpokit_grounding.plugin")
 
 

@@ -7,9 +7,12 @@ import pytest
 from PIL import Image
 
 import grpokit
-from grpokit import PluginError, Prompt, RewardError, Sample, UsageError, registry
+from grpokit import PluginError, Prompt, RewardError, Sample, UsageError
 from grpokit.testing import parametrize_with_checks, reward_checks
 from grpokit_grounding.crop_match import CropMatch
+from grpokit_grounding.plugin import grpokit_rewards
+
+SPECS = {spec.name: spec for spec in grpokit_rewards()}
 
 # Pixel (x, y) has the red value 10 y + x, so that a crop's values say where it was cut.
 NUMBERED = Image.fromarray(np.stack([np.add.outer(10 * np.arange(8), np.arange(10))] * 3, -1).astype(np.uint8))
@@ -93,9 +96,7 @@ def test_answers_without_a_box_score_zero_and_prompts_without_a_picture_nothing(
     assert scores[:2] + scores[3:] == [0.0, 1.0, 0.0, 0.0]
     assert math.isnan(scores[2])
     assert reward(one_too_few)([rows[0], rows[3]]) == [0.0, 0.0]  # with nothing to match, nobody is asked
-    unscorable = registry.resolve(registry.find("reward", "crop-match")[1].unscorable)
-    assert unscorable(rows[0].prompt) == ""
-    assert unscorable(rows[2].prompt) == "there is no source picture"
+    assert SPECS["crop-match"].unscorable == "grpokit.rewards.needs:source"  # so a run knows it before it begins
 
 
 def test_what_matches_is_any_reward_with_its_parameters():
@@ -123,8 +124,7 @@ def test_what_is_refused():
         reward(one_too_few)([sample([0, 0, 4, 8])] * 2)
     with pytest.raises(RewardError, match=r"a text as the output of row 0 \(reward 'crop-match'\)"):
         reward()([Sample(prompt=Prompt(text="the cup", image=HALVES), output=HALVES, group=0)])
-    with pytest.raises(UsageError, match="text"):
-        registry.check_accepts("crop-match", "image", what="the policy makes")
+    assert SPECS["crop-match"].accepts == {"text"}
 
 
 PARAMS = {"match": "grpokit_grounding.scenes:fits"}
@@ -150,7 +150,7 @@ def sample_of(prompt, box, group):
     reward_checks(
         CropMatch(**PARAMS),
         rows_of_scenes(),
-        spec=registry.find("reward", "crop-match")[1],
+        spec=SPECS["crop-match"],
         params=PARAMS,
         module="grpokit_grounding.plugin",
     )

@@ -6,8 +6,11 @@ from dataclasses import replace
 import pytest
 from PIL import ImageStat
 
-from grpokit import registry
+from grpokit import create
 from grpokit.testing import example_samples, outcomes, reward_checks
+from grpokit_judge.plugin import grpokit_rewards
+
+SPECS = {spec.name: spec for spec in grpokit_rewards()}
 
 
 def bright(request):
@@ -38,9 +41,9 @@ def test_conformance(judge, name):
     results = list(
         outcomes(
             reward_checks(
-                registry.create("reward", name, params),
+                create("reward", name, params),
                 samples,
-                spec=registry.find("reward", name)[1],
+                spec=SPECS[name],
                 params=params,
                 module="grpokit_judge.plugin",
                 ladder=False,  # the server knows nothing of words

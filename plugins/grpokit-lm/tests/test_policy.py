@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpokit import PluginError, Prompt, Rollout, Sample, Trainer, UsageError, create, objectives
-from grpokit.registry.name_lookup import installed
+from grpokit.registry import plugins
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_hf.tokens import fused_head, packing
@@ -317,8 +317,9 @@ def gradients(policy: CausalLMPolicy, *, count: int = 2, **options: Any) -> list
 
 OBJECTIVES = [
     pytest.param(spec.name, marks=() if spec.name in ("grpo", "gspo") else pytest.mark.long)
-    for _, spec in installed("objective")
-    if spec.name != "nft"  # which needs a flow with matching
+    for plugin in plugins()
+    for spec in plugin.specs
+    if spec.kind == "objective" and spec.name != "nft"  # which needs a flow with matching
 ]
 
 

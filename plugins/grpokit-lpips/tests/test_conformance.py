@@ -2,9 +2,11 @@
 
 import pytest
 
-from grpokit import registry
 from grpokit.testing import example_samples, outcomes, reward_checks
+from grpokit_lpips.plugin import grpokit_rewards
 from grpokit_lpips.reward import LPIPSReward
+
+SPECS = {spec.name: spec for spec in grpokit_rewards()}
 
 
 @pytest.mark.long
@@ -15,7 +17,7 @@ def test_lpips(checkpoints):
             reward_checks(
                 LPIPSReward(**params),
                 example_samples({"image"}),
-                spec=registry.find("reward", "lpips")[1],
+                spec=SPECS["lpips"],
                 params=params,
                 module="grpokit_lpips.plugin",
             )

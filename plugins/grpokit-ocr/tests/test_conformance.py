@@ -2,9 +2,11 @@
 
 import pytest
 
-from grpokit import registry
 from grpokit.testing import Check, parametrize_with_checks, reward_checks
+from grpokit_ocr.plugin import grpokit_rewards
 from grpokit_ocr.reward import OCRReward
+
+SPECS = {spec.name: spec for spec in grpokit_rewards()}
 
 pytestmark = pytest.mark.long
 
@@ -13,7 +15,7 @@ PAGE = {**LINE, "layout": "page"}
 
 
 def checks(params, *, ladder):
-    spec = registry.find("reward", "ocr")[1]
+    spec = SPECS["ocr"]
     return reward_checks(OCRReward(**params), spec=spec, params=params, module="grpokit_ocr.plugin", ladder=ladder)
 
 

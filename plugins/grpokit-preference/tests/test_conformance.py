@@ -2,8 +2,11 @@
 
 import pytest
 
-from grpokit import registry
+from grpokit import create
 from grpokit.testing import example_samples, outcomes, reward_checks
+from grpokit_preference.plugin import grpokit_rewards
+
+SPECS = {spec.name: spec for spec in grpokit_rewards()}
 
 
 @pytest.mark.long
@@ -15,9 +18,9 @@ def test_conformance(tiny, name):
     results = list(
         outcomes(
             reward_checks(
-                registry.create("reward", name, params),
+                create("reward", name, params),
                 example_samples({"image"}),
-                spec=registry.find("reward", name)[1],
+                spec=SPECS[name],
                 params=params,
                 module="grpokit_preference.plugin",
                 ladder=False,  # no test model can tell a better picture

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from transformers import AutoTokenizer
 
 from grpokit import UsageError, create
-from grpokit_hf.models import sources
+from grpokit.rewards import downloads
 from grpokit_preference import files
 
 
@@ -51,7 +51,7 @@ def test_published_weights_that_are_not_here_say_how_to_come_by_them(tiny):
 
 def test_a_hub_that_cannot_be_reached_is_the_reason(tiny, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(sources.downloads, "unreachable", lambda endpoint: "no route to host")
+    monkeypatch.setattr(downloads, "unreachable", lambda endpoint: "no route to host")
     params = {**tiny.params["hpsv2"], "weights": "some/rater/rater.pt"}
     assert f"cannot be fetched: {constants.ENDPOINT} cannot be reached: no route to host. Fetch it" in refusal(
         "hpsv2", params

@@ -2,13 +2,15 @@
 
 import pytest
 
-from grpokit import registry
 from grpokit.testing import Check, parametrize_with_checks, reward_checks
+from grpokit_ssim.plugin import grpokit_rewards
 from grpokit_ssim.reward import mse, ssim, structure
+
+SPECS = {spec.name: spec for spec in grpokit_rewards()}
 
 
 def checks(name, reward):
-    return reward_checks(reward, spec=registry.find("reward", name)[1], module="grpokit_ssim.plugin")
+    return reward_checks(reward, spec=SPECS[name], module="grpokit_ssim.plugin")
 
 
 @parametrize_with_checks(checks("ssim", ssim))

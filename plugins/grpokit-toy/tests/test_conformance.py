@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from grpokit import registry
 from grpokit.config import presets
 from grpokit.runs import build
 from grpokit.testing import Check, outcomes, parametrize_with_checks, policy_checks
@@ -12,6 +11,7 @@ from grpokit_toy.codebook import codebook
 from grpokit_toy.data import glyph_prompts
 from grpokit_toy.glyph import ToyGlyph
 from grpokit_toy.lm import CHARACTERS, END, ToyLM, sum_prompts
+from grpokit_toy.plugin import grpokit_presets
 
 PLUGIN = "grpokit_toy.plugin"
 
@@ -57,9 +57,7 @@ def test_toy_lm_with_greedy_evaluation(check: Check) -> None:
 def test_every_policy_with_a_preset() -> None:
     """Of those without a test of their own above."""
     torch.set_num_threads(1)
-    for plugin, spec in registry.installed("preset"):
-        if plugin.package != "grpokit-toy":
-            continue
+    for spec in grpokit_presets():
         config, _ = presets.read_config(spec.name)
         if config.policy.use in ("toy-lm", "toy-glyph"):
             continue

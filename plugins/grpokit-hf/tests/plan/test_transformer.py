@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from grpokit.plan import Job, Work
+from grpokit.plan import Job, Needs, Work
 from grpokit.plan.cards import by_name
 from grpokit.plan.estimate import Estimate
-from grpokit.plan.needs import Needs
 from grpokit_hf.plan.transformer import Sizes, TokenWork
 
 GIB, MIB = 2**30, 2**20

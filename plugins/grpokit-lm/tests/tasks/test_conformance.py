@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from grpokit import Prompt, Sample, registry
+from grpokit import Prompt, Sample
 from grpokit.testing import Check, parametrize_with_checks, reward_checks
+from grpokit_lm.plugin import grpokit_rewards
 from grpokit_lm.tasks.countdown import Countdown
 from grpokit_lm.tasks.final_answer import final_answer
+
+SPECS = {spec.name: spec for spec in grpokit_rewards()}
 
 ANSWERS = ("<answer>3*5+7</answer>", "<answer>3*5</answer>", "#### 22", "22", "")
 PROMPTS = [
@@ -19,7 +22,7 @@ PROMPTS = [
 
 def checks(name: str, reward: object) -> Iterable[Check]:
     samples = [Sample(prompt=p, output=text, group=g) for g, p in enumerate(PROMPTS) for text in ANSWERS]
-    return reward_checks(reward, samples, spec=registry.find("reward", name)[1], module="grpokit_lm.plugin")
+    return reward_checks(reward, samples, spec=SPECS[name], module="grpokit_lm.plugin")
 
 
 @parametrize_with_checks(checks("countdown", Countdown()))
