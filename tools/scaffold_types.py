@@ -15,6 +15,10 @@ WORDS = (
     ["policy", "next-letter"],
     ["policy", "pixels", "--kind", "image"],
     ["policy", "one-colour", "--kind", "flow"],
+    ["advantage", "bent"],
+    ["preset", "small-sums"],
+    ["evaluation", "carries"],
+    ["world", "quiz"],
 )
 
 

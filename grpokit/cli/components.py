@@ -253,7 +253,9 @@ def _report(ladder: Callable[[], LadderReport], results: Sequence[Outcome]) -> s
 
 @app.command()
 def new(
-    what: Annotated[str, typer.Argument(metavar="reward|policy", help="What to make.")],
+    what: Annotated[
+        str, typer.Argument(metavar="reward|policy|advantage|objective|preset|evaluation|world", help="What to make.")
+    ],
     name: Annotated[str, typer.Argument(metavar="NAME", help="What configs will call it, such as sharp-edges.")],
     folder: Annotated[Path, typer.Option("--folder", help="Where to make the folder grpokit-NAME.")] = Path(),
     kind: Annotated[
@@ -263,7 +265,7 @@ def new(
         ),
     ] = None,
 ) -> None:
-    """Write the package of a new reward or policy.
+    """Write the package of a new component: a reward, a policy, an advantage and so on.
 
     The package works and has tests. Edit it to make it your own.
     """

@@ -1,16 +1,19 @@
 """Writes the package of a new plugin, which works and has tests, and which the author then changes.
 
-The folders in `templates/new` hold what every package has, what a reward or a policy has, and what one of a kind has.
-They are written for the author who reads them. The reward and the policy in them are real, so the new package passes
-its own tests at once.
+The folders in `templates/new` hold what every package has, what one of a kind of component has, and what belongs to a
+variant of it. They are written for the author who reads them. The components in them are real, so the new package
+passes its own tests at once.
 """
 
 from __future__ import annotations
 
+import datetime
+import json
 import os
 import re
 import shlex
-from collections.abc import Collection, Mapping
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,35 +29,50 @@ from grpokit.registry import shipped
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 30
 _TAKEN = ("false", "null", "true", "grpokit", "reward", "step")
-_KINDS = {"reward": ("image", "text"), "policy": ("text", "image", "flow")}  # the first is the default
+_NOBODY = "YOUR NAME"
 
 _COLOUR_TASK = {
+    "layers": ["colours"],
     "makes": "image",
     "reward": "near_target",
     "task": "to draw the colour that the prompt names",
     "prompt": "'a red hat'",
     "steps": 80,
 }
-_POLICY_WORDS: Mapping[str, Mapping[str, Any]] = {
-    "text": {
-        "policy": "LetterTable",
-        "summary": "answers a word with as many letters, each drawn on its own",
-        "makes": "text",
-        "reward": "letters_right",
-        "task": "a cipher: each letter's answer is the next one of the alphabet",
-        "prompt": "hazel",
-        "setting": "temperature=0.8",
-        "steps": 120,
+_TEMPLATES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "reward": {
+        "image": {"options": "'rewards=[{{use: {name}}}]'", "tests": ["grpokit[check]"]},
+        "text": {"options": "'rewards=[{{use: {name}}}]'"},
     },
-    "image": _COLOUR_TASK
-    | {
-        "policy": "PixelTable",
-        "summary": "draws a picture of 4 x 4 cells, each a token of its own",
-        "setting": "temperature=0.8",
+    "policy": {
+        "text": {
+            "policy": "LetterTable",
+            "summary": "answers a word with as many letters, each drawn on its own",
+            "makes": "text",
+            "reward": "letters_right",
+            "task": "a cipher: each letter's answer is the next one of the alphabet",
+            "prompt": "hazel",
+            "setting": "temperature=0.8",
+            "steps": 120,
+        },
+        "image": _COLOUR_TASK
+        | {
+            "policy": "PixelTable",
+            "summary": "draws a picture of 4 x 4 cells, each a token of its own",
+            "setting": "temperature=0.8",
+        },
+        "flow": _COLOUR_TASK
+        | {"policy": "ColourFlow", "summary": "walks from noise to the colour of a picture", "setting": "noise=1.0"},
     },
-    "flow": _COLOUR_TASK
-    | {"policy": "ColourFlow", "summary": "walks from noise to the colour of a picture", "setting": "noise=1.0"},
+    "advantage": {"": {"options": "trainer.advantage={name}"}},
+    "preset": {"": {}},
+    "evaluation": {"": {}},
+    "world": {"": {}},
 }
+"""Kind of component -> its variants, of which the first is the default -> words of its templates.
+
+"layers" are further folders, "options" the words that let a preset train with it, and "tests" what its tests need.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,42 +91,62 @@ class Scaffold:
 
 
 def new(what: str, name: str, *, folder: Path = Path(), kind: str | None = None) -> Scaffold:
-    """Write the package `grpokit-<name>` with a working reward or policy.
+    """Write the package `grpokit-<name>` with a working component.
 
     Args:
-        what: "reward" or "policy".
+        what: "reward", "policy", "advantage", "preset", "evaluation" or "world".
         name: what configs will call it; small letters, digits and single hyphens.
         folder: where the package's folder is made.
         kind: what a reward scores: "image" (None means it) or "text"; what a policy is: "text" (None means it), "image"
-            (visual tokens) or "flow" (steps of a rectified flow).
+            (visual tokens) or "flow" (steps of a rectified flow). The others have no kinds.
 
     Raises:
         UsageError: the name cannot be used or is taken, or the package's folder exists already.
         RunError: the package cannot be written.
     """
-    if what not in ("reward", "policy"):
-        raise UsageError(f"Expected reward or policy, got '{what}'{nearest(what, ('reward', 'policy'))}.")
-    kinds = _KINDS[what]
-    kind = kind or kinds[0]
-    if kind not in kinds:
-        raise UsageError(f"A {what} has the kinds {', '.join(kinds)}; got '{kind}'{nearest(kind, kinds)}.")
+    if what not in _TEMPLATES:
+        raise UsageError(f"Expected one of {', '.join(_TEMPLATES)}; got '{what}'{nearest(what, _TEMPLATES)}.")
+    kinds = [each for each in _TEMPLATES[what] if each]
+    if kind is not None and kind not in kinds:
+        known = f"has the kinds {', '.join(kinds)}" if kinds else "has no kinds"
+        raise UsageError(f"{article(what).capitalize()} {known}; got '{kind}'{nearest(kind, kinds)}.")
     _check_name(name)
     place = folder / f"grpokit-{name}"
-    words = _words(what, name, kind)
-    colours = ["colours"] if what == "policy" and kind != "text" else []
-    files = _render(["all", what, f"{what}-{kind}", *colours], words)
+    words = _words(what, name, kind or next(iter(_TEMPLATES[what])))
+    files = _render(["all", what, f"{what}-{words['kind']}", *words["layers"]], words)
     _write(place, files)
-    return Scaffold(folder=place, files=tuple(sorted(files)), next_steps=_next_steps(what, place, words))
+    steps = (
+        f"cd {shlex.quote(str(place))}",
+        "pip install -e '.[test]'",
+        "pytest",
+        f"grpokit check {name}",
+        *([words["run"]] if words["run"] else []),
+    )
+    return Scaffold(folder=place, files=tuple(sorted(files)), next_steps=steps)
+
+
+def article(what: str) -> str:
+    """A kind of component with its article.
+
+    >>> article("reward"), article("objective")
+    ('a reward', 'an objective')
+    """
+    return f"{'an' if what[0] in 'aeo' else 'a'} {what}"
 
 
 def _words(what: str, name: str, kind: str) -> dict[str, Any]:
     """The names that the templates use, with their values."""
+    template = _TEMPLATES[what][kind]
     under = name.replace("-", "_")
-    policy = what == "policy"
-    preset = name if policy else shipped.preset_making(kind)
-    needs = ["torch>=2.6"] if policy else []
+    preset = shipped.preset_making("image" if what == "reward" and kind == "image" else "text")
+    owner = shipped.owner("preset", preset)
+    torch = ["torch>=2.6"] if what in ("policy", "advantage", "objective") else []
+    pillow = ["pillow>=10.3"] if kind in ("image", "flow") else []
+    base = [f"{owner}~={grpokit.__version__}"] if what == "preset" else []
+    author = _author()
     return {
-        **(_POLICY_WORDS[kind] if policy else {}),
+        "layers": [],
+        **template,
         "what": what,
         "name": name,
         "kind": kind,
@@ -116,12 +154,37 @@ def _words(what: str, name: str, kind: str) -> dict[str, Any]:
         "module": f"grpokit_{under}",
         "under": under,
         "version": grpokit.__version__,
-        "needs": [*(["pillow>=10.3"] if kind != "text" else []), *needs],
-        "data": '["py.typed", "*.yaml"]' if policy else '["py.typed"]',
-        "tests": '["pytest>=8"]' if policy or kind == "text" else '["grpokit[check]", "pytest>=8"]',
+        "author": author,
+        "author_text": json.dumps(author, ensure_ascii=False),  # of TOML, too
+        "year": datetime.date.today().year,
+        "source": f"https://github.com/YOUR-ACCOUNT/grpokit-{name}",
+        "needs": [*base, *pillow, *torch],
+        "data": '["py.typed", "*.yaml"]' if what in ("policy", "preset", "evaluation") else '["py.typed"]',
+        "tests": json.dumps([*template.get("tests", []), "pytest>=8"]),
         "preset": preset,
-        "preset_package": "" if policy else shipped.owner("preset", preset),
+        "preset_package": owner,
+        "run": _run(what, name, preset, template.get("options", "")),
     }
+
+
+def _run(what: str, name: str, preset: str, options: str) -> str:
+    """The command that uses the component, which can be typed again; empty for one that needs more than a command."""
+    short = f"trainer.steps=5 run.dir=runs/{name} --overwrite"
+    return {
+        "policy": f"grpokit train {name} --overwrite",
+        "preset": f"grpokit train {name} {short}",
+        "evaluation": f"grpokit evaluate {preset} --with {name}",
+        "world": "",
+    }.get(what, f"grpokit train {preset} {options.format(name=name)} {short}")
+
+
+def _author() -> str:
+    """The user's name as git knows it, or a placeholder of which the package's README speaks."""
+    try:
+        done = subprocess.run(["git", "config", "user.name"], capture_output=True, text=True, check=False)
+    except OSError:  # there is no git
+        return _NOBODY
+    return done.stdout.strip() or _NOBODY
 
 
 def _check_name(name: str) -> None:
@@ -143,7 +206,7 @@ def _check_name(name: str) -> None:
             )
 
 
-def _render(layers: Collection[str], words: Mapping[str, Any]) -> dict[str, str]:
+def _render(layers: Sequence[str], words: Mapping[str, Any]) -> dict[str, str]:
     """Path -> text, of the templates in some folders of `templates/new`; paths have curly words, texts square ones."""
     environment = jinja2.Environment(  # GitHub's workflows and Python's f-strings have curly brackets of their own
         loader=jinja2.PackageLoader("grpokit.scaffold", "templates/new"),
@@ -175,15 +238,3 @@ def _write(place: Path, files: Mapping[str, str]) -> None:
         with writing(place):
             (place / path).parent.mkdir(parents=True, exist_ok=True)
             (place / path).write_text(text, encoding="utf-8")
-
-
-def _next_steps(what: str, place: Path, words: Mapping[str, Any]) -> tuple[str, ...]:
-    name = words["name"]
-    reward = f"grpokit train {words['preset']} 'rewards=[{{use: {name}}}]' trainer.steps=5 run.dir=runs/{name}"
-    return (
-        f"cd {shlex.quote(str(place))}",
-        "pip install -e '.[test]'",
-        "pytest",
-        f"grpokit check {name}",
-        f"{f'grpokit train {name}' if what == 'policy' else reward} --overwrite",  # so that it can be typed again
-    )
