@@ -13,7 +13,7 @@ from grpokit import registry
 
 def distribution(site: Path, name: str, plugin: str, module: str, *, requires: Sequence[str] = ()) -> None:
     """Write a distribution with a plugin: the module has the distribution's name, with underscores."""
-    file = name.replace("-", "_")
+    file = name.replace("-", "_").replace(".", "_")
     (site / f"{file}.py").write_text(module)
     info = site / f"{file}-1.0.dist-info"
     info.mkdir(parents=True)
@@ -23,9 +23,10 @@ def distribution(site: Path, name: str, plugin: str, module: str, *, requires: S
 
 
 def announcing(kind: str, *specs: str) -> str:
-    """A plugin's module that yields specs of a kind, such as "Reward", from the texts of their arguments."""
+    """A plugin's module that yields specs of a kind, such as "Reward", from the texts of their first arguments."""
     hook = {"Policy": "policies"}.get(kind, f"{kind.lower()}s")
-    yields = "".join(f"    yield {kind}Spec({arguments}, factory='builtins:len')\n" for arguments in specs)
+    complete = [each if "factory=" in each else f"{each}, factory='builtins:len'" for each in specs]
+    yields = "".join(f"    yield {kind}Spec({arguments})\n" for arguments in complete)
     return f"from grpokit import {kind}Spec, hookimpl\n\n\n@hookimpl\ndef grpokit_{hook}():\n{yields}"
 
 

@@ -78,6 +78,11 @@ app = typer.Typer(
 )
 
 
+def own_commands() -> Collection[str]:
+    """The names of grpokit's own commands, which those of plugins cannot take."""
+    return typer.main.get_group(app).commands
+
+
 def _version(print_it: bool) -> None:
     if print_it:
         import grpokit

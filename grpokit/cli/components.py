@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpokit.cli.app import FAILED, app, console, grid
+from grpokit.cli.app import FAILED, app, console, grid, own_commands
 from grpokit.cli.options import Json, Prompts, PromptsFile, read_prompts
 from grpokit.config.overrides import parse_parameters
 from grpokit.errors import UsageError, address, counted
@@ -48,8 +48,9 @@ def plugins(
     """List the installed policies, rewards and presets.
 
     It lists evaluations, advantages and objectives, too, placements of rewards, and worlds. Each is shown with the
-    package that brings it, and is marked if broken or ambiguous; presets say what they need and how long they take.
-    With a name it shows the parameters with their defaults, or the text of a preset or an evaluation.
+    package that brings it, and is marked if its name clashes or its plugin is broken. Presets say what they need and
+    how long they take. With a name it shows the parameters with their defaults, or the text of a preset or an
+    evaluation.
     """
     if name:
         _show_components(name, as_json)
@@ -116,9 +117,8 @@ def _list_plugins() -> None:
         rows.append([row["kind"], row["name"], f"{row['package']} {row['version']}", f"{mark}{row['summary']}"])
     titles = ("kind", "name", "package", "what it does")
     console().print(grid(titles, rows, words=titles))
-    for (kind, name), choices in registry.clashes().items():
-        words = " or ".join(f"'{choice}' (of {package})" for choice, package in choices.items())
-        print(f"The {kind} name '{name}' is ambiguous: write {words}.")
+    for what, advice in registry.clashes(own_commands()):
+        print(f"{what[0].upper()}{what[1:]}. {advice}")
     for plugin in registry.plugins():
         for problem in plugin.problems:
             print(f"{plugin.name}: {problem}")
@@ -129,11 +129,13 @@ def _plugin_rows() -> list[dict[str, str]]:
     from grpokit import registry
 
     rows = []
-    ambiguous = registry.clashes()
     for plugin in registry.plugins():
         origin = {"package": plugin.package, "version": plugin.version}
         for spec in plugin.specs:
-            state = "ambiguous" if (spec.kind, spec.name) in ambiguous else "ok"
+            meant = (
+                [] if spec.kind == "command" and spec.name in own_commands() else registry.named(spec.kind, spec.name)
+            )
+            state = "ambiguous" if len(meant) > 1 else "ok" if (plugin, spec) in meant else "hidden"
             cost = ", ".join(filter(None, (getattr(spec, "needs", ""), getattr(spec, "takes", ""))))
             summary = f"{spec.summary} ({cost})" if cost else spec.summary
             rows.append({"kind": spec.kind, "name": spec.name, **origin, "state": state, "summary": summary})
@@ -298,7 +300,7 @@ def doctor(as_json: Json = False) -> None:
     from grpokit.doctor.environment import examine
 
     findings = []
-    for finding in examine():
+    for finding in examine(own_commands()):
         findings.append(finding)
         if not as_json:
             print(f"{finding.state:<8} {finding.area:<11} {finding.what}", flush=True)

@@ -79,7 +79,7 @@ class Component(Base):
 
     model_config = ConfigDict(extra="allow")
 
-    use: Text = Field(description="a plugin's name for it, `plugin:name`, or `package.module:function`")
+    use: Text = Field(description="a plugin's name for it, `distribution:name`, or `package.module:function`")
 
     @property
     def params(self) -> dict[str, Any]:

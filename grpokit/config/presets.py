@@ -42,7 +42,7 @@ def read_config(source: str | Path, overrides: Sequence[str] = ()) -> tuple[RunC
 
 def names_preset(source: str) -> bool:
     """Whether a preset has this name."""
-    return any(source == spec.name for _, spec in registry.installed("preset"))
+    return bool(registry.named("preset", source))
 
 
 def text_of(spec: Spec) -> str:

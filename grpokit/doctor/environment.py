@@ -12,7 +12,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -40,10 +40,15 @@ class Finding:
     advice: str = ""
 
 
-def examine() -> Iterator[Finding]:
-    """Yield what is found, area by area; a broken installation raises nothing."""
-    for look in (packages, plugins, training):
-        yield from look()
+def examine(commands: Collection[str]) -> Iterator[Finding]:
+    """Yield what is found, area by area; a broken installation raises nothing.
+
+    Args:
+        commands: the command line's own, without those of plugins.
+    """
+    yield from packages()
+    yield from plugins(commands)
+    yield from training()
 
 
 def packages() -> Iterator[Finding]:
@@ -76,8 +81,8 @@ def _update(name: str, line: str) -> str:
     )
 
 
-def plugins() -> Iterator[Finding]:
-    """Plugins with their errors and slow imports, and names that two of them use."""
+def plugins(commands: Collection[str]) -> Iterator[Finding]:
+    """Plugins with their errors and slow imports, and names that two of them or one and the core use."""
     for plugin in registry.plugins():
         what = f"plugin '{plugin.name}' of {plugin.package} {plugin.version}"
         if plugin.error:
@@ -93,10 +98,8 @@ def plugins() -> Iterator[Finding]:
         for spec in plugin.refused:
             refusal = registry.refusal(spec, plugin.package)
             yield Finding(area="plugins", state="problem", what=f"{what}: {refusal}")
-    for (kind, name), choices in registry.clashes().items():
-        what = f"the {kind} name '{name}' is ambiguous"
-        advice = f"In a config write {' or '.join(map(repr, choices))}."
-        yield Finding(area="plugins", state="note", what=what, advice=advice)
+    for what, advice in registry.clashes(commands):
+        yield Finding(area="plugins", state="problem", what=what, advice=advice)
 
 
 def weights() -> Iterator[Finding]:

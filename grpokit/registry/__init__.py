@@ -20,7 +20,10 @@ from grpokit.registry.foreign_rewards import refuse_columns as refuse_columns
 from grpokit.registry.importing import resolve as resolve
 from grpokit.registry.name_lookup import clashes as clashes
 from grpokit.registry.name_lookup import find as find
+from grpokit.registry.name_lookup import full_name as full_name
 from grpokit.registry.name_lookup import installed as installed
+from grpokit.registry.name_lookup import is_path as is_path
+from grpokit.registry.name_lookup import lasting as lasting
 from grpokit.registry.name_lookup import named as named
 from grpokit.registry.name_lookup import spec_of as spec_of
 from grpokit.registry.name_lookup import unknown as unknown

@@ -12,6 +12,7 @@ import importlib
 import importlib.metadata
 import inspect
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -34,9 +35,9 @@ class Plugin:
     """One entry point of the group: what it brought, or why it could not.
 
     Attributes:
-        name: the entry point's name; `name:reward` settles an ambiguous reward name.
+        name: the entry point's name.
         module: what the entry point names.
-        package: the distribution that brings it.
+        package: the distribution that brings it, as indexes spell its name; `package:name` names a component of it.
         version: of the distribution.
         specs: what its hooks yielded.
         refused: those of its specs that were written for a plugin API that this grpokit does not read.
@@ -78,7 +79,7 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
 
     plugin = Plugin(name=entry.name, module=entry.module)
     if entry.dist is not None:
-        plugin.package, plugin.version = entry.dist.name, entry.dist.version
+        plugin.package, plugin.version = re.sub(r"[-_.]+", "-", entry.dist.name).lower(), entry.dist.version
     begin = time.perf_counter()
     try:
         with forks_ended():
@@ -152,7 +153,7 @@ def described(error: BaseException) -> str:
 
 
 def observers() -> dict[str, Any]:
-    """New observers of all plugins, by the names of plugin and observer.
+    """New observers of all plugins, by the names of distribution and observer.
 
     Raises:
         PluginError: a plugin cannot make its own.
@@ -165,7 +166,7 @@ def observers() -> dict[str, Any]:
             try:
                 with forks_ended():
                     for named in plugin.manager.hook.grpokit_observers():
-                        found |= {f"{plugin.name}-{name}": observer for name, observer in named.items()}
+                        found |= {f"{plugin.package}-{name}": observer for name, observer in named.items()}
             except Exception as error:
                 raise PluginError(f"plugin '{plugin.name}' failed in grpokit_observers: {described(error)}") from error
     return found

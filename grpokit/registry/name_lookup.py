@@ -1,12 +1,19 @@
-"""Which spec of which plugin a name in a config means, or why it means none or several."""
+"""Which spec of which plugin a name in a config means, or why it means none or several.
+
+A name may be qualified by the distribution that brings the component, as in "grpokit-twin:twin". Without that it means
+the core's component if the core has one of this name, else the only one that there is.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterator
 
 from grpokit.errors import PluginError, nearest
 from grpokit.registry import entry_points, shipped
 from grpokit.registry.entry_points import Plugin
 from grpokit.registry.specs import Spec
 
+CORE = "grpokit"  # the distribution whose names others cannot take
 Owned = tuple[Plugin, Spec]
 """A spec with the plugin that brings it."""
 
@@ -17,7 +24,7 @@ def installed(kind: str) -> list[Owned]:
 
 
 def find(kind: str, name: str) -> Owned:
-    """The spec called `name`, or `plugin:name` where several plugins use the short name.
+    """The spec that `name` means, with or without its distribution in front.
 
     Raises:
         PluginError: no spec has the name, or several have.
@@ -26,16 +33,17 @@ def find(kind: str, name: str) -> Owned:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        choices = " or ".join(f"'{_full_name(owned)}'" for owned in matches)
-        raise PluginError(f"The {kind} name '{name}' is ambiguous: write {choices}.")
+        raise PluginError(f"The {kind} name '{name}' is ambiguous: write {_choices(matches)}.")
     raise unknown(name, kind)
 
 
 def unknown(name: str, *kinds: str) -> PluginError:
     """That no spec of some kinds has the name; the message gives the nearest one and the broken plugins."""
+    package, _, short = name.rpartition(":")
     names = sorted({spec.name for kind in kinds for _, spec in installed(kind)})
-    remedy = next(filter(None, (shipped.remedy(kind, name) for kind in kinds)), "")
-    guess = "" if remedy else nearest(name, names)
+    brought = [kind for kind in kinds if package in ("", shipped.owner(kind, short))]
+    remedy = next(filter(None, (shipped.remedy(kind, short) for kind in brought)), "")
+    guess = "" if remedy else nearest(name, [*names, *(full_name(owned) for k in kinds for owned in installed(k))])
     broken = [f"\n  {p.name} ({p.package}): {line}" for p in entry_points.plugins() for line in p.problems]
     what = kinds[0] if len(kinds) == 1 else "component"
     others = f"Known: {', '.join(names) or 'none'}." if len(kinds) == 1 else "`grpokit plugins` lists all."
@@ -47,9 +55,10 @@ def unknown(name: str, *kinds: str) -> PluginError:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is "package.module:function", which no plugin announces, and not "plugin:name"."""
-    prefix = name.rpartition(":")[0]
-    return bool(prefix) and all(prefix != plugin.name for plugin in entry_points.plugins())
+    """Whether a name is "package.module:function", which no plugin announces, and not "distribution:name"."""
+    module = name.rpartition(":")[0]
+    announced = (full_name((plugin, spec)) for plugin in entry_points.plugins() for spec in plugin.specs)
+    return all(map(str.isidentifier, module.split("."))) and name not in announced
 
 
 def spec_of(kind: str, name: str) -> Spec | None:
@@ -61,18 +70,43 @@ def spec_of(kind: str, name: str) -> Spec | None:
     return None if is_path(name) else find(kind, name)[1]
 
 
-def clashes() -> dict[tuple[str, str], dict[str, str]]:
-    """The names that are ambiguous here: (kind, name) -> name that means one component -> its distribution."""
-    every = dict.fromkeys((spec.kind, spec.name) for plugin in entry_points.plugins() for spec in plugin.specs)
-    choices = {key: {_full_name(owned): owned[0].package for owned in named(*key)} for key in every}
-    return {key: names for key, names in choices.items() if len(names) > 1}
+def clashes(commands: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Names that several components of a kind have: what each means, and what to write for the others.
+
+    Args:
+        commands: the command line's own, which no plugin announces.
+    """
+    for kind, name in dict.fromkeys((spec.kind, spec.name) for p in entry_points.plugins() for spec in p.specs):
+        every = [owned for owned in installed(kind) if owned[1].name == name]
+        others = [owned for owned in every if owned[0].package != CORE]
+        if others and (len(others) < len(every) or (kind == "command" and name in commands)):
+            yield f"the {kind} name '{name}' means grpokit's own", f"For another write {_choices(others)}."
+        elif len(others) > 1:
+            yield f"the {kind} name '{name}' is ambiguous", f"Write {_choices(others)}."
 
 
 def named(kind: str, name: str) -> list[Owned]:
     """The specs of a kind that `name` may mean: none, one, or several where it is ambiguous."""
-    return [owned for owned in installed(kind) if name in (owned[1].name, _full_name(owned))]
+    matches = [owned for owned in installed(kind) if name in (owned[1].name, full_name(owned))]
+    return [owned for owned in matches if owned[0].package == CORE] or matches
 
 
-def _full_name(owned: Owned) -> str:
+def lasting(kind: str, name: str) -> str:
+    """The name that will mean the same component when other plugins come: what is not the core's gets its distribution.
+
+    A name that means none or several stays as it is.
+    """
+    matches = named(kind, name)
+    if len(matches) != 1:
+        return name
+    return matches[0][1].name if matches[0][0].package == CORE else full_name(matches[0])
+
+
+def full_name(owned: Owned) -> str:
+    """A spec's name with its distribution in front."""
     plugin, spec = owned
-    return f"{plugin.name}:{spec.name}"
+    return f"{plugin.package}:{spec.name}"
+
+
+def _choices(some: Collection[Owned]) -> str:
+    return " or ".join(f"'{full_name(owned)}'" for owned in some)

@@ -125,7 +125,8 @@ def _versions(text: str, further: str) -> str:
     versions = packages_of(text)
     plugins = versions.get("plugins")
     names = [f"{key} {value}" for key, value in versions.items() if isinstance(value, str)]
-    names += [*map(str, plugins.values() if isinstance(plugins, dict) else ()), *filter(None, [further])]
+    names += [f"{package} {version}" for package, version in plugins.items()] if isinstance(plugins, dict) else []
+    names += filter(None, [further])
     return f"Versions: {', '.join(dict.fromkeys(names))}." if names else ""
 
 

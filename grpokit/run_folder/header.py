@@ -110,7 +110,7 @@ def versions(config: RunConfig) -> dict[str, Any]:
         "python": platform.python_version(),
         "grpokit": grpokit.__version__,
         "torch": str(torch.__version__),
-        "plugins": {p.name: f"{p.package} {p.version}" for p in registry.plugins() if not p.error},
+        "plugins": {p.package: p.version for p in registry.plugins() if not p.error},
         "code": _own_code(config),
     }
 
@@ -120,9 +120,8 @@ def _own_code(config: RunConfig) -> dict[str, str]:
 
     Comments and blank lines do not count, nor does what the module imports.
     """
-    plugins = {plugin.name for plugin in registry.plugins()}
     named = map(_NAMED.fullmatch, texts(resolved(config)))
-    modules = {match[1] for match in named if match} - plugins
+    modules = {match[1] for match in named if match and registry.is_path(match[0])}
     return {module: digest(ast.dump(ast.parse(source))) for module in sorted(modules) if (source := _source(module))}
 
 

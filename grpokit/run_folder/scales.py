@@ -21,7 +21,7 @@ _SCORING = ("policy", "reward", "world")  # kinds of components that move a scor
 def version_keys(component: Mapping[str, Any]) -> set[str]:
     """The keys of `versions.json`, with dots, for the code of a component and of all that its parameters name."""
     names = {*texts(component)}
-    owners = {plugin.name for name in names for kind in _SCORING for plugin, _ in registry.named(kind, name)}
+    owners = {plugin.package for name in names for kind in _SCORING for plugin, _ in registry.named(kind, name)}
     return {*(f"code.{name.partition(':')[0]}" for name in names), *(f"plugins.{owner}" for owner in owners)}
 
 

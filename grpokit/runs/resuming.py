@@ -15,6 +15,7 @@ from typing import Any
 
 from grpokit import data, registry
 from grpokit.config import presets
+from grpokit.config.component_names import Names, component_names, with_lasting_names
 from grpokit.config.schema import RunConfig, differences, resolved
 from grpokit.data import PromptSequence
 from grpokit.errors import PluginError, UsageError, counted, reworded, shown
@@ -45,6 +46,12 @@ def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests
     }
 
 
+def names_before(folder: Path) -> Names | None:
+    """The names of components that the run in a folder goes on with; None where it has no checkpoint."""
+    last = checkpoint.latest(folder / CHECKPOINTS)
+    return None if last is None else component_names(trained.config_of(last))
+
+
 def changed_config(folder: Path, config: RunConfig) -> list[str]:
     """How a config differs from that of a run, apart from where and how often things happen and what stops the run.
 
@@ -53,6 +60,7 @@ def changed_config(folder: Path, config: RunConfig) -> list[str]:
     """
     latest = checkpoint.latest(folder / CHECKPOINTS)
     before = presets.read_config(folder / CONFIG)[0] if latest is None else trained.config_of(latest)
+    config, _ = with_lasting_names(config, component_names(before))
     constant = all(own.trainer.schedule == "constant" for own in (config, *(own for _, own in config.phased())))
     return [
         f"{key}: {old!r} -> {new!r}"
@@ -144,13 +152,13 @@ def missing_packages_named(folder: Path) -> Iterator[None]:
         yield
     except PluginError as error:
         before = read_object(folder / VERSIONS).get("plugins", {}) if (folder / VERSIONS).is_file() else {}
-        names = {plugin.name for plugin in registry.plugins()}
-        packages = [package.replace(" ", "==") for name, package in before.items() if name not in names]
-        if not packages:
+        packages = {plugin.package for plugin in registry.plugins()}
+        missing = [f"{package}=={version}" for package, version in before.items() if package not in packages]
+        if not missing:
             raise
         raise reworded(
             error,
-            f"{error}\n{folder} was started with packages that are missing. Run: pip install {' '.join(packages)}",
+            f"{error}\n{folder} was started with packages that are missing. Run: pip install {' '.join(missing)}",
         ) from error
 
 

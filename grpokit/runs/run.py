@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grpokit import registry, report
+from grpokit.config.component_names import with_lasting_names
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.data import check_pictures, check_prompts
 from grpokit.errors import UsageError, counted
@@ -100,8 +101,11 @@ class Run:
 
     def read(self, stack: ExitStack, *, resume: bool, overwrite: bool) -> None:
         """Read the prompts, lock the folder, and build the rewards; the stack ends what must end with the run."""
+        names = self.team.first(partial(resuming.names_before, self.folder)) if resume else None
+        self.config, self._warnings = with_lasting_names(self.config, names)
         config = self.config
-        self.prompts, self.held_out, self._warnings = before_training.readable_prompts(config)
+        self.prompts, self.held_out, unscorable = before_training.readable_prompts(config)
+        self._warnings += unscorable
         data = self.prompts, self.held_out
         if self.team.rank == 0:
             stack.enter_context(locked(self.folder))

@@ -52,7 +52,7 @@ def kind_of(name: str, kind: str | None) -> str:
         raise UsageError(f"Several components are called '{name}' ({', '.join(kinds)}): add {options}.")
     if kinds:
         return kinds[0]
-    if ":" not in name:
+    if not registry.is_path(name):
         raise registry.unknown(name, *KINDS)
     target = registry.resolve(name)
     policy = isinstance(target, type) and (Policy in target.__mro__ or not missing_methods(target))
@@ -125,10 +125,10 @@ def _preset_of(policy: str) -> RunConfig | None:
         if isinstance(spec, PresetSpec) and spec.fetches:
             continue
         try:
-            config, _ = presets.read_config(f"{plugin.name}:{spec.name}")
+            config, _ = presets.read_config(registry.full_name((plugin, spec)))
         except GrpokitError:  # the check is not about this preset
             continue
-        if config.policy.use in (policy, policy.rpartition(":")[2]):  # with or without its plugin
+        if registry.lasting("policy", config.policy.use) == registry.lasting("policy", policy):
             return config
     return None
 

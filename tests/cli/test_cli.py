@@ -113,7 +113,7 @@ def test_run_folder(finished: Path) -> None:
     versions = json.loads((finished / "out/versions.json").read_text())
     assert versions["grpokit"] == grpokit.__version__
     assert versions["torch"] == torch.__version__
-    assert versions["plugins"]["builtin"] == f"grpokit {grpokit.__version__}"
+    assert versions["plugins"]["grpokit"] == grpokit.__version__
 
 
 def test_metrics(finished: Path) -> None:

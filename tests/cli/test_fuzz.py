@@ -52,7 +52,7 @@ NASTY: list[Any] = [
     "\0", "a\0b", "\ud800", "\u2028", "字", "🙂", "é" * 300, "x" * 5000, ".", "..", "/", "../..", "prompts.txt",
     "prompts.txt/x", ":", "a:", ":b", "a:b", "a:b:c", "..:x", ".a:b", "math:pi", "math:floor", "json:dumps",
     "builtins:dict", "tiny_policies:", "tiny_policies:nope", "tiny_policies:digit_sum", "tiny_policies:TinyGaussian",
-    "length", "toy-lm", "builtin:length", "builtin:", "no:length", "(", "(?P<", "[a", "a{99999999999}", "(" * 200,
+    "length", "toy-lm", "grpokit:length", "grpokit:", "no:length", "(", "(?P<", "[a", "a{99999999999}", "(" * 200,
     "\\", "*", [], {}, [[]], [None], [1, "a"], {"": 1}, {"use": None}, {"use": "length"}, {"use": "group", "scale": 3},
     {1: 2}, {"a": {"b": {"c": []}}}, {"x" * 200: 1},
 ]  # fmt: skip

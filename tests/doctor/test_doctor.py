@@ -91,7 +91,7 @@ def test_a_library_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_broken_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Plugin(name="mine", package="grpokit-mine", version="0.3", error="ModuleNotFoundError: No module 'x'")
     monkeypatch.setattr(registry, "plugins", lambda: (broken,))
-    (finding,) = problems(list(environment.plugins()))
+    (finding,) = problems(list(environment.plugins([])))
     assert finding.what == "plugin 'mine' of grpokit-mine 0.3 is broken: ModuleNotFoundError: No module 'x'"
     assert "pip uninstall grpokit-mine" in finding.advice
 
@@ -102,7 +102,7 @@ def test_a_plugin_that_keeps_every_command_waiting(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(environment, "_SLOW", 0.04)
     slow = entry_points.load(EntryPoint("mine", "waits", "grpokit"))
     monkeypatch.setattr(registry, "plugins", lambda: (slow, Plugin(name="light", seconds=0.001)))
-    waits, light = environment.plugins()
+    waits, light = environment.plugins([])
     assert (waits.state, light.state) == ("note", "ok")
     assert "not in 'waits'" in waits.advice
 

@@ -350,13 +350,13 @@ def test_a_comparison_of_runs_that_share_little(tmp_path: Path) -> None:
         ({"use": "mine:x"}, {"use": "mine:x", "pattern": "a+"}, {}, ["length"]),
         ({"use": "mine:x"}, {"use": "mine:y"}, {}, ["length"]),
         ({"use": "mine:x"}, {"use": "mine:x"}, {"code": {"mine": "two"}}, ["length"]),
-        ({"use": "format"}, {"use": "format"}, {"plugins": {"builtin": "grpokit 2"}}, []),  # which has length, too
+        ({"use": "format"}, {"use": "format"}, {"plugins": {"grpokit": "2"}}, []),  # which has length, too
     ],
 )
 def test_scores_on_two_scales_are_not_compared(
     tmp_path: Path, reward: dict[str, Any], other: dict[str, Any], changed: dict[str, Any], shared: list[str]
 ) -> None:
-    versions = {"plugins": {"builtin": "grpokit 1"}, "code": {"mine": "one"}}
+    versions = {"plugins": {"grpokit": "1"}, "code": {"mine": "one"}}
     a, b = make_run(tmp_path / "a", reward=reward), make_run(tmp_path / "b", reward=other, gain=0.2)
     (a / "versions.json").write_text(json.dumps(versions))
     (b / "versions.json").write_text(json.dumps(versions | changed))
@@ -368,7 +368,7 @@ def test_scores_on_two_scales_are_not_compared(
 
 def test_where_a_reward_runs_changes_no_scale(tmp_path: Path) -> None:
     a, b = make_run(tmp_path / "a"), make_run(tmp_path / "b", reward={"workers": 2, "on_error": "skip"})
-    (b / "versions.json").write_text('{"grpokit": "0.2.0", "plugins": {"x": "nice", "other": "1"}}')
+    (b / "versions.json").write_text('{"grpokit": "0.2.0", "plugins": {"x": "1.5", "other": "1"}}')
     last = content_of(a, b)["comparison"]["modes"]["last"]
     assert [score["name"] for score in last["gaps"][0]["scores"]] == ["reward", "nice", "length"]
 

@@ -57,7 +57,7 @@ def missing_dependency(plugin: registry.Plugin, spec: RewardSpec, params: Mappin
     blocked = third_party(plugin.package)
     if not blocked:
         raise NotChecked(f"{plugin.package} declares no package beyond those of grpokit")
-    arguments = json.dumps([blocked, f"{plugin.name}:{spec.name}", dict(params)], default=str)
+    arguments = json.dumps([blocked, registry.full_name((plugin, spec)), dict(params)], default=str)
     result = in_new_python(_CODE.format(arguments=arguments))
     reply = result.stdout.strip() or result.stderr.strip()[-400:]
     expect(spec.install in reply, f"an error with {spec.install!r} when the reward is built without "

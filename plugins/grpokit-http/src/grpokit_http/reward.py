@@ -86,7 +86,8 @@ class RemoteReward(RewardElsewhere):
             health = ask(f"{url}/health", key=secret(TOKEN), timeout=min(self.timeout, 30.0))
             if type(health["protocol"]) is not int:
                 raise TypeError("a protocol is not a whole number")
-            there = health["protocol"], _described(health["reward"], health["params"])
+            name = str(health["reward"])
+            there = health["protocol"], _described(name, health["params"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             parameters = [shlex.quote(f"{name}={json.dumps(value)}") for name, value in self.params.items()]
             command = " ".join(["grpokit serve-reward", self.use or "NAME", *parameters])
@@ -94,7 +95,8 @@ class RemoteReward(RewardElsewhere):
                 f"The reward service {url} {_how(error)}. Start it with `{command}`, and give both ends the "
                 f"same token ({TOKEN})."
             ) from error
-        here = PROTOCOL, _described(self.use, self.params) if self.use else there[1]
+        asked = name if _alike(name, self.use) else self.use
+        here = PROTOCOL, _described(asked, self.params) if self.use else there[1]
         if there != here:
             protocol, served = (public(words, secret(TOKEN)) for words in there)
             raise UsageError(
@@ -138,9 +140,15 @@ def _read(answer: Mapping[str, Any], rows: Sequence[int]) -> Portion:
     return from_message(rows, [values, public(failure, secret(TOKEN), most=2000), error])
 
 
+def _alike(one: str, other: str) -> bool:
+    """Whether two names mean one reward: its distribution may stand in front. A module's name has no hyphen."""
+    short, long = sorted((one, other), key=len)
+    return long == short or ("-" in long.partition(":")[0] and long.endswith(f":{short}"))
+
+
 def _described(use: str, params: Mapping[str, Any]) -> str:
     """A reward and its parameters as someone types them."""
-    return " ".join([str(use), *(f"{name}={value}" for name, value in sorted(params.items()))])
+    return " ".join([use, *(f"{name}={value}" for name, value in sorted(params.items()))])
 
 
 def _how(error: Exception) -> str:
