@@ -1,9 +1,9 @@
-"""Prints how grpokit is built and how long it is: its folders, the learning path, the engine, and who imports whom.
+"""Prints how grpokit and its plugins are built and how dense their code is, and fails where imports go astray.
 
 `MAY_IMPORT` below is the architecture: a row may name rows above it only, so folders import one way and form no circle.
-Files form none either, and `LIMITS` holds what must stay short. `python tools/architecture.py` prints all of it, and
-exits with 1 on an import that the table does not allow, on a circle, or beyond a limit. The tests walk the same
-functions.
+Files form none either, no function is longer than `FUNCTION`, and the learning path no longer than `LEARNING_PATH`.
+`python tools/architecture.py` prints all of it, and exits with 1 where one of these does not hold. The tests walk the
+same functions. Other sizes are printed, and have no limit: a limit makes lines dense.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import io
 import sys
 import tokenize
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -23,17 +23,13 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
-PACKAGE = Path(__file__).parent.parent / "grpokit"
-LEARNING_PATH = ("types", "policy", "sampling", "advantages", "divergence", "objectives", "trainer")
-ENGINE = ("trainer", "training", "guards", "processes", "phases")  # what a step runs through
-# What must stay readable in one sitting. All other sizes are printed, and have no limit: a limit makes lines dense.
-LIMITS = {
-    "root modules": 18,
-    "learning path": 1000,  # lines of code
-    "Trainer._step": 40,  # lines, as the next
-    "longest function": 60,  # one of more lines holds two ideas
-}
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "grpokit"
+PLUGINS = sorted(file.parent for file in ROOT.glob("plugins/*/src/*/__init__.py"))
+STORY = ("types", "policy", "sampling", "advantages", "divergence", "objectives", "trainer")  # the learning path
+LEARNING_PATH = 1000  # lines of code, which one sitting has time for
+FUNCTION = 60  # lines; a longer one holds two ideas
+DENSE = 25  # tokens on one line, which then holds three ideas
 
 # Each module at the root and each folder, with the rows that it may import. A new one goes as far up as it can.
 MAY_IMPORT = {
@@ -84,6 +80,35 @@ MAY_IMPORT = {
     "guards trainer phases evaluation runs",  # for type checkers: its names are imported on first use
     "__main__": "cli",
 }
+# Each plugin, with the plugins that it may import. All of them may import the core, which imports none.
+PLUGIN_MAY_IMPORT = {
+    "grpokit_http": "",
+    "grpokit_hf": "",
+    "grpokit_judge": "grpokit_http",
+    "grpokit_preference": "grpokit_hf",
+    "grpokit_lm": "grpokit_hf grpokit_http",
+    "grpokit_diffusers": "grpokit_hf",
+    "grpokit_glm_image": "grpokit_hf",
+}
+# What `faults` finds today: a mended one leaves the list.
+OPEN = {
+    "circle: grpokit_lm.policy grpokit_lm.rollouts",
+    "too long: grpokit_diffusers/pipeline.py prepare",
+    "too long: grpokit_diffusers/policy.py DiffusersFlow.__init__",
+    "too long: grpokit_glm_image/dit.py GlmImageDiT.__init__",
+    "too long: grpokit_glm_image/dit_plan.py plan",
+    "too long: grpokit_glm_image/pipeline.py prepare",
+    "too long: grpokit_glm_image/plugin.py grpokit_presets",
+    "too long: grpokit_glm_image/policy.py GlmImageAR.__init__",
+    "too long: grpokit_hf/diffusion/flow_policy.py FlowPolicy.__init__",
+    "too long: grpokit_hf/plan/counting.py sizes_of",
+    "too long: grpokit_hf/tokens/fused_head.py FusedHead.forward",
+    "too long: grpokit_hf/tokens/group_decoding.py decode",
+    "too long: grpokit_hf/tokens/packing.py score",
+    "too long: grpokit_lm/loading.py load_model",
+    "too long: grpokit_lm/plan.py plan",
+    "too long: grpokit_lm/policy.py CausalLMPolicy.__init__",
+}
 
 
 @dataclass(frozen=True)
@@ -97,28 +122,52 @@ class Import:
 
     @property
     def row(self) -> str:
-        """The row of the table that it names; empty for what is not grpokit's."""
+        """The row of a table that it names: a part of the core, or a plugin; empty for what is not grpokit's."""
         top, _, rest = self.module.partition(".")
-        return rest.partition(".")[0] if top == "grpokit" else ""
+        if top == "grpokit":
+            return rest.partition(".")[0]
+        return top if top.startswith("grpokit_") else ""
 
     def __str__(self) -> str:
-        return f"{self.file.relative_to(PACKAGE.parent)}:{self.line} imports {self.module}"
+        return f"{_place(self.file)}:{self.line} imports {self.module}"
+
+
+@cache
+def _source(file: Path) -> Path:
+    """The folder that a file's package lies in."""
+    return next(folder for folder in file.parents if not (folder / "__init__.py").is_file())
+
+
+def _place(file: Path) -> Path:
+    """Where a file lies, from its package on."""
+    return file.relative_to(_source(file))
 
 
 def row_of(file: Path) -> str:
-    """The row of the table that a file belongs to."""
-    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    """The row of a table that a file belongs to: a part of the core, or a plugin."""
+    package, part = _place(file).parts[:2]
+    return part.removesuffix(".py") if package == "grpokit" else package
 
 
-def files() -> list[Path]:
-    """The package's own modules."""
-    return sorted(file for file in PACKAGE.rglob("*.py") if "templates" not in file.parts)
+def files(package: Path = PACKAGE) -> list[Path]:
+    """A package's own modules."""
+    return sorted(file for file in package.rglob("*.py") if "templates" not in file.parts)
+
+
+def every_file() -> list[Path]:
+    """The modules of all packages."""
+    return [file for package in (PACKAGE, *PLUGINS) for file in files(package)]
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 @cache
 def imports(file: Path) -> list[Import]:
     """All imports of a file, also in functions and for type checkers."""
-    return list(_walk(file, ast.parse(file.read_text(encoding="utf-8")), False))
+    return list(_walk(file, _tree(file), False))
 
 
 def _walk(file: Path, node: ast.AST, inside: bool) -> Iterator[Import]:
@@ -129,38 +178,42 @@ def _walk(file: Path, node: ast.AST, inside: bool) -> Iterator[Import]:
         elif isinstance(child, ast.ImportFrom):
             assert child.level == 0, f"{file}:{child.lineno} is a relative import"
             for alias in child.names:
-                yield Import(file, child.lineno, _home(child.module or "", alias.name), inside)
+                yield Import(file, child.lineno, _home(file, child.module or "", alias.name), inside)
         else:
             typing = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-            yield from _walk(file, child, inside or typing or isinstance(child, FUNCTION))
+            function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
+            yield from _walk(file, child, inside or typing or function)
 
 
-def _home(module: str, name: str) -> str:
+def _home(file: Path, module: str, name: str) -> str:
     """`from grpokit import Prompt` imports grpokit.types, and `from grpokit.cli import app` imports grpokit.cli.app."""
     if module == "grpokit":
         return f"grpokit.{public_names().get(name, name)}"
     inner = f"{module}.{name}"
-    return inner if (PACKAGE.parent / inner.replace(".", "/")).with_suffix(".py").is_file() else module
+    return inner if (_source(file) / inner.replace(".", "/")).with_suffix(".py").is_file() else module
 
 
 def public_names() -> dict[str, str]:
     """Public name -> its module inside the package, as the package's own table says."""
-    for node in ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8")).body:
+    for node in _tree(PACKAGE / "__init__.py").body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOME":
             return {name: module for module, names in ast.literal_eval(node.value).items() for name in names}
     raise AssertionError("grpokit/__init__.py has no table _HOME")
 
 
 def upward(file: Path) -> list[Import]:
-    """The imports of a file that the table does not allow."""
+    """The imports of a file that the tables do not allow."""
     row = row_of(file)
-    allowed = {"", row, *MAY_IMPORT[row].split()}
+    if row in MAY_IMPORT:
+        allowed = {"", row, *MAY_IMPORT[row].split()}
+    else:
+        allowed = {"", row, *MAY_IMPORT, *PLUGIN_MAY_IMPORT.get(row, "").split()}
     return [found for found in imports(file) if found.row not in allowed]
 
 
-def circles() -> list[tuple[str, ...]]:
-    """The modules that import each other, be it through others, in functions or for type checkers."""
-    modules = {".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file for file in files()}
+def circles(package: Path) -> list[tuple[str, ...]]:
+    """A package's modules that import each other, be it through others, in functions or for type checkers."""
+    modules = {".".join(_place(file).with_suffix("").parts): file for file in files(package)}
     reach = {name.removesuffix(".__init__"): {each.module for each in imports(modules[name])} for name in modules}
     for via in reach:  # Warshall: at last, all that a module leads to
         for found in reach.values():
@@ -178,7 +231,7 @@ def undeclared(file: Path, project: Path, *, never: frozenset[str] = frozenset()
     """
     declared, homes, own = _declared(project) - never, _homes(), project.name.replace("-", "_")
     found = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(_tree(file)):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         for top in sorted({name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"grpokit", own}):
@@ -189,10 +242,11 @@ def undeclared(file: Path, project: Path, *, never: frozenset[str] = frozenset()
 
 @cache
 def _declared(project: Path) -> frozenset[str]:
-    """The distributions that a pyproject.toml names, extras included."""
+    """The distributions that a pyproject.toml names, extras included; `grpokit-hf[diffusers]` brings diffusers."""
     stated = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [line for extra in stated.get("optional-dependencies", {}).values() for line in extra]
-    return frozenset(canonicalize_name(Requirement(line).name) for line in [*stated["dependencies"], *extras])
+    requirements = [Requirement(line) for line in [*stated["dependencies"], *extras]]
+    return frozenset(canonicalize_name(name) for each in requirements for name in [each.name, *each.extras])
 
 
 @cache
@@ -201,82 +255,82 @@ def _homes() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
-def lines(file: Path) -> int:
-    """How many lines a file has."""
-    return len(file.read_text(encoding="utf-8").splitlines())
-
-
-def code_lines(file: Path) -> int:
-    """How many of them hold code: neither blank, nor a comment, nor part of a docstring."""
+@cache
+def tokens(file: Path) -> Counter[int]:
+    """Each line that holds code, neither blank nor a comment nor part of a docstring -> how many tokens begin there."""
     text = file.read_text(encoding="utf-8")
     blank = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type not in blank]
-    code = {line for t in tokens for line in range(t.start[0], t.end[0] + 1)}
-    for node in ast.walk(ast.parse(text)):
+    count = Counter[int]()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in blank:
+            count[token.start[0]] += 1
+            for line in range(token.start[0] + 1, token.end[0] + 1):  # a string of several lines
+                count[line] += 0
+    for node in ast.walk(_tree(file)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
-            code -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    return len(code)
+            for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1):
+                del count[line]
+    return count
 
 
-def learning_path() -> list[Path]:
-    """Its files, in the order in which they are read."""
-    return [file for name in LEARNING_PATH if (file := PACKAGE / f"{name}.py").is_file()]
+def learning_path() -> int:
+    """How many lines of code it has."""
+    return sum(len(tokens(PACKAGE / f"{name}.py")) for name in STORY)
 
 
 def longest() -> list[tuple[int, str]]:
-    """The lines and the names of all functions, as in (48, "trainer.py Trainer._step"), the longest first."""
+    """Lines and name of every function, as in (48, "grpokit/trainer.py Trainer._step"), the longest first."""
     found = []
-    for file in files():
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            name = f"{file.relative_to(PACKAGE)} {f'{node.name}.' if isinstance(node, ast.ClassDef) else ''}"
-            inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, FUNCTION)]
-            found += [((each.end_lineno or 0) - each.lineno + 1, name + each.name) for each in inner]
+    for file in every_file():
+        place = _place(file)
+        for node in ast.walk(_tree(file)):
+            owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+            for each in ast.iter_child_nodes(node):
+                if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    found.append(((each.end_lineno or 0) - each.lineno + 1, f"{place} {owner}{each.name}"))
     return sorted(found, reverse=True)
 
 
-@cache
-def sizes() -> dict[str, int]:
-    """How much there is of what `LIMITS` holds."""
-    found = longest()  # not by name: a file may have two functions of one
-    return {
-        "root modules": sum(file.parent == PACKAGE for file in files()),
-        "learning path": sum(map(code_lines, learning_path())),
-        "Trainer._step": next(size for size, name in found if name == "trainer.py Trainer._step"),
-        "longest function": found[0][0],
-    }
+def faults() -> list[str]:
+    """All that should not be."""
+    found = [f"not allowed: {each}" for file in every_file() for each in upward(file)]
+    found += [f"circle: {' '.join(each)}" for package in (PACKAGE, *PLUGINS) for each in circles(package)]
+    found += [f"too long: {name}" for size, name in longest() if size > FUNCTION]
+    if learning_path() > LEARNING_PATH:
+        found.append("too long: the learning path")
+    return found
+
+
+def density(several: list[Path]) -> str:
+    """Lines of code, tokens on one of them, the share of dense ones, and comprehensions on 100, as columns."""
+    counts = [count for file in several for count in tokens(file).values()]
+    kinds = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    comprehensions = sum(isinstance(node, kinds) for file in several for node in ast.walk(_tree(file)))
+    code = len(counts)
+    dense = sum(count >= DENSE for count in counts)
+    return f"{code:>7} {sum(counts) / code:>7.1f} {dense / code:>7.1%} {100 * comprehensions / code:>7.1f}"
 
 
 def main() -> int:
     """Print everything; returns the exit code."""
-    folders, rows = defaultdict[str, list[str]](list), defaultdict[str, int](int)
-    used = defaultdict[str, set[str]](set)
-    for file in files():
-        place, row = file.relative_to(PACKAGE).parent.as_posix(), row_of(file)
-        if file.stem != "__init__" or place == ".":
-            folders[place].append(f"{file.stem} {lines(file)}")
-        rows[row] += lines(file)
-        used[row] |= {found.row for found in imports(file)} - {"", row}
-    print("the tree (modules with their lines)")
-    for place, modules in sorted(folders.items()):
-        print(f"  {'grpokit' if place == '.' else place}/  {'  '.join(modules)}")
-    shown = ", ".join(f"{file.stem} {lines(file)} ({code_lines(file)})" for file in learning_path())
-    total, code = (sum(map(count, learning_path())) for count in (lines, code_lines))
-    print(f"\nlearning path, lines (of code): {shown}; {total} ({code}) in all")
-    print("\nthe longest functions")
-    for size, name in longest()[:5]:
+    rows = defaultdict[str, list[Path]](list)
+    for file in every_file():
+        rows[row_of(file)].append(file)
+    order = [*MAY_IMPORT, *(package.name for package in PLUGINS)]
+    print(f"{'':<17} {'code':>7} {'tokens':>7} {'dense':>7} {'loops':>7}  imports")
+    for row in order:
+        used = {found.row for file in rows[row] for found in imports(file)} - {"", row}
+        print(f"{row:<17} {density(rows[row])}  {' '.join(other for other in order if other in used)}".rstrip())
+    print(f"{'the core':<17} {density(files())}\n{'all':<17} {density(every_file())}")
+    print(f"code: lines of it; tokens: on one; dense: lines with {DENSE} or more; loops: comprehensions on 100 lines")
+    print(f"\nlearning path: {learning_path()} lines of code, of {LEARNING_PATH}\n\nthe longest functions")
+    functions = longest()
+    step = next(each for each in functions if each[1] == "grpokit/trainer.py Trainer._step")
+    for size, name in [*functions[:5], step]:
         print(f"  {size:>5}  {name}")
-    print("\nsizes, and their limits")
-    grown = {what for what, size in sizes().items() if size > LIMITS[what]}
-    for what, size in sizes().items():
-        print(f"  {what:<16} {size:>5} {LIMITS[what]:>5}{'  has grown beyond it' if what in grown else ''}")
-    stepped = sum(rows[row] for row in ENGINE)
-    print(f"\nlines ({sum(rows.values())} in all, {stepped} of them in the engine), and who imports whom")
-    for row in MAY_IMPORT:
-        print(f"  {row:<16} {rows[row]:>5}  {' '.join(other for other in MAY_IMPORT if other in used[row])}".rstrip())
-    wrong, closed = [found for file in files() for found in upward(file)], circles()
-    print("", *(f"not allowed: {each}" for each in wrong), *(f"circle: {' '.join(each)}" for each in closed), sep="\n")
-    print(f"{len(wrong)} imports that the table does not allow; {len(closed)} circles of files")
-    return 1 if wrong or closed or grown else 0
+    found = faults()
+    print("", *found, f"{len(found)} faults", sep="\n")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
