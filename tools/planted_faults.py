@@ -2045,6 +2045,20 @@ FAULTS = (
         "inputs = (path,)",
         (REFUSED_INPUT,),
     ),
+    Fault(
+        "weights are fetched though the user wants no downloads",
+        "rewards/downloads.py",
+        'in ("1", "ON", "YES", "TRUE"):',
+        'in ("ON",):',
+        ("plugins/grpokit-lpips/tests/test_reward.py::test_offline_nobody_is_asked",),
+    ),
+    Fault(
+        "a run that is told to end goes on waiting for services",
+        "runs/signals.py",
+        "        ENDING.set()\n",
+        "",
+        ("tests/runs/test_signals.py::test_a_signal_ends_the_run_and_the_waiting_for_services[15]",),
+    ),
 )
 
 
