@@ -23,7 +23,9 @@ from grpokit.group_statistics import Std, batch_std
 from grpokit.reward_totals import FilledRewards, fill
 
 AdvantageFn: TypeAlias = Callable[..., Tensor]
+"""What turns rewards [B, R], weights [R] and groups [B] into advantages [B] or [B, T]; all get the same arguments."""
 Scale: TypeAlias = Literal["group", "batch", "none"]
+"""What a row's distance from the mean of its group is divided by: a standard deviation of the group or the batch."""
 
 
 def group(

@@ -28,7 +28,9 @@ Sampler: TypeAlias = Literal["flow-sde", "dance-sde", "cps", "ode"]
 StepWeight: TypeAlias = Literal["none", "guard", "tempflow", "flash"]
 """What a step's part of the loss is multiplied by: `step_weights` has the formulas."""
 Weight: TypeAlias = Literal["uniform", "t", "t^2"]
+"""How much a noised copy counts at its time t."""
 Sigma: TypeAlias = Tensor | float
+"""The share of noise in a latent, from 1 (noise) to 0 (data)."""
 
 _POWERS: Mapping[Weight, int] = {"uniform": 0, "t": 1, "t^2": 2}
 _COPIES = 0x434F50494553  # sets the draw of noise levels apart from a group's other draws

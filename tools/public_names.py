@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 PLACES = (ROOT, *sorted(ROOT.glob("plugins/*/src")))  # of packages
 CODE = ("plugins/*/*/**/*.py", "tutorials/*.py", "benchmarks/**/*.py", "examples/**/*.py")
 TEMPLATES = "grpokit/scaffold/templates/**/*.py.jinja"
-PAGES = ("*.md", "docs/**/*.md", "plugins/*/*.md")
+PAGES = ("*.md", "docs/**/*.md", "plugins/*/*.md", "grpokit/registry/hookspecs.py")
 # What measures or tests one more package from inside.
 MEASURED = {
     "benchmarks/glm_image_job": "grpokit_glm_image",

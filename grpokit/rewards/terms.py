@@ -17,6 +17,7 @@ from grpokit.settings import RewardSettings
 from grpokit.types import Prompt, Sample
 
 Reward: TypeAlias = Callable[[Sequence[Sample]], Sequence[float]]
+"""B samples, whole groups -> B numbers, in the same order; NaN for a sample that it cannot score."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,7 @@ class RewardTerm(RewardSettings):
 
 
 Rewards: TypeAlias = Sequence[Reward | Submits | RewardTerm] | Mapping[str, Reward | Submits]
+"""Rewards as a user gives them: a list, or name -> reward."""
 
 
 def as_terms(

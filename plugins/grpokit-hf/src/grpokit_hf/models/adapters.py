@@ -28,6 +28,7 @@ from grpokit.registry.settings import read_settings
 from grpokit.settings import check_settings
 
 ALL_LINEAR = "all-linear"
+"""The targets of an adapter on every linear layer but the output layer and the routers of mixtures."""
 _ROUTER = re.compile(r"(^|\.)(router\w*|gate)(\.|$)")  # in some mixtures a linear layer, which may return a tuple
 
 

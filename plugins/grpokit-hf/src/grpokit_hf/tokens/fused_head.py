@@ -25,7 +25,9 @@ from grpokit_hf.cpu.products import filled, linear, spare_rows, sum_of_outer
 from grpokit_hf.tokens.truncation import check_kept, forbid, restrict
 
 Slope = Callable[[Tensor, int], Tensor]
+"""Log-probs [n] of some tokens and the place of the first -> the predicted derivative [n] of the loss by each."""
 Entropy = Literal["no", "value", "grad"]
+"""Whether entropies are computed, and with gradient: as in `grpokit.types.Ask`."""
 
 CHUNK = {"cpu": 256}  # tokens: fewer leave the products slow, more gain nothing
 CHUNK_ELSEWHERE = 1024
