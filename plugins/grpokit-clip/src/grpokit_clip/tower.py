@@ -202,7 +202,8 @@ class _Recent(OrderedDict[tuple[_Item, ...], Tensor]):
         wanted: dict[_Item, Any] = {}
         for key, x in zip(keys, inputs, strict=True):
             wanted.setdefault(key, x)
-        order, found = list(wanted), {}
+        order = list(wanted)
+        found: dict[_Item, Tensor] = {}
         for start in range(0, len(order), batch_size):
             part = tuple(order[start : start + batch_size])
             if part not in self:

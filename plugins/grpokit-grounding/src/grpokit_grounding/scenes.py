@@ -80,7 +80,9 @@ def mask(form: str, width: int, height: int) -> Mask:
 
 
 def _triangle(u: NDArray[np.float64], v: NDArray[np.float64]) -> Mask:
-    return abs(u - 0.5) <= np.maximum(v / 2, abs(u - 0.5).min())  # its tip is a pixel or two wide
+    off_centre = np.abs(u - 0.5)
+    inside: Mask = off_centre <= np.maximum(v / 2, off_centre.min())  # its tip is a pixel or two wide
+    return inside
 
 
 FORMS: Mapping[str, Callable[[NDArray[np.float64], NDArray[np.float64]], Mask]] = {

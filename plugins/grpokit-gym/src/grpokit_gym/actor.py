@@ -60,8 +60,10 @@ class Gaussian:
 
     def logprobs(self, actions: Tensor) -> Tensor:
         """[...] of actions [..., A], in nats per dimension."""
-        alone = (x.reshape(-1, 1, x.shape[-1]) for x in (actions, self.mean))
-        return gaussian_logprobs(*alone, self.std).view(actions.shape[:-1])
+        dims = actions.shape[-1]
+        x = actions.reshape(-1, 1, dims)  # [..., A] -> [b, 1, A]
+        mean = self.mean.reshape(-1, 1, dims)
+        return gaussian_logprobs(x, mean, self.std).view(actions.shape[:-1])
 
     def entropy(self) -> Tensor:
         """[...] in nats per dimension."""

@@ -158,13 +158,15 @@ class Environments:
             UsageError: equal seeds start apart, or an observation cannot be used.
         """
         if self._async and not pictures:
-            envs = self._vector(len(seeds))
+            apart = self._vector(len(seeds))
             with self.at_work("reset"):
-                seen, _ = envs.reset(seed=list(seeds))
-            first = list(iterate(envs.observation_space, seen))
+                seen, _ = apart.reset(seed=list(seeds))
+            first = list(iterate(apart.observation_space, seen))
+            envs: Sequence[Any] | AsyncVectorEnv = apart
         else:
-            envs = [self._single(i) for i in range(len(seeds))]
-            first = [self._reset(env, seed) for env, seed in zip(envs, seeds, strict=True)]
+            here = [self._single(i) for i in range(len(seeds))]
+            first = [self._reset(env, seed) for env, seed in zip(here, seeds, strict=True)]
+            envs = here
         playing = Playing(self, envs, first, pictures)
         begun: dict[int, Array] = {}
         for seed, seen in zip(seeds, playing.observations, strict=True):

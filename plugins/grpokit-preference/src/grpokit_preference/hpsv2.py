@@ -54,7 +54,7 @@ class HPSv2Reward(Preference):
         with torch.random.fork_rng(devices=[]):  # its random start must not move the global state
             clip = open_clip.CLIP(**config)
         files.fill(clip, state, name=weights, reward=self.name)
-        self.clip: Any = self.frozen(clip)
+        self.clip = self.frozen(clip)
         self.tokenizer: Any = open_clip.get_tokenizer(model)
         self.size: int = config["vision_cfg"]["image_size"]
 

@@ -85,7 +85,7 @@ class ImageRewardReward(Preference):
         files.fill(model, state, name=weights, reward=self.name)
         words = model.text.config.vocab_size
         files.check_tokenizer(self.tokenizer, tokenizer, known=words, reward=self.name)
-        self.model: Any = self.frozen(model)
+        self.model = self.frozen(model)
 
     def scores(self, pictures: Sequence[Image.Image], texts: Sequence[str]) -> Tensor:
         """The published score of each of b RGB pictures with its text, [b]."""

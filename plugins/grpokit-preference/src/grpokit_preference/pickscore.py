@@ -43,7 +43,7 @@ class PickScoreReward(Preference):
     ) -> None:
         super().__init__(device=device, batch_size=batch_size, dtype=dtype)
         self.tokenizer: Any = files.pretrained(AutoTokenizer, tokenizer, reward=self.name, what="tokenizer")
-        self.clip: Any = self.frozen(files.pretrained(CLIPModel, model, reward=self.name))
+        self.clip = self.frozen(files.pretrained(CLIPModel, model, reward=self.name))
         words = self.clip.config.text_config.vocab_size
         files.check_tokenizer(self.tokenizer, tokenizer, known=words, reward=self.name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from PIL import Image
@@ -40,7 +40,7 @@ class Preference:
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.device = find_device(device, reward=self.name)
 
-    def frozen(self, model: nn.Module) -> nn.Module:
+    def frozen(self, model: nn.Module) -> Any:
         """The model on the reward's device, in evaluation mode and without gradients."""
         return model.float().to(self.device).eval().requires_grad_(False)
 

@@ -21,7 +21,20 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, flow, frozen_copy, swapped
+from grpokit import (
+    Ask,
+    Decisions,
+    Policy,
+    Prompt,
+    Rollout,
+    Sample,
+    Seeds,
+    Trace,
+    UsageError,
+    flow,
+    frozen_copy,
+    swapped,
+)
 from grpokit.data import refuse_pictures
 from grpokit.registry.settings import read_settings
 from grpokit.sampling import normals, permutation
@@ -161,7 +174,7 @@ class ToyFlow(Policy):
             ),
         )
 
-    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
         """Score the stored decisions again: log-probs [b, t] with gradient, mean [b, t, 2] and std [b, t, 1]."""
         start, stop, _ = steps.indices(rollout.mask.shape[1])
         steps = slice(start, max(start, stop))
