@@ -362,6 +362,7 @@ def keywords_of(kind: Callable[P, S]) -> Callable[[Callable[[T, S], None]], Call
         kind: the dataclass. Its annotations must be there at run time.
     """
     hints = get_type_hints(kind)
+    home = {name: depth for depth, base in enumerate(inspect.getmro(kind)) for name in inspect.get_annotations(base)}  # type: ignore[arg-type]
     defaults = {
         field.name: field.default_factory()
         for field in dataclasses.fields(kind)  # type: ignore[arg-type]
@@ -377,6 +378,7 @@ def keywords_of(kind: Callable[P, S]) -> Callable[[Callable[[T, S], None]], Call
             each.replace(annotation=hints[name], default=defaults.get(name, each.default))
             for name, each in inspect.signature(kind).parameters.items()
         ]
+        parameters.sort(key=lambda each: (each.kind, home[each.name]))  # what others share comes last
         owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         vars(flat).update(settings=kind, __signature__=inspect.Signature([owner, *parameters]))
         flat.__annotations__ = hints

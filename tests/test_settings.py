@@ -91,7 +91,7 @@ def test_a_config_reads_the_fields() -> None:
     with pytest.raises(PluginError, match="expects a whole number or null for 'drawn', got 'x'"):
         call(f"{__name__}:Box", {"name": "red", "drawn": "x"}, what="box")
     with pytest.raises(
-        PluginError, match=r"has no parameter 'ball' \(did you mean 'balls'\?\). It accepts: name, balls=5"
+        PluginError, match=r"has no parameter 'ball' \(did you mean 'balls'\?\). It accepts: name, extras="
     ):
         call(f"{__name__}:Box", {"name": "red", "ball": 1}, what="box")
     assert declared("advantage", f"{__name__}:Box")[0]["extras"].default == {"lid": True}

@@ -93,14 +93,6 @@ PLUGIN_MAY_IMPORT = {
 # What `faults` finds today: a mended one leaves the list.
 OPEN = {
     "circle: grpokit_lm.policy grpokit_lm.rollouts",
-    "too long: grpokit_diffusers/pipeline.py prepare",
-    "too long: grpokit_diffusers/policy.py DiffusersFlow.__init__",
-    "too long: grpokit_glm_image/dit.py GlmImageDiT.__init__",
-    "too long: grpokit_glm_image/dit_plan.py plan",
-    "too long: grpokit_glm_image/pipeline.py prepare",
-    "too long: grpokit_glm_image/plugin.py grpokit_presets",
-    "too long: grpokit_glm_image/policy.py GlmImageAR.__init__",
-    "too long: grpokit_hf/diffusion/flow_policy.py FlowPolicy.__init__",
     "too long: grpokit_hf/plan/counting.py sizes_of",
     "too long: grpokit_hf/tokens/fused_head.py FusedHead.forward",
     "too long: grpokit_hf/tokens/group_decoding.py decode",

@@ -1493,14 +1493,14 @@ FAULTS = (
     Fault(
         "a flow's path before the window for each row",
         f"{HF}diffusion/flow_policy.py",
-        "x = self._noise(group if window and self._shared_noise else rows, 0, mode.size)",
+        "x = self._noise(group if window and settings.shared_noise else rows, 0, mode.size)",
         "x = self._noise(rows, 0, mode.size)",
         (FLOW_SHARED,),
     ),
     Fault(
         "noised copies of one and the same sample",
         f"{HF}diffusion/flow_policy.py",
-        "group if window and self._shared_noise else rows",
+        "group if window and settings.shared_noise else rows",
         "group if self._shared_noise and not evaluate else rows",
         (FLOW_COPY,),
     ),

@@ -13,6 +13,7 @@ from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, UsageErro
 from grpokit.evaluation.attribution import attribute, two_way
 from grpokit.sampling import uniforms
 from grpokit_hf.diffusion.flow_policy import FlowPolicy
+from grpokit_hf.diffusion.settings import FlowSettings
 
 Reward = Callable[[Sequence[Sample]], list[float]]
 
@@ -99,7 +100,7 @@ def first(samples: Sequence[Sample]) -> list[float]:
 
 def test_a_policy_that_draws_for_each_row_alone() -> None:
     """An evaluation of FlowPolicy starts every row from noise of its own, and a group shares nothing."""
-    policy = FlowPolicy(TinyFamily(), size=(32, 32), steps=2, eval_steps=2)
+    policy = FlowPolicy(TinyFamily(), FlowSettings(size=(32, 32), steps=2, eval_steps=2))
     shares = attribute(policy, {"first": first}, [Prompt(text="1"), Prompt(text="2")], row_seeds=3, group_seeds=2)
     assert shares["first"].row == pytest.approx(1.0)
     assert shares["reward"] == shares["first"]

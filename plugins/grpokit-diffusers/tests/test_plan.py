@@ -227,5 +227,5 @@ def test_bad_settings() -> None:
         needs(model="tiny-sd3", lora=None, quantization="4bit")
     with pytest.raises(UsageError, match="size must be height and width"):
         needs(model="tiny-sd3", size=[62, 64])
-    with pytest.raises(UsageError, match="rows must be a whole number"):
+    with pytest.raises(UsageError, match="rows must be at least 1"):
         needs(model="tiny-sd3", rows=0)

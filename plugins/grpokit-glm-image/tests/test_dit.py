@@ -232,7 +232,7 @@ def test_tokens_that_are_not_kept_yet_are_written_together_where_that_changes_no
         ({"eval_size": (64, 100)}, "eval_size must be height and width"),
         ({"size": (64, 100)}, "multiples of 32"),
         ({"token_sets": 0}, "token_sets must be at least 1"),
-        ({"rows": 0}, "rows must be a whole number of at least 1, or null for a whole group; got 0"),
+        ({"rows": 0}, "rows must be at least 1, or None, got 0"),
         ({"window": {"width": 9}}, "only 4 steps of the schedule"),
         ({"lora": {"targets": ["q_proj"]}}, "no linear layer of GlmImageTransformer2DModel is called 'q_proj'"),
     ],

@@ -19,6 +19,7 @@ from transformers import GlmImageForConditionalGeneration
 from grpokit import UsageError
 from grpokit_glm_image.pipeline import Loaded, load, types
 from grpokit_glm_image.tiny import tiny_pipeline
+from grpokit_hf.models.sources import SourceSettings
 
 SIZE = (64, 96)
 
@@ -375,7 +376,7 @@ def cached(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 @pytest.mark.usefixtures("cached")
 def test_a_pipeline_of_the_hub_comes_from_the_cache() -> None:
     loaded = load("org/tiny", size=SIZE, local_files_only=True)
-    assert (loaded.name, loaded.options) == ("org/tiny", {"revision": None, "local_files_only": True})
+    assert (loaded.name, loaded.source) == ("org/tiny", SourceSettings(local_files_only=True))
     with pytest.warns(UserWarning, match=r":9 cannot be reached \(.*refused\); 'org/tiny' comes from the cache"):
         load("org/tiny", size=SIZE)
     with pytest.raises(UsageError, match=r"'org/tiny' is not a folder here and not in .* --revision v2` and"):

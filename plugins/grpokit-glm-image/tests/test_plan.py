@@ -24,6 +24,7 @@ from grpokit_glm_image import skeleton
 from grpokit_glm_image.grids import target_of
 from grpokit_glm_image.plan import plan, vae_flop
 from grpokit_glm_image.policy import GlmImageAR
+from grpokit_glm_image.settings import PipelineSettings
 from grpokit_glm_image.tiny import tiny_pipeline
 from grpokit_hf.plan.diffusion import forward_flop
 from grpokit_hf.tokens import packed_attention
@@ -169,7 +170,7 @@ def test_too_little_memory_has_a_remedy() -> None:
 
 def test_offload_leaves_weights_that_train_on_the_gpu() -> None:
     plan = needs(offload="idle", lora=None, model="tiny", size=(64, 64))
-    ar = skeleton.skeleton_of("tiny", size=(64, 64), edits=False).ar
+    ar = skeleton.skeleton_of(PipelineSettings("tiny", size=(64, 64))).ar
     trained = 4 * (count(ar.model.language_model) + count(ar.lm_head)) / GIB
     assert gib(plan, "weights", "decode") == pytest.approx(trained) == gib(plan, "weights", "train")
 

@@ -224,7 +224,7 @@ def test_gradients_are_those_of_the_dense_pass() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"train_tokens": "small"}, "train_tokens must be one of draft, large, both, got 'small'"),
+        ({"train_tokens": "small"}, "train_tokens must be 'draft' or 'large' or 'both', got 'small'"),
         ({"temperature": 0}, "temperature must be above 0"),
         ({"eval_temperature": -1}, "eval_temperature must be 0"),
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1"),

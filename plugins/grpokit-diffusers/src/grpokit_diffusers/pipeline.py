@@ -20,11 +20,11 @@ from grpokit.errors import a_type, nearest
 from grpokit_diffusers.family import PipelineFamily
 from grpokit_diffusers.folder import NEED, absent_parts, check_parts, read_index
 from grpokit_diffusers.known import family_of
+from grpokit_diffusers.settings import DiffusersSettings
 from grpokit_diffusers.skeleton import skeleton_of
 from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
 from grpokit_hf.models import dtypes, quantized, sources
 from grpokit_hf.models.bars import progress_bars
-from grpokit_hf.models.quantized import Quantization
 from grpokit_hf.models.sources import Files
 
 _LIGHT = ("*.json", "*.jinja", "*/*.txt", "*.model")  # what is fetched first
@@ -46,71 +46,61 @@ class Prepared:
     skeleton: Callable[[], PipelineFamily | None] = lambda: None
 
 
-def prepare(
-    model: Any,
-    *,
-    family: str | type | None = None,
-    dtype: str = "auto",
-    quantization: Quantization | None = None,
-    trains_base: bool = False,
-    device: str | None = None,
-    revision: str | None = None,
-    local_files_only: bool = False,
-) -> Prepared:
-    """Find a pipeline and its family, and read no weights yet.
-
-    Args:
-        model: a hub id, a folder, a folder in a package, the name of a tiny pipeline, or a pipeline object.
-        family: "package.module:Class" for a pipeline that is not known.
-        dtype: of the weights: "float32", "bfloat16", or "auto": bfloat16 on a GPU and float32 on a CPU.
-        quantization: "4bit" or "8bit", for a transformer whose weights stay, and for text encoders.
-        trains_base: whether the transformer's own weights are trained; "auto" then loads it in float32.
-        device: "cpu" or "cuda"; None for the GPU if there is one, and for where a pipeline object is.
-        revision: a branch, tag or commit of the hub's repository.
-        local_files_only: use the cache and ask no hub.
+def prepare(settings: DiffusersSettings) -> Prepared:
+    """Find a pipeline and its family, and the LoRA that it is to train on; no weights are read yet.
 
     Raises:
         UsageError: the model or a setting cannot be used; the message says what to do.
     """
-    dtypes.check_settings(dtype=dtype, device=device)
-    quantized.check_setting(quantization, trains_base=trains_base)
+    settings.check_here()
+    _ = settings.trained_lora  # which is looked for here, before anything is loaded
+    model = settings.model
     if isinstance(model, DiffusionPipeline):
-        for option, value in {"revision": revision, "dtype": dtype != "auto", "quantization": quantization}.items():
-            if value:
-                raise UsageError(f"{option} is for models that are loaded by name; a pipeline object is used as it is.")
-        name, scheduler = type(model).__name__, type(getattr(model, "scheduler", None)).__name__
-        kind = family_of(name, scheduler, model=str(model.config.get("_name_or_path") or name), family=family)
-        return Prepared(kind=kind, load=lambda: kind(_placed(model, device)))
+        return _in_memory(model, settings)
     if not isinstance(model, (str, Path)) or not str(model).strip():
         got = "an empty name" if isinstance(model, str) else a_type(model)
         raise UsageError(f"model must be a hub id, a folder or a pipeline of diffusers, got {got}. {NEED}")
-    name, place = str(model), device or ("cuda" if torch.cuda.is_available() else "cpu")
-    own = torch.bfloat16 if place == "cuda" else torch.float32
-    weights = dtypes.chosen(dtype, own, trains_base=False, device=place)
-
-    def ready(pipeline: Any) -> PipelineFamily:
-        if trains_base and dtype == "auto":
-            pipeline.transformer.float()  # an optimizer's small steps are lost in bfloat16
-        if quantization is not None:
-            for part in _large(pipeline):
-                quantized.quantise(part, quantization, device=place)
-        return kind(_placed(pipeline, place))
-
-    if revision is not None and (name in PIPELINES or sources.local(name) is not None):
+    name = str(model)
+    if settings.revision is not None and (name in PIPELINES or sources.local(name) is not None):
         raise UsageError(f"revision is for the hub's repositories, and '{model}' is not one. Remove it.")
     if name in PIPELINES:
-        pipeline = tiny_pipeline(name)
-        kind = family_of(type(pipeline).__name__, type(pipeline.scheduler).__name__, model=name, family=family)
-        return Prepared(
-            kind=kind, load=lambda: ready(_cast(pipeline, weights)), skeleton=lambda: kind(tiny_pipeline(name))
-        )
+        return _tiny(name, settings)
     if name.startswith("tiny-") and not Path(name).exists():
         raise UsageError(f"There is no model '{name}'{nearest(name, PIPELINES)}. Tiny ones: {', '.join(PIPELINES)}.")
-    files = sources.locate(name, sources.SourceSettings(revision=revision, local_files_only=local_files_only))
+    return _stored(name, settings)
+
+
+def _in_memory(pipeline: DiffusionPipeline, settings: DiffusersSettings) -> Prepared:
+    """A pipeline object, used as it is."""
+    options = {"revision": settings.revision, "quantization": settings.quantization, "dtype": settings.dtype != "auto"}
+    for option, value in options.items():
+        if value:
+            raise UsageError(f"{option} is for models that are loaded by name; a pipeline object is used as it is.")
+    name, scheduler = type(pipeline).__name__, type(getattr(pipeline, "scheduler", None)).__name__
+    model = str(pipeline.config.get("_name_or_path") or name)
+    kind = family_of(name, scheduler, model=model, family=settings.family)
+    return Prepared(kind=kind, load=lambda: kind(_placed(pipeline, settings.device)))
+
+
+def _tiny(name: str, settings: DiffusersSettings) -> Prepared:
+    """A random pipeline of this package."""
+    pipeline, dtype = tiny_pipeline(name), _dtype(settings)
+    scheduler = type(pipeline.scheduler).__name__
+    kind = family_of(type(pipeline).__name__, scheduler, model=name, family=settings.family)
+    return Prepared(
+        kind=kind,
+        load=lambda: kind(_ready(_cast(pipeline, dtype), settings)),
+        skeleton=lambda: kind(tiny_pipeline(name)),
+    )
+
+
+def _stored(name: str, settings: DiffusersSettings) -> Prepared:
+    """A pipeline of a folder or of the hub."""
+    dtype, files = _dtype(settings), sources.locate(name, settings)
     folder = _fetched(files, _LIGHT) or Path(files.place)
     sources.warn_of_cache(files)
     index = read_index(folder)
-    kind = family_of(index.kind, index.parts.get("scheduler", "missing"), model=name, family=family)
+    kind = family_of(index.kind, index.parts.get("scheduler", "missing"), model=name, family=settings.family)
     without = dict.fromkeys(absent_parts(index, model=name, optional=kind.optional))
 
     def read() -> PipelineFamily:
@@ -118,18 +108,34 @@ def prepare(
         check_parts(there, index)
         try:
             with progress_bars(f"load {name}"), _no_bar_of_parts(), dtypes.default_kept():
-                pipeline = DiffusionPipeline.from_pretrained(there, dtype=weights, local_files_only=True, **without)
+                pipeline = DiffusionPipeline.from_pretrained(there, dtype=dtype, local_files_only=True, **without)
         except torch.OutOfMemoryError:
             raise
         except _ERRORS as error:
             raise UsageError(sources.why_not(files, error, what="pipeline")) from error
-        return ready(pipeline)
+        return kind(_ready(pipeline, settings))
 
     def skeleton() -> PipelineFamily | None:
         pipeline = skeleton_of(folder, index)
         return None if pipeline is None else kind(pipeline)
 
     return Prepared(kind=kind, load=read, skeleton=skeleton)
+
+
+def _dtype(settings: DiffusersSettings) -> torch.dtype:
+    """The type that weights are loaded in."""
+    own = torch.bfloat16 if settings.place == "cuda" else torch.float32
+    return dtypes.chosen(settings.dtype, own, trains_base=False, device=settings.place)
+
+
+def _ready(pipeline: Any, settings: DiffusersSettings) -> Any:
+    """A pipeline that was loaded, in the types of its settings and where they say."""
+    if settings.trains_base and settings.dtype == "auto":
+        pipeline.transformer.float()  # an optimizer's small steps are lost in bfloat16
+    if settings.quantization is not None:
+        for part in _large(pipeline):
+            quantized.quantise(part, settings.quantization, device=settings.place)
+    return _placed(pipeline, settings.place)
 
 
 def _fetched(files: Files, patterns: Sequence[str]) -> Path | None:

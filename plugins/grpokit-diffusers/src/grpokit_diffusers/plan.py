@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,11 +12,10 @@ from torch import nn
 from grpokit import UsageError
 from grpokit.plan import Job, Needs, Part
 from grpokit_diffusers.family import PIXELS_PER_PASS
-from grpokit_diffusers.policy import around, bare
-from grpokit_hf.diffusion.settings import FlowSettings
+from grpokit_diffusers.pipeline import prepare
+from grpokit_diffusers.settings import DiffusersSettings
+from grpokit_hf.diffusion.flow_policy import FlowPolicy
 from grpokit_hf.models import dtypes
-from grpokit_hf.models.quantized import check_setting
-from grpokit_hf.models.references import is_copied
 from grpokit_hf.plan.counting import stored
 from grpokit_hf.plan.diffusion import ASSUMED, FlowWork, autoencoder, remedies
 
@@ -32,34 +32,29 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     Raises:
         UsageError: the model cannot be found, or a setting cannot be used.
     """
-    quantization, full = parameters["quantization"], parameters["lora"] is None
-    check_setting(quantization, trains_base=full, planned=True)
-    family = bare({**parameters, "quantization": None, "device": None})
+    settings = DiffusersSettings(**parameters)
+    quantization, full = settings.quantization, settings.trains_base
+    family = prepare(replace(settings, quantization=None, device=None)).skeleton()
     if family is None:
-        raise UsageError(f"The sizes of '{parameters['model']}' cannot be read from its configuration.")
-    dtype = dtypes.chosen(parameters["dtype"], torch.bfloat16, trains_base=False, device="cuda")
-    number = 4 if full and parameters["dtype"] == "auto" else dtype.itemsize
+        raise UsageError(f"The sizes of '{settings.model}' cannot be read from its configuration.")
+    dtype = dtypes.chosen(settings.dtype, torch.bfloat16, trains_base=False, device="cuda")
+    number = 4 if full and settings.dtype == "auto" else dtype.itemsize
     weights = stored(family.transformer, width=number, quantization=quantization)
-    policy, settings = around(family, parameters), FlowSettings.of(parameters)
-    guidance = family.guidance if parameters["guidance"] is None else parameters["guidance"]
-    picture = family.tokens(parameters["size"]) * (2 if family.sources else 1)
-    text, seen = family.text_tokens or job.prompt_tokens or _PROMPT, family.picture_tokens(parameters["size"])
+    policy = FlowPolicy(family, settings)
+    guidance = family.guidance if settings.guidance is None else settings.guidance
+    picture = family.tokens(policy.size) * (2 if family.sources else 1)
+    text, seen = family.text_tokens or job.prompt_tokens or _PROMPT, family.picture_tokens(policy.size)
     painting = FlowWork(
         transformer=family.transformer,
         adapter=0 if full else sum(p.numel() for p in policy.model.parameters() if p.requires_grad),
         stored=weights,
-        parameters=parameters,
-        decisions=settings.decisions,
-        before=settings.before if parameters["shared_noise"] else 0.0,
-        copies_reference=is_copied(settings.adapter, settings.reference),
-        averaged=settings.average is not None,
+        settings=settings,
         job=job,
         picture=picture,
         text=text + seen,
         calls=2 if family.negative is not None and guidance > family.guidance else 1,
         number=number,
     )
-    decoded = {"size": parameters["size"], "pictures": job.group_size, "most": PIXELS_PER_PASS}
     parts = family.pipeline.components
     encoders = [part for name, part in parts.items() if name.startswith("text_encoder") and isinstance(part, nn.Module)]
     vae = parts["vae"]
@@ -75,10 +70,16 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
                 bytes=sum(stored(part, width=dtype.itemsize, quantization=quantization) for part in encoders),
             ),
             Part(name="autoencoder", bytes=dtype.itemsize * sum(p.numel() for p in vae.parameters())),
-            autoencoder(_second_width(vae.config), number=dtype.itemsize, **decoded),
+            autoencoder(
+                _second_width(vae.config),
+                number=dtype.itemsize,
+                size=policy.size,
+                pictures=job.group_size,
+                most=PIXELS_PER_PASS,
+            ),
         ),
         works=tuple(painting.works()),
-        remedies=tuple(remedies(parameters, job)),
+        remedies=tuple(remedies(settings, job)),
         assumptions=(told, *source, *ASSUMED, "Texts are encoded once and kept; that time is not counted."),
     )
 

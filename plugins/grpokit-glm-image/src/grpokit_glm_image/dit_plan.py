@@ -6,22 +6,19 @@ glm-image-ar. What the autoregressive half writes is kept, so its time is not co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from grpokit.plan import MOMENTS, Job, Moment, Needs, Part
-from grpokit_glm_image.decoder import check_size
-from grpokit_glm_image.grids import target_of
 from grpokit_glm_image.painter import PIXELS_PER_PASS, Painter
-from grpokit_glm_image.pipeline import check_dtype, types
+from grpokit_glm_image.pipeline import types
 from grpokit_glm_image.plan import OFFLOAD, count, prompt_tokens
-from grpokit_glm_image.settings import PAINTING, painting_settings
+from grpokit_glm_image.settings import PaintingSettings
 from grpokit_glm_image.skeleton import Skeleton, skeleton_of
 from grpokit_hf.diffusion.adapters import add_adapter
-from grpokit_hf.diffusion.trained_lora import continue_lora, find_lora, read_lora
-from grpokit_hf.models.quantized import check_setting
-from grpokit_hf.models.references import is_copied
+from grpokit_hf.diffusion.trained_lora import continue_lora, read_lora
 from grpokit_hf.plan.counting import sizes_of, stored
 from grpokit_hf.plan.diffusion import ASSUMED, FlowWork, autoencoder, remedies
 from grpokit_hf.plan.transformer import TokenWork
@@ -40,45 +37,27 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     Raises:
         UsageError: the model cannot be found, or a setting cannot be used.
     """
-    check_dtype(parameters["dtype"])
-    quantization = parameters["quantization"]
-    check_setting(quantization, trains_base=parameters["lora"] is None, planned=True)
-    settings = painting_settings(**{name: parameters[name] for name in PAINTING})
-    size, idle = check_size(parameters["size"]), parameters["offload"] == "idle"
-    reading = {name: parameters[name] for name in ("revision", "local_files_only")}
-    edits, tokens = parameters["edits"], size[0] // _FINE * (size[1] // _FINE)
-    skeleton = skeleton_of(parameters["model"], size=size, edits=edits, **reading)
-    writes_in, paints_in = (each.itemsize for each in types(parameters["dtype"], trains_base=False, device="cuda"))
-    paints_in = 4 if settings.adapter is None else paints_in
-    transformer, adapter = skeleton.transformer, 0
-    weights = stored(transformer, width=paints_in, quantization=quantization)
-    if settings.adapter is not None:
-        if settings.adapter.adapter is not None:
-            file = find_lora(settings.adapter.adapter, revision=settings.adapter.revision)
-            adapted = continue_lora(transformer, read_lora(file), name=str(settings.adapter.adapter))
-        else:
-            targets = settings.adapter.targets if "targets" in parameters["lora"] else Painter.lora_targets
-            adapted = add_adapter(transformer, settings.adapter, targets)
-        adapter = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+    settings = PaintingSettings(**parameters)
+    skeleton, idle, edits = skeleton_of(settings), settings.offload == "idle", settings.edits
+    writes_in, paints_in = (each.itemsize for each in types(settings.dtype, trains_base=False, device="cuda"))
+    paints_in = 4 if settings.trains_base else paints_in
+    weights = stored(skeleton.transformer, width=paints_in, quantization=settings.quantization)
+    tokens = math.prod(settings.resolution) // _FINE**2
     painting = FlowWork(
-        transformer=transformer,
-        adapter=adapter,
+        transformer=skeleton.transformer,
+        adapter=_adapter(skeleton.transformer, settings),
         stored=weights,
-        parameters=parameters,
-        decisions=settings.decisions,
-        before=settings.before if parameters["shared_noise"] else 0.0,
-        copies_reference=is_copied(settings.adapter, settings.reference),
-        averaged=settings.average is not None,
+        settings=settings,
         job=job,
         picture=tokens,
         sources=tokens if edits else 0,
-        calls=2 if parameters["guidance"] > 1 else 1,
+        calls=2 if settings.guidance > 1 else 1,
         number=paints_in,
     )
     return Needs(
         parts=(
-            *_painted(painting, skeleton.vae, size, idle=idle),
-            *_written(skeleton, parameters, job, width=writes_in, idle=idle),
+            *_painted(painting, skeleton.vae, settings.resolution, idle=idle),
+            *_written(skeleton, settings, job, width=writes_in, idle=idle),
             Part(
                 name="autoencoder",
                 bytes=paints_in * (count(skeleton.vae) + count(skeleton.text_encoder)),
@@ -86,7 +65,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
             ),
         ),
         works=tuple(replace(work, phase=work.phase.replace("rollout", "decode")) for work in painting.works()),
-        remedies=(*([] if idle else [OFFLOAD]), *remedies(parameters, job)),
+        remedies=(*([] if idle else [OFFLOAD]), *remedies(settings, job)),
         assumptions=(
             *([skeleton.note] if skeleton.note else []),
             "What the autoregressive half writes is kept from step to step; its time is not counted.",
@@ -94,6 +73,19 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
             *ASSUMED,
         ),
     )
+
+
+def _adapter(transformer: Any, settings: PaintingSettings) -> int:
+    """The weights of the adapter that is put around the transformer; 0 where there is none."""
+    adapter, file = settings.adapter, settings.trained_lora
+    if adapter is None:
+        return 0
+    if file is not None:
+        adapted = continue_lora(transformer, read_lora(file), name=str(adapter.adapter))
+    else:
+        targets = adapter.targets if "targets" in (settings.lora or {}) else Painter.lora_targets
+        adapted = add_adapter(transformer, adapter, targets)
+    return sum(p.numel() for p in adapted.parameters() if p.requires_grad)
 
 
 def _painted(painting: FlowWork, vae: Any, size: tuple[int, int], *, idle: bool) -> list[Part]:
@@ -115,11 +107,10 @@ def _painted(painting: FlowWork, vae: Any, size: tuple[int, int], *, idle: bool)
     ]
 
 
-def _written(skeleton: Skeleton, parameters: Mapping[str, Any], job: Job, *, width: int, idle: bool) -> list[Part]:
+def _written(skeleton: Skeleton, settings: PaintingSettings, job: Job, *, width: int, idle: bool) -> list[Part]:
     """The memory of the autoregressive half, which writes once for a group; `idle`: it is there only then."""
-    ar, edits = skeleton.ar, parameters["edits"]
-    target = target_of(*parameters["size"], edits=edits)
-    if not edits:
+    ar, target = skeleton.ar, settings.target
+    if not settings.edits:
         del ar.model.visual, ar.model.vqmodel
     writing = TokenWork(
         sizes=sizes_of(
@@ -127,7 +118,7 @@ def _written(skeleton: Skeleton, parameters: Mapping[str, Any], job: Job, *, wid
             decoder=ar.model.language_model,
             head=ar.lm_head,
             width=width,
-            quantization=parameters["quantization"],
+            quantization=settings.quantization,
         ),
         job=replace(job, group_size=1, rollout_rows=job.rollout_prompts),
         prompt=prompt_tokens(job, target),

@@ -14,11 +14,10 @@ from grpokit.registry.synonyms import hint
 from grpokit_glm_image import dit_plan, policy
 from grpokit_glm_image import plan as ar_plan
 from grpokit_glm_image.dit import GlmImageDiT
-from grpokit_glm_image.pipeline import Offload
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
-from grpokit_glm_image.settings import PAINTING, painting_settings
-from grpokit_hf.models.quantized import Quantization, check_setting
+from grpokit_glm_image.settings import Offload, PaintingSettings
+from grpokit_hf.models.quantized import Quantization
 
 _COMMON = ("model", "size", "edits", "dtype", "quantization", "device", "offload", "revision", "local_files_only")
 _HALVES = {"ar": GlmImageAR, "dit": GlmImageDiT}
@@ -137,9 +136,7 @@ def _of_half(remedy: Remedy, half: str) -> Remedy:
 
 def _check_painting(parameters: Mapping[str, Any]) -> None:
     """Refuse settings of the half that paints, where no weights are needed to know."""
-    own = _all("dit", parameters)
-    painting_settings(**{name: own[name] for name in PAINTING})
-    check_setting(own["quantization"], trains_base=own["lora"] is None)
+    PaintingSettings(**_all("dit", parameters)).check_here()
 
 
 def _all(half: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

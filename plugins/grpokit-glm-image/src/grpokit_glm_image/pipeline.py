@@ -6,10 +6,10 @@ tower and its codebook are never built, which is 2.2 GiB of the released model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, GlmImagePipeline, GlmImageTransformer2DModel
@@ -26,7 +26,6 @@ from transformers import (
 
 from grpokit import UsageError
 from grpokit.errors import a_type, counted
-from grpokit_glm_image.decoder import check_size
 from grpokit_glm_image.pipeline_folder import (
     LOADING_ERRORS,
     WRITER,
@@ -38,14 +37,13 @@ from grpokit_glm_image.pipeline_folder import (
     lack_of,
 )
 from grpokit_glm_image.prompts import PromptEncoder
+from grpokit_glm_image.settings import PipelineSettings
 from grpokit_glm_image.tiny import tiny_pipeline
 from grpokit_glm_image.turns import Turns
 from grpokit_hf.models import dtypes, quantized, sources
 from grpokit_hf.models.bars import progress_bars
-from grpokit_hf.models.quantized import Quantization
-from grpokit_hf.models.sources import Files
-
-Offload = Literal["none", "idle"]
+from grpokit_hf.models.settings import LoadingSettings
+from grpokit_hf.models.sources import Files, SourceSettings
 
 _LIGHT = ("*.json", "*.jinja", "*.txt", "*.model")  # what is fetched first
 _HEAVY = ("*/*.safetensors",)
@@ -62,7 +60,7 @@ class Loaded:
         processor: makes tokens of prompts.
         pipeline: the stock pipeline of all other parts: `vision_language_encoder` is None.
         name: the hub id or folder that it came from, or the class of a given object.
-        options: revision and local_files_only, as they were given.
+        source: which files of it are read.
         turns: which half is on the device.
     """
 
@@ -70,7 +68,7 @@ class Loaded:
     processor: GlmImageProcessor
     pipeline: GlmImagePipeline
     name: str
-    options: Mapping[str, Any]
+    source: SourceSettings
     turns: Turns
 
 
@@ -104,78 +102,49 @@ class Prepared:
 
 
 def load(model: str | Path | GlmImagePipeline, **settings: Any) -> Loaded:
-    """Load a GLM-Image pipeline, as `prepare` describes."""
-    return prepare(model, **settings).load()
+    """Load a GLM-Image, none of whose weights is to train, by what `PipelineSettings` takes."""
+    return prepare(PipelineSettings(model, **settings)).load()
 
 
-def prepare(
-    model: str | Path | GlmImagePipeline,
-    *,
-    size: Sequence[int] = (1024, 1024),
-    edits: bool = False,
-    dtype: str = "auto",
-    quantization: Quantization | None = None,
-    trains_base: bool = False,
-    device: str | None = None,
-    offload: Offload = "none",
-    revision: str | None = None,
-    local_files_only: bool = False,
-) -> Prepared:
+def prepare(settings: PipelineSettings, *, writer_trains: bool = False) -> Prepared:
     """Find a GLM-Image pipeline and read its configurations, tokenizers and processor, but no weights yet.
 
     Args:
-        model: a hub id, a folder, a folder in a package such as "grpokit_glm_image:models/glyph", "tiny" for a random
-            model of a megabyte, or a pipeline.
-        size: height and width of the pictures that it will write, in pixels.
-        edits: whether prompts bring pictures; without, the vision tower is left out.
-        dtype: of the weights: "float32", "bfloat16", or "auto": bfloat16 on a GPU and float32 on a CPU.
-        quantization: "4bit" or "8bit", for both halves where an adapter trains.
-        trains_base: whether the autoregressive half's own weights will be trained; "auto" then loads it in float32,
+        settings: of the pipeline.
+        writer_trains: whether the autoregressive half's own weights will be trained; the type "auto" then is float32,
             since an optimizer's small steps are lost in bfloat16.
-        device: "cpu" or "cuda"; None for the GPU if there is one, and for where a pipeline object is.
-        offload: "idle" keeps that half in the CPU's memory which is not at work; "none" keeps both on the device.
-        revision: a branch, tag or commit of the hub's repository.
-        local_files_only: use the cache and ask no hub.
 
     Raises:
         UsageError: the model or one of the settings cannot be used; the message says what to do.
     """
-    height_width = check_size(size)
-    check_dtype(dtype, device=device)
-    quantized.check_setting(quantization, trains_base=trains_base)
-    if offload not in ("none", "idle"):
-        raise UsageError(f"offload must be 'none' or 'idle', got {offload!r}.")
-    options = {"revision": revision, "local_files_only": local_files_only}
+    settings.check_here()
+    model = settings.model
     if isinstance(model, GlmImagePipeline):
-        for option, value in {**options, "dtype": dtype != "auto", "quantization": quantization}.items():
-            if value:
-                raise UsageError(f"{option} is for models that are loaded by name; a pipeline object is used as it is.")
-        writer, pipeline, name = _given(model, height_width, edits=edits)
-        place = writer.device if device is None else torch.device(device)
-        quantized.steady(writer)
-        return _in_memory(writer, pipeline, name=name, device=place, offload=offload, options={}, quantization=None)
+        return _given(model, settings)
     if not isinstance(model, (str, Path)):
         raise UsageError(f"model must be a hub id, a folder or a GlmImagePipeline, got {a_type(model)}.")
     if not str(model).strip():
         raise UsageError("model is empty: expected a hub id like 'zai-org/GLM-Image', or a pipeline's folder.")
-    if revision is not None and (model == "tiny" or sources.local(str(model)) is not None):
+    name = str(model)
+    if settings.revision is not None and (name == "tiny" or sources.local(name) is not None):
         raise UsageError(f"revision is for the hub's repositories, and '{model}' is not one. Remove it.")
-    name, device = str(model), device or ("cuda" if torch.cuda.is_available() else "cpu")
-    writes_in, paints_in = types(dtype, trains_base=trains_base, device=device)
-    how: dict[str, Any] = {"name": name, "device": torch.device(device), "offload": offload, "options": options}
-    how["quantization"] = quantization
-    if name == "tiny":
-        return _in_memory(*_tiny(height_width, edits=edits, writes_in=writes_in, paints_in=paints_in), **how)
-    files, folder = find(name, revision=revision, local_files_only=local_files_only)
+    writes_in, paints_in = types(settings.dtype, trains_base=writer_trains, device=settings.place)
+    prepared = _tiny if name == "tiny" else _stored
+    return prepared(name, settings, writes_in=writes_in, paints_in=paints_in)
+
+
+def _stored(name: str, settings: PipelineSettings, *, writes_in: torch.dtype, paints_in: torch.dtype) -> Prepared:
+    """A pipeline of a folder or of the hub."""
+    files, folder = find(name, settings)
     config, configs = check_configs(folder)
     check_fit(name, config, configs)
-    check_context(height_width, config, edits=edits)
-    small = _small_parts(folder, files)
+    check_context(settings.resolution, config, edits=settings.edits)
+    small, quantization = _small_parts(folder, files), settings.quantization
 
     def read() -> Loaded:
         place = _fetched(files, _HEAVY) or folder
         check_weights(place)
-        kind = _kind(edits=edits)
+        kind, device = _kind(edits=settings.edits), settings.place
         with progress_bars(f"load {name}"), dtypes.default_kept():
             at_once = None if device == "cpu" or quantization else {"": device}  # quantised ones come layer by layer
             writer = _read(kind, place / WRITER, files, writes_in, device_map=at_once)
@@ -183,20 +152,10 @@ def prepare(
                 quantized.quantise(writer, quantization, device=device)
             writer.__class__ = GlmImageForConditionalGeneration  # by which files and adapters name their model
             models = {part: _read(kind, place / part, files, paints_in) for part, kind in _KINDS.items()}
-        return _assembled(writer, GlmImagePipeline(**{**small, **models, WRITER: None}), **how)
+        pipeline = GlmImagePipeline(**{**small, **models, WRITER: None})
+        return _assembled(writer, pipeline, settings, name=name, device=torch.device(device))
 
-    return Prepared(config=config, processor=small["processor"], edits=edits, load=read)
-
-
-def check_dtype(dtype: str, *, device: str | None = None) -> None:
-    """Refuse a type in which no picture can be made, and a device that is not there.
-
-    Raises:
-        UsageError: as it says.
-    """
-    dtypes.check_settings(dtype=dtype, device=device)
-    if dtypes.dtype_of(dtype) == torch.float16:
-        raise UsageError("dtype 'float16' makes black pictures: the autoencoder overflows. Use bfloat16.")
+    return Prepared(config=config, processor=small["processor"], edits=settings.edits, load=read)
 
 
 def whole_writer(loaded: Loaded) -> GlmImageForConditionalGeneration:
@@ -205,7 +164,7 @@ def whole_writer(loaded: Loaded) -> GlmImageForConditionalGeneration:
     if loaded.name == "tiny":
         whole = tiny_pipeline().vision_language_encoder.to(loaded.ar.dtype)
         return whole
-    files, folder = find(loaded.name, **loaded.options)
+    files, folder = find(loaded.name, loaded.source)
     place = (_fetched(files, _HEAVY) or folder) / WRITER
     whole = _read(GlmImageForConditionalGeneration, place, files, loaded.ar.dtype)
     return whole
@@ -261,24 +220,39 @@ def _drop_vision(writer: GlmImageForConditionalGeneration) -> None:
     writer.model.vqmodel = None
 
 
-def _tiny(
-    size: tuple[int, int], *, edits: bool, writes_in: torch.dtype, paints_in: torch.dtype
-) -> tuple[GlmImageForConditionalGeneration, GlmImagePipeline]:
-    """The random model of a megabyte: its autoregressive half, and the pipeline of the other parts."""
+def _tiny(name: str, settings: PipelineSettings, *, writes_in: torch.dtype, paints_in: torch.dtype) -> Prepared:
+    """The random model of a megabyte."""
     pipeline = tiny_pipeline()
     writer = pipeline.vision_language_encoder
-    check_context(size, writer.config, edits=edits)
-    if not edits:
+    check_context(settings.resolution, writer.config, edits=settings.edits)
+    if not settings.edits:
         _drop_vision(writer)
     for part in _MODELS:
         nn.Module.to(getattr(pipeline, part), paints_in)  # diffusers' own `to` warns about nothing
-    return writer.to(writes_in), _decoder_of(pipeline)
+    device = torch.device(settings.place)
+    return _in_memory(writer.to(writes_in), _decoder_of(pipeline), settings, name=name, device=device)
 
 
-def _given(
-    pipeline: GlmImagePipeline, size: tuple[int, int], *, edits: bool
-) -> tuple[GlmImageForConditionalGeneration, GlmImagePipeline, str]:
-    """The halves of a pipeline object, which stay as they are, and its name."""
+def _given(pipeline: GlmImagePipeline, settings: PipelineSettings) -> Prepared:
+    """A pipeline object, whose halves stay as they are."""
+    for field in fields(LoadingSettings):
+        if field.name != "device" and getattr(settings, field.name) != field.default:
+            raise UsageError(f"{field.name} is for models that are loaded by name; a pipeline object is used as it is.")
+    name, writer = _checked(pipeline), pipeline.vision_language_encoder
+    if settings.edits and writer.model.visual is None:
+        raise UsageError(f"The pipeline '{name}' has no vision tower, which edits need. Load it with all of its parts.")
+    check_context(settings.resolution, writer.config, edits=settings.edits)
+    device = writer.device if settings.device is None else torch.device(settings.device)
+    quantized.steady(writer)
+    return _in_memory(writer, _decoder_of(pipeline), settings, name=name, device=device)
+
+
+def _checked(pipeline: GlmImagePipeline) -> str:
+    """The name of a pipeline object that is whole, without adapters, and in types that make pictures.
+
+    Raises:
+        UsageError: it is not.
+    """
     name = str(pipeline.config.get("_name_or_path") or type(pipeline).__name__)
     lacking = [part for part, value in pipeline.components.items() if value is None]
     if lacking:
@@ -289,8 +263,6 @@ def _given(
             f"The model '{name}' has an adapter in it, maybe of an earlier policy. Load the model again; to train an "
             "adapter on, name it with lora: {adapter: FOLDER}."
         )
-    if edits and writer.model.visual is None:
-        raise UsageError(f"The pipeline '{name}' has no vision tower, which edits need. Load it with all of its parts.")
     check_scheduler(name, type(pipeline.scheduler).__name__)
     types = {part: getattr(pipeline, part).dtype for part in _MODELS}
     if types["vae"] == torch.float16:
@@ -303,8 +275,7 @@ def _given(
         raise UsageError(f"The decoder of the pipeline '{name}' must be in one dtype, and it has {have}.")
     configs = {part: getattr(pipeline, part).config for part in _MODELS}
     check_fit(name, writer.config, {**configs, "text_encoder": configs["text_encoder"].to_dict()})
-    check_context(size, writer.config, edits=edits)
-    return writer, _decoder_of(pipeline), name
+    return name
 
 
 def _decoder_of(pipeline: GlmImagePipeline) -> GlmImagePipeline:
@@ -315,19 +286,15 @@ def _decoder_of(pipeline: GlmImagePipeline) -> GlmImagePipeline:
 def _in_memory(
     writer: GlmImageForConditionalGeneration,
     pipeline: GlmImagePipeline,
+    settings: PipelineSettings,
     *,
     name: str,
     device: torch.device,
-    offload: Offload,
-    options: Mapping[str, Any],
-    quantization: Quantization | None,
 ) -> Prepared:
     """Halves whose weights are there already."""
 
     def load() -> Loaded:
-        return _assembled(
-            writer, pipeline, name=name, device=device, offload=offload, options=options, quantization=quantization
-        )
+        return _assembled(writer, pipeline, settings, name=name, device=device)
 
     return Prepared(
         config=writer.config, processor=pipeline.processor, edits=writer.model.visual is not None, load=load
@@ -337,13 +304,12 @@ def _in_memory(
 def _assembled(
     writer: GlmImageForConditionalGeneration,
     pipeline: GlmImagePipeline,
+    settings: PipelineSettings,
     *,
     name: str,
     device: torch.device,
-    offload: Offload,
-    options: Mapping[str, Any],
-    quantization: Quantization | None,
 ) -> Loaded:
+    quantization = settings.quantization
     parts = [getattr(pipeline, part).eval() for part in _MODELS]
     for half in (writer, pipeline.transformer):
         if quantization and not quantized.is_quantised(half):
@@ -351,7 +317,7 @@ def _assembled(
     nn.Module.to(writer, device)
     for part in parts:
         part.requires_grad_(False)
-        if offload == "none":
+        if settings.offload == "none":
             part.to(device)
     pipeline.set_progress_bar_config(disable=True)
     writer.name_or_path = name  # which an adapter's configuration gives as its base
@@ -360,23 +326,22 @@ def _assembled(
         processor=pipeline.processor,
         pipeline=pipeline,
         name=name,
-        options=options,
-        turns=Turns([writer], parts, device=device, offload=offload),
+        source=SourceSettings.of(vars(settings)),
+        turns=Turns([writer], parts, device=device, offload=settings.offload),
     )
 
 
-def find(name: str, *, revision: str | None, local_files_only: bool) -> tuple[Files, Path]:
+def find(name: str, source: SourceSettings) -> tuple[Files, Path]:
     """The folder of a model, with all files that are no weights.
 
     Args:
         name: a hub id, or a folder.
-        revision: a branch, tag or commit of the hub's repository.
-        local_files_only: use the cache and ask no hub.
+        source: which files of it.
 
     Raises:
         UsageError: it is not there, or cannot be fetched.
     """
-    files = sources.locate(name, sources.SourceSettings(revision=revision, local_files_only=local_files_only))
+    files = sources.locate(name, source)
     folder = _fetched(files, _LIGHT) or Path(files.place)
     sources.warn_of_cache(files)
     if sources.local(name) is None and files.options["local_files_only"]:

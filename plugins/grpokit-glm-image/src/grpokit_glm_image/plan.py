@@ -21,14 +21,12 @@ from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy, Work
 from grpokit_glm_image.decoder import TOKENS_PER_PASS, DecodeSettings
 from grpokit_glm_image.grids import Target
 from grpokit_glm_image.painter import PIXELS_PER_PASS
-from grpokit_glm_image.pipeline import check_dtype, types
-from grpokit_glm_image.settings import NAMES, Settings
+from grpokit_glm_image.pipeline import types
+from grpokit_glm_image.settings import WritingSettings
 from grpokit_glm_image.skeleton import Skeleton, skeleton_of
 from grpokit_hf.models import dtypes
 from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
-from grpokit_hf.models.quantized import check_setting
-from grpokit_hf.models.references import is_copied
-from grpokit_hf.models.trained_adapter import find_adapter
+from grpokit_hf.models.trained_adapter import TrainedAdapter
 from grpokit_hf.plan.counting import EIGHT_BITS, QUANTISE, sizes_of, stored
 from grpokit_hf.plan.diffusion import KERNELS, LIVE, MAPS, MFU, forward_flop
 from grpokit_hf.plan.transformer import Kept, TokenWork
@@ -58,33 +56,29 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     Raises:
         UsageError: the model cannot be found, or a setting cannot be used.
     """
-    check_dtype(parameters["dtype"])
-    quantization = parameters["quantization"]
-    check_setting(quantization, trains_base=parameters["lora"] is None, planned=True)
-    settings = Settings.read(**{name: parameters[name] for name in NAMES})
-    size, target, edits, idle = settings.size, settings.target, parameters["edits"], parameters["offload"] == "idle"
-    reading = {name: parameters[name] for name in ("revision", "local_files_only")}
-    skeleton = skeleton_of(parameters["model"], size=size, edits=edits, **reading)
-    writer = _writer(skeleton.ar, parameters, settings, job)
+    settings = WritingSettings(**parameters)
+    target, decoding, idle = settings.target, settings.decoding, settings.offload == "idle"
+    skeleton = skeleton_of(settings)
+    writer = _writer(skeleton.ar, settings, job)
     painter = _Painter(
         skeleton=skeleton,
-        settings=settings.decode,
+        settings=decoding,
         target=target,
         job=job,
-        edits=edits,
-        number=types(parameters["dtype"], trains_base=False, device="cuda")[1].itemsize,
-        quantization=quantization,
+        edits=settings.edits,
+        number=types(settings.dtype, trains_base=False, device="cuda")[1].itemsize,
+        quantization=settings.quantization,
     )
     parts = writer.parts()
     if idle:
         parts = [each for part in parts for each in (_waiting(part, writer) if part.name == "weights" else [part])]
-    if job.reference and is_copied(settings.adapter, settings.reference):
+    if job.reference and settings.copies_reference:
         parts.append(Part(name="reference", bytes=4 * (writer.sizes.trained + writer.sizes.adapter)))
     rollout = writer.rollout()
     return Needs(
         parts=(*parts, *painter.parts(idle=idle)),
         works=(*rollout, *painter.works(), *writer.works()[len(rollout) :]),
-        remedies=tuple(_remedies(parameters, settings.decode, job)),
+        remedies=tuple(_remedies(settings, job)),
         assumptions=(
             *([skeleton.note] if skeleton.note else []),
             f"A prompt has {writer.prompt:,} tokens (--prompt-tokens), and a picture {target.count:,}.",
@@ -95,39 +89,38 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     )
 
 
-def _writer(ar: Any, parameters: Mapping[str, Any], settings: Settings, job: Job) -> TokenWork:
+def _writer(ar: Any, settings: WritingSettings, job: Job) -> TokenWork:
     """What the autoregressive half has to do; its skeleton is changed."""
-    lora, target = settings.adapter, settings.target
-    width = types(parameters["dtype"], trains_base=lora is None, device="cuda")[0].itemsize
-    if lora is None and width < 4:
+    full, target = settings.trains_base, settings.target
+    width = types(settings.dtype, trains_base=full, device="cuda")[0].itemsize
+    if full and width < 4:
         raise UsageError("Weights that train must be float32. Leave dtype out, or add policy.lora.r=32.")
-    edits = target.draft is None
-    if not edits:
+    if not settings.edits:
         del ar.model.visual, ar.model.vqmodel
     ar.requires_grad_(False)
     for part in (ar.model.language_model, ar.lm_head):
         part.requires_grad_(True)
-    trained = target.part(parameters["train_tokens"])
+    trained = target.part(settings.train_tokens)
     return TokenWork(
         sizes=sizes_of(
             ar,
             decoder=ar.model.language_model,
             head=ar.lm_head,
             width=width,
-            quantization=parameters["quantization"],
-            adapt=None if lora is None else _adapter(ar, lora, local_files_only=parameters["local_files_only"]),
+            quantization=settings.quantization,
+            adapt=None if settings.adapter is None else _adapter(ar, settings.adapter, settings.find_adapter()),
         ),
         job=job,
         prompt=prompt_tokens(job, target),
         new=target.count,
         decisions=trained.stop - trained.start,
         scored=trained.stop,
-        checkpointing=parameters["gradient_checkpointing"],
-        merged=parameters["merge_adapter"],
-        head_trains=lora is None,
+        checkpointing=settings.gradient_checkpointing,
+        merged=settings.merge_adapter,
+        head_trains=full,
         kept=KEPT,
         kernels=_KERNELS,
-        top_p=parameters["top_p"] < 1,
+        top_p=settings.top_p < 1,
     )
 
 
@@ -226,11 +219,8 @@ def vae_flop(vae: Any, height: int, width: int) -> float:
     return float(counter.get_total_flops())
 
 
-def _adapter(ar: Any, settings: AdapterSettings, *, local_files_only: bool) -> Callable[[], object]:
-    if settings.adapter is None:
-        return partial(add_adapter, ar, settings)
-    trained = find_adapter(settings.adapter, revision=settings.revision, local_files_only=local_files_only)
-    return partial(around, ar, trained.config)
+def _adapter(ar: Any, settings: AdapterSettings, trained: TrainedAdapter | None) -> Callable[[], object]:
+    return partial(add_adapter, ar, settings) if trained is None else partial(around, ar, trained.config)
 
 
 def _waiting(weights: Part, writer: TokenWork) -> list[Part]:
@@ -247,23 +237,23 @@ def count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def _remedies(parameters: Mapping[str, Any], settings: DecodeSettings, job: Job) -> list[Remedy]:
+def _remedies(settings: WritingSettings, job: Job) -> list[Remedy]:
     """What would need less memory, from what changes little to what changes much."""
-    remedies = []
-    if parameters["lora"] is not None and parameters["quantization"] is None and parameters["merge_adapter"]:
+    remedies, full = [], settings.trains_base
+    if not full and settings.quantization is None and settings.merge_adapter:
         remedies.append(Remedy(words=("policy.merge_adapter=false",), price="tokens are written somewhat more slowly"))
-    if parameters["offload"] == "none":
+    if settings.offload == "none":
         remedies.append(OFFLOAD)
-    if not parameters["gradient_checkpointing"]:
+    if not settings.gradient_checkpointing:
         price = "training takes about a third longer"
         remedies.append(Remedy(words=("policy.gradient_checkpointing=true",), price=price))
-    if settings.rows != 1:
+    if settings.decoding.rows != 1:
         remedies.append(Remedy(words=("policy.decode.rows=1",), price="pictures are made one by one"))
-    if parameters["lora"] is None:
+    if full:
         remedies += [EIGHT_BITS] if job.optimizer == "adamw" else []
         remedies.append(Remedy(words=("policy.lora.r=32",), price="only an adapter is trained, not the weights"))
-    elif parameters["quantization"] is None:
-        if dtypes.dtype_of(parameters["dtype"]) == torch.float32:
+    elif settings.quantization is None:
+        if dtypes.dtype_of(settings.dtype) == torch.float32:
             price = "the frozen weights are rounded to 16 bits"
             remedies.append(Remedy(words=("policy.dtype=bfloat16",), price=price))
         remedies.append(QUANTISE)

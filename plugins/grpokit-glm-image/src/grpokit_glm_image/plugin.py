@@ -5,12 +5,12 @@ It imports only grpokit, so that `grpokit plugins` can list the policy without i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from grpokit import Asset, PolicySpec, PresetSpec, hookimpl
 
 _INSTALL = "pip install 'grpokit[glm-image]'"
-_RELEASED = Asset(
+_WEIGHTS = Asset(
     name="GLM-Image (33 GB)",
     repository="zai-org/GLM-Image",
     files=[
@@ -61,6 +61,13 @@ def grpokit_policies() -> Iterable[PolicySpec]:
 @hookimpl
 def grpokit_presets() -> Iterable[PresetSpec]:
     """Ready runs."""
+    yield from _tiny()
+    yield from _glyph()
+    yield from _released()
+
+
+def _tiny() -> Iterator[PresetSpec]:
+    """Of a random model, whose pictures show nothing."""
     yield PresetSpec(
         api=1,
         name="glm-image-tiny",
@@ -85,6 +92,10 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         install=_INSTALL,
         takes="about a minute on two CPU cores",
     )
+
+
+def _glyph() -> Iterator[PresetSpec]:
+    """Of the small model that ships with this package."""
     yield PresetSpec(
         api=1,
         name="glm-glyph",
@@ -109,6 +120,10 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         install="pip install 'grpokit[demo,glm-image]'",
         takes="four to five minutes on one CPU core",
     )
+
+
+def _released() -> Iterator[PresetSpec]:
+    """Of the released model."""
     for name, summary, files in (
         (
             "glm-image-t2i",
@@ -127,7 +142,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
             factory=f"grpokit_glm_image:presets/{name}.yaml",
             summary=summary,
             install="pip install 'grpokit[glm-image-rewards]'",
-            assets=[_RELEASED],
+            assets=[_WEIGHTS],
             fetches=True,
             needs=f"{files}; a GPU of 80 GB; fetches zai-org/GLM-Image (33 GB) and the rewards' weights",
         )

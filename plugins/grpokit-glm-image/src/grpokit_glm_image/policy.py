@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from PIL.Image import Image
@@ -20,18 +20,18 @@ from torch import Tensor, nn
 from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, swapped
 from grpokit.policy import Work, layers
 from grpokit.sampling import uniforms
+from grpokit.settings import keywords_of
 from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import Decoder
 from grpokit_glm_image.painter import Painter
-from grpokit_glm_image.pipeline import prepare
+from grpokit_glm_image.pipeline import Prepared, prepare
 from grpokit_glm_image.prompts import PromptEncoder
-from grpokit_glm_image.settings import NAMES, Settings
+from grpokit_glm_image.settings import WritingSettings
 from grpokit_glm_image.writer import Writer
 from grpokit_hf.models.adapters import add_adapter, inner
 from grpokit_hf.models.checkpointing import recomputed
-from grpokit_hf.models.quantized import Quantization, check_trainable
-from grpokit_hf.models.references import Base, Reference, Twin, is_copied
-from grpokit_hf.models.trained_adapter import check_adapter, continue_adapter, find_adapter
+from grpokit_hf.models.quantized import check_trainable
+from grpokit_hf.models.trained_adapter import TrainedAdapter, check_adapter, continue_adapter
 from grpokit_hf.models.weights import load_weights, tensors_of
 from grpokit_hf.tokens.fused_head import FusedHead
 from grpokit_hf.tokens.linear_layers import Casts, for_scoring
@@ -43,38 +43,10 @@ _ASK = Ask()
 
 
 class GlmImageAR(Policy):
-    """The half of GLM-Image that writes visual tokens.
-
-    Args:
-        model: a hub id, a folder that `GlmImagePipeline.save_pretrained` wrote, a folder in a package, "tiny" for a
-            random model of a megabyte, or a pipeline object.
-        size: height and width of the pictures in pixels, multiples of 32.
-        edits: each prompt brings pictures to edit. Without, the vision tower is not loaded.
-        temperature: of the training samples; log-probs are those of the tempered distribution.
-        eval_temperature: of the evaluation samples; None for `temperature`, 0 for the most likely token.
-        top_k: draw from the k most likely codes only; 0 for all. Log-probs are those of the truncated distribution.
-        top_p: draw from the most likely codes that together have this probability; 1 for all.
-        eval_top_k: of the evaluation samples; None for `top_k`.
-        eval_top_p: likewise; None for `top_p`.
-        train_tokens: which tokens are decisions that train: those of the "draft", of the "large" grid, or "both". With
-            "large", the training samples of a prompt share a draft, so that their rewards differ by what trains.
-        decode: how pictures are made in training, such as {"steps": 10, "guidance": 1.0}.
-        eval_decode: how they are made in evaluation; keys that it lacks are the pipeline's own.
-        lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": "folder"} to train one on; None
-            trains the weights of the language model and its head themselves.
-        reference_ema: let the reference follow the policy, such as {"decay": 0, "every": 50}; None: it stays.
-        merge_adapter: draw with copies of the weights that have the adapter added, which is quicker. On a GPU they take
-            15 GiB for the released model.
-        gradient_checkpointing: keep less for the backward pass and compute it again.
-        dtype: of the weights: "auto", "float32" or "bfloat16".
-        quantization: "4bit" or "8bit", for the blocks of both halves, where an adapter trains.
-        device: where to load the weights: "cpu" or "cuda"; None loads on the GPU if there is one.
-        offload: "idle" keeps the decoder in the CPU's memory while tokens are written and scored, and the
-            autoregressive half while pictures are made; "none" keeps both on the device.
-        revision: a branch, tag or commit of the hub's repository.
-        local_files_only: use the cache and ask no hub.
+    """The half of GLM-Image that writes visual tokens. Its arguments are those of `WritingSettings`.
 
     Attributes:
+        settings: as they were given.
         model: what trains: the autoregressive half, or the adapter around it.
 
     Raises:
@@ -83,91 +55,26 @@ class GlmImageAR(Policy):
 
     packs = True
 
-    def __init__(
-        self,
-        model: Any = "zai-org/GLM-Image",
-        *,
-        size: Sequence[int] = (1024, 1024),
-        edits: bool = False,
-        temperature: float = 1.0,
-        eval_temperature: float | None = None,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        eval_top_k: int | None = None,
-        eval_top_p: float | None = None,
-        train_tokens: Literal["draft", "large", "both"] = "both",
-        decode: Mapping[str, Any] | None = None,
-        eval_decode: Mapping[str, Any] | None = None,
-        lora: Mapping[str, Any] | None = None,
-        reference_ema: Mapping[str, Any] | None = None,
-        merge_adapter: bool = True,
-        gradient_checkpointing: bool = False,
-        dtype: str = "auto",
-        quantization: Quantization | None = None,
-        device: str | None = None,
-        offload: Literal["none", "idle"] = "none",
-        revision: str | None = None,
-        local_files_only: bool = False,
-    ) -> None:
-        settings = Settings.read(
-            size=size,
-            edits=edits,
-            train_tokens=train_tokens,
-            decode=decode,
-            eval_decode=eval_decode,
-            lora=lora,
-            reference_ema=reference_ema,
-            temperature=temperature,
-            eval_temperature=eval_temperature,
-            top_k=top_k,
-            top_p=top_p,
-            eval_top_k=eval_top_k,
-            eval_top_p=eval_top_p,
-        )
-        adapter = settings.adapter
-        trained = None
-        if adapter is not None and adapter.adapter is not None:
-            trained = find_adapter(adapter.adapter, revision=adapter.revision, local_files_only=local_files_only)
-        prepared = prepare(
-            model,
-            size=size,
-            edits=edits,
-            dtype=dtype,
-            quantization=quantization,
-            trains_base=adapter is None,
-            device=device,
-            offload=offload,
-            revision=revision,
-            local_files_only=local_files_only,
-        )
-        self.encoder = prepared.encoder(settings.size, edits=edits)
-        if trained is not None:
-            check_adapter(prepared.skeleton(), trained)
-        elif adapter is not None:
-            add_adapter(prepared.skeleton(), adapter)
+    @keywords_of(WritingSettings)
+    def __init__(self, settings: WritingSettings) -> None:
+        self.settings = settings
+        trained = settings.find_adapter()
+        prepared = prepare(settings, writer_trains=settings.trains_base)
+        self.encoder = prepared.encoder(settings.resolution, edits=settings.edits)
+        _check_adapter(settings, trained, prepared)
         self.loaded = prepared.load()
-        network = self.loaded.ar
+        network: Any = self.loaded.ar
         install(network.model.language_model)
         self.target = self.encoder.target
-        self._trained = self.target.part(train_tokens)
-        self._decoding, self._eval_decoding = settings.decode, settings.eval_decode
+        self._trained = self.target.part(settings.train_tokens)
         self.decoder = Decoder(Painter(self.loaded.pipeline))
         self._evaluating: Callable[[], AbstractContextManager[Any]] = nullcontext
-        network.requires_grad_(False)
-        if adapter is None:
-            check_trainable(self.loaded.name, network)
-            network.model.language_model.requires_grad_(True)
-            network.lm_head.requires_grad_(True)  # and no vision tower
-        self.model: Any = network
-        if adapter is not None:
-            self.model = add_adapter(network, adapter) if trained is None else continue_adapter(network, trained)
-        copied = is_copied(adapter, settings.reference)
-        self._reference: Reference = Twin(self.model, average=settings.reference) if copied else Base(self.model)
+        self.model: Any = _learner(network, settings, trained, name=self.loaded.name)
+        self._reference = settings.reference_of(self.model)
         self.reference_moves = settings.reference is not None
         self._ar: Any = network
-        self.writer = Writer(network, self.encoder, settings.sampling, merged=merge_adapter)
+        self.writer = Writer(network, self.encoder, settings.sampling, merged=settings.merge_adapter)
         self._head, self._casts = FusedHead(), Casts()
-        self._recomputed = gradient_checkpointing
 
     def paint_with(self, painter: Painter, *, evaluating: Callable[[], AbstractContextManager[Any]]) -> None:
         """Let a half that another policy trains make the pictures.
@@ -255,7 +162,7 @@ class GlmImageAR(Policy):
         start, stop, _ = steps.indices(rollout.mask.shape[1])
         before = self._trained.start  # tokens that are written before the first decision
         decoder, device = self._ar.model.language_model, self.device
-        recompute = self._recomputed and torch.is_grad_enabled()
+        recompute = self.settings.gradient_checkpointing and torch.is_grad_enabled()
         with for_scoring(decoder, casts=self._casts), recomputed(decoder) if recompute else nullcontext():
             return score(
                 _completions(rollout, device, before=before, stop=stop),
@@ -319,7 +226,7 @@ class GlmImageAR(Policy):
     def _decode(self, tokens: Tensor, prompts: Sequence[Prompt], seeds: Seeds, *, evaluate: bool) -> list[Image | None]:
         """The pictures of tokens [B, T]."""
         sources = [self.writer.sources(prompt) for prompt in prompts]
-        settings = self._eval_decoding if evaluate else self._decoding
+        settings = self.settings.eval_decoding if evaluate else self.settings.decoding
         self.loaded.turns.let_paint()
         with self._evaluating() if evaluate else nullcontext():
             return self.decoder.pictures(
@@ -333,11 +240,34 @@ def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
     Raises:
         UsageError: as of `GlmImageAR`, where that is known without weights.
     """
-    settings = Settings.read(**{name: parameters[name] for name in NAMES})
-    names = ("model", "edits", "dtype", "quantization", "device", "offload", "revision", "local_files_only")
-    own = {name: parameters[name] for name in names}
-    prepared = prepare(**own, size=settings.size, trains_base=settings.adapter is None)
-    return prepared.encoder(settings.size, edits=parameters["edits"])
+    settings = WritingSettings(**parameters)
+    prepared = prepare(settings, writer_trains=settings.trains_base)
+    return prepared.encoder(settings.resolution, edits=settings.edits)
+
+
+def _check_adapter(settings: WritingSettings, trained: TrainedAdapter | None, prepared: Prepared) -> None:
+    """Refuse an adapter that does not fit the model, before weights are read.
+
+    Raises:
+        UsageError: as it says.
+    """
+    if trained is not None:
+        check_adapter(prepared.skeleton(), trained)
+    elif settings.adapter is not None:
+        add_adapter(prepared.skeleton(), settings.adapter)
+
+
+def _learner(network: Any, settings: WritingSettings, trained: TrainedAdapter | None, *, name: str) -> Any:
+    """What trains of the autoregressive half: its language model in full, or an adapter around it."""
+    network.requires_grad_(False)
+    if trained is not None:
+        return continue_adapter(network, trained)
+    if settings.adapter is not None:
+        return add_adapter(network, settings.adapter)
+    check_trainable(name, network)
+    network.model.language_model.requires_grad_(True)
+    network.lm_head.requires_grad_(True)  # and no vision tower
+    return network
 
 
 def _completions(rollout: Rollout, device: torch.device, *, before: int, stop: int) -> Completions:

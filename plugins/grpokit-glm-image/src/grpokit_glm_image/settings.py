@@ -1,131 +1,170 @@
-"""What the parameters of both halves mean, for policies and plans. No model is needed to refuse them."""
+"""The settings of both halves, for policies, readers and plans. No model is needed to refuse them."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import torch
 
 from grpokit import UsageError
+from grpokit.settings import Count, NotNegative
 from grpokit_glm_image.decoder import DecodeSettings, check_eval_size, check_size
 from grpokit_glm_image.grids import Target, target_of
-from grpokit_hf.diffusion.settings import FlowSettings
-from grpokit_hf.models.adapters import AdapterSettings
-from grpokit_hf.models.references import Average
+from grpokit_hf.diffusion.settings import FlowSettings, Steps
+from grpokit_hf.models import dtypes
+from grpokit_hf.models.settings import LoadingSettings, ModelSettings
 from grpokit_hf.tokens.sampler import SamplerSettings
 
-NAMES = (
-    "size",
-    "edits",
-    "train_tokens",
-    "decode",
-    "eval_decode",
-    "lora",
-    "reference_ema",
-    "temperature",
-    "eval_temperature",
-    "top_k",
-    "top_p",
-    "eval_top_k",
-    "eval_top_p",
-)
-"""The parameters that `Settings.read` takes."""
+Offload: TypeAlias = Literal["none", "idle"]
 
-_FLOW = inspect.signature(FlowSettings.read).parameters
-PAINTING = ("size", "eval_size", "token_sets", "temperature", "top_p", *_FLOW)
-"""The parameters that `painting_settings` takes."""
 
-_PARTS = ("draft", "large", "both")
+@dataclass(frozen=True)
+class PipelineSettings(LoadingSettings):
+    """A GLM-Image, and how it is loaded.
+
+    Attributes:
+        model: a hub id, a folder that `GlmImagePipeline.save_pretrained` wrote, a folder in a package such as
+            "grpokit_glm_image:models/glyph", "tiny" for a random model of a megabyte, or a pipeline object.
+        size: height and width of the pictures in pixels, multiples of 32.
+        edits: each prompt brings pictures to edit, which both halves see. Without, the vision tower is not loaded.
+        dtype: of the weights: "auto", "float32" or "bfloat16".
+        quantization: "4bit" or "8bit", for the blocks of both halves, where an adapter trains.
+        offload: "idle" keeps that half in the CPU's memory which is not at work, but for what trains; "none" keeps both
+            on the device.
+    """
+
+    model: Any = "zai-org/GLM-Image"
+    _: KW_ONLY
+    size: Sequence[int] = (1024, 1024)
+    edits: bool = False
+    offload: Offload = "none"
+
+    def check_together(self) -> None:
+        """Refuse a size that has no tokens, and a type in which no picture can be made.
+
+        Raises:
+            UsageError: with what to change.
+        """
+        _ = self.resolution
+        if dtypes.dtype_of(self.dtype) == torch.float16:
+            raise UsageError("dtype 'float16' makes black pictures: the autoencoder overflows. Use bfloat16.")
+
+    @cached_property
+    def resolution(self) -> tuple[int, int]:
+        """Height and width of the pictures in pixels."""
+        return check_size(self.size)
+
+    @cached_property
+    def target(self) -> Target:
+        """The grids of a picture."""
+        return target_of(*self.resolution, edits=self.edits)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Parameters that were read and fit together.
+class WritingSettings(PipelineSettings, ModelSettings):
+    """The half of GLM-Image that writes visual tokens, and how it is trained.
 
     Attributes:
-        size: height and width of the pictures in pixels.
-        target: the grids of a picture.
-        sampling: how tokens are drawn.
-        decode: how pictures are made in training.
-        eval_decode: how they are made in evaluation.
-        adapter: what is put around the weights; None where they train themselves.
-        reference: how the reference follows them; None: it stays.
+        temperature: of the training samples; log-probs are those of the tempered distribution.
+        eval_temperature: of the evaluation samples; None for `temperature`, 0 for the most likely token.
+        top_k: draw from the k most likely codes only; 0 for all. Log-probs are those of the truncated distribution.
+        top_p: draw from the most likely codes that together have this probability; 1 for all.
+        eval_top_k: of the evaluation samples; None for `top_k`.
+        eval_top_p: likewise; None for `top_p`.
+        train_tokens: which tokens are decisions that train: those of the "draft", of the "large" grid, or "both". With
+            "large", the training samples of a prompt share a draft, so that their rewards differ by what trains.
+        decode: how pictures are made in training, such as {"steps": 10, "guidance": 1.0}.
+        eval_decode: how they are made in evaluation; keys that it lacks are the pipeline's own.
+        lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": "folder"} to train one on; None
+            trains the weights of the language model and its head themselves.
+        merge_adapter: draw with copies of the weights that have the adapter added, which is quicker. On a GPU they take
+            15 GiB for the released model.
     """
 
-    size: tuple[int, int]
-    target: Target
-    sampling: SamplerSettings
-    decode: DecodeSettings
-    eval_decode: DecodeSettings
-    adapter: AdapterSettings | None
-    reference: Average | None
+    temperature: float = 1.0
+    eval_temperature: float | None = None
+    top_k: int = 0
+    top_p: float = 1.0
+    eval_top_k: int | None = None
+    eval_top_p: float | None = None
+    train_tokens: Literal["draft", "large", "both"] = "both"
+    decode: Mapping[str, Any] | None = None
+    eval_decode: Mapping[str, Any] | None = None
+    merge_adapter: bool = True
 
-    @classmethod
-    def read(
-        cls,
-        *,
-        size: Sequence[int],
-        edits: bool,
-        train_tokens: str,
-        decode: Mapping[str, Any] | None,
-        eval_decode: Mapping[str, Any] | None,
-        lora: Mapping[str, Any] | None,
-        reference_ema: Mapping[str, Any] | None,
-        **sampling: Any,
-    ) -> Settings:
-        """The settings of parameters, which are those of `GlmImageAR`; `sampling` has those that draw tokens.
+    def check_together(self) -> None:
+        """Refuse what no token can be drawn by, and pictures that do not fit the tokens.
 
         Raises:
-            UsageError: one of them cannot be used.
+            UsageError: with what to change.
         """
-        drawing = SamplerSettings(**sampling)
-        if train_tokens not in _PARTS:
-            raise UsageError(f"train_tokens must be one of {', '.join(_PARTS)}, got {train_tokens!r}.")
-        if edits and train_tokens == "draft":
+        _ = self.sampling
+        if self.edits and self.train_tokens == "draft":
             raise UsageError(
                 "train_tokens is 'draft', and an edit has none: its picture is written at once. Leave it out."
             )
-        adapter = None if lora is None else AdapterSettings.read(lora)
-        both = {
-            "decode": DecodeSettings.read(decode or {}, key="decode", steps=20),
-            "eval_decode": DecodeSettings.read(eval_decode or {}, key="eval_decode"),
-        }
-        height, width = check_size(size)
-        target = target_of(height, width, edits=edits)
-        for key, settings in both.items():
+        for key, decoding in (("decode", self.decoding), ("eval_decode", self.eval_decoding)):
             try:
-                settings.check(target)
+                decoding.check(self.target)
             except UsageError as error:
                 raise UsageError(f"{key}: {error}") from error
-        return cls(
-            size=(height, width),
-            target=target,
-            sampling=drawing,
-            adapter=adapter,
-            reference=None if reference_ema is None else Average.read(reference_ema),
-            **both,
-        )
+
+    @cached_property
+    def sampling(self) -> SamplerSettings:
+        """How tokens are drawn."""
+        return SamplerSettings.of(vars(self))
+
+    @cached_property
+    def decoding(self) -> DecodeSettings:
+        """How pictures are made in training."""
+        return DecodeSettings.read(self.decode or {}, key="decode", steps=20)
+
+    @cached_property
+    def eval_decoding(self) -> DecodeSettings:
+        """How they are made in evaluation."""
+        return DecodeSettings.read(self.eval_decode or {}, key="eval_decode")
 
 
-def painting_settings(
-    *, size: Any, eval_size: Any, token_sets: int | None, temperature: float, top_p: float, **flow: Any
-) -> FlowSettings:
-    """The settings of `GlmImageDiT` for its denoising steps.
+@dataclass(frozen=True, kw_only=True)
+class PaintingSettings(PipelineSettings, FlowSettings):
+    """The half of GLM-Image that paints, and how it is trained.
 
-    Args:
-        size: as of the policy, like all others.
-        eval_size: of evaluations.
-        token_sets: of a prompt.
-        temperature: of tokens.
+    Attributes:
+        model: a hub id, a folder that `GlmImagePipeline.save_pretrained` wrote, a folder in a package, "tiny" for a
+            random model of a megabyte, a pipeline object, or a `GlmImageAR`, whose model this then shares.
+        guidance: of training samples, the same in drawing and in scoring; 1 leaves the second pass out.
+        eval_guidance: in evaluation; None for `guidance`.
+        eval_size: of the pictures in evaluation, in the shape of `size`; their tokens are those of a picture of `size`.
+            None for `size`.
+        token_sets: how many sets of visual tokens a prompt has in training. They are written once and kept; a group's
+            seed picks one. None: each group has tokens of its own, as in evaluation.
+        temperature: of the visual tokens, as the released model is used.
         top_p: likewise.
-        flow: what `FlowSettings` reads.
-
-    Raises:
-        UsageError: one of them cannot be used with any model.
+        offload: "idle" keeps the autoregressive half in the CPU's memory, and the diffusion half while tokens are
+            written, but for what trains; "none" keeps both on the device.
     """
-    if token_sets is not None and token_sets < 1:
-        raise UsageError(f"token_sets must be at least 1, or null for tokens of each group's own; got {token_sets}.")
-    check_eval_size(eval_size, size)
-    SamplerSettings(temperature=temperature, top_p=top_p)
-    return FlowSettings.read(**flow)
+
+    size: Sequence[int] = (512, 512)
+    guidance: NotNegative = 1.0
+    eval_steps: Steps = 50
+    eval_guidance: NotNegative | None = 1.5
+    token_sets: Count | None = 1
+    temperature: float = 0.9
+    top_p: float = 0.75
+
+    def check_together(self) -> None:
+        """Refuse what no token can be drawn by, and a size of evaluation that would distort tokens.
+
+        Raises:
+            UsageError: with what to change.
+        """
+        check_eval_size(self.eval_size, self.size)
+        _ = self.sampling
+
+    @cached_property
+    def sampling(self) -> SamplerSettings:
+        """How tokens are drawn."""
+        return SamplerSettings.of(vars(self))

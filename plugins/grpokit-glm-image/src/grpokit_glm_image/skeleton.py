@@ -16,6 +16,7 @@ from grpokit import UsageError
 from grpokit.errors import a_type
 from grpokit_glm_image.pipeline import find
 from grpokit_glm_image.pipeline_folder import check_configs, check_context, check_fit
+from grpokit_glm_image.settings import PipelineSettings
 from grpokit_glm_image.tiny import tiny_pipeline
 
 RELEASED = "zai-org/GLM-Image"
@@ -40,23 +41,15 @@ class Skeleton:
     note: str = ""
 
 
-def skeleton_of(
-    model: Any, *, size: tuple[int, int], edits: bool, revision: str | None = None, local_files_only: bool = False
-) -> Skeleton:
+def skeleton_of(settings: PipelineSettings) -> Skeleton:
     """The parts of a pipeline from their configurations; no weights are read, and none need be there.
 
     The released model's sizes ship with this package, for where its files can neither be found nor fetched.
 
-    Args:
-        model: a hub id, a folder, or "tiny".
-        size: height and width of the pictures, in pixels.
-        edits: whether prompts bring pictures.
-        revision: a branch, tag or commit of the hub's repository.
-        local_files_only: use the cache and ask no hub.
-
     Raises:
         UsageError: it is no pipeline, it is not there, or it cannot make such pictures.
     """
+    model, size, edits = settings.model, settings.resolution, settings.edits
     if not isinstance(model, str):
         raise UsageError(f"model must be a hub id, a folder or 'tiny', got {a_type(model)}.")
     if model == "tiny":
@@ -66,7 +59,7 @@ def skeleton_of(
         check_context(size, writer, edits=edits)
         return _built(writer, transformer, vae, text)
     try:
-        _, folder = find(model, revision=revision, local_files_only=local_files_only)
+        _, folder = find(model, settings)
     except UsageError:
         if model != RELEASED:
             raise

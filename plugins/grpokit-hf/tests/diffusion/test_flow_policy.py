@@ -17,12 +17,13 @@ from grpokit.sampling import derive_seeds, normals
 from grpokit.settings import Precision
 from grpokit.testing import outcomes, policy_checks
 from grpokit_hf.diffusion.flow_policy import FlowPolicy
+from grpokit_hf.diffusion.settings import FlowSettings
 
 PROMPTS = [Prompt(text=text) for text in ("0.5", "-1", "2")]
 
 
 def build(**options: Any) -> FlowPolicy:
-    return FlowPolicy(TinyFamily(), **{"size": (32, 32), "steps": 6, "eval_steps": 4} | options)
+    return FlowPolicy(TinyFamily(), FlowSettings(**{"size": (32, 32), "steps": 6, "eval_steps": 4} | options))
 
 
 def drawn(policy: FlowPolicy, *, group: int = 4, step: int = 0, evaluate: bool = False) -> Rollout:
@@ -62,7 +63,7 @@ def test_what_comes_before_the_window_is_computed_once_for_a_group() -> None:
     """A window that has slid by two steps: two passes of one row, then the window's and the rest's with all rows."""
     family = Counted()
     window = {"width": 2, "start": "sliding", "every": 1}
-    policy = FlowPolicy(family, size=(32, 32), steps=6, eval_steps=4, window=window)
+    policy = FlowPolicy(family, FlowSettings(size=(32, 32), steps=6, eval_steps=4, window=window))
     rollout = drawn(policy, step=2)
     assert family.passes == [1, 1, 4, 4, 4, 4] * len(PROMPTS)
     latents = rollout.trace.per_row["latents"]
@@ -284,9 +285,9 @@ def test_the_scale_of_an_adapter_is_alpha_by_the_rank() -> None:
 def test_a_transformer_with_an_adapter_is_refused(options: dict[str, Any]) -> None:
     """It would train along, or hide the layers that are to be adapted."""
     family = TinyFamily()
-    FlowPolicy(family, size=(32, 32), lora={"r": 2})
+    FlowPolicy(family, FlowSettings(size=(32, 32), lora={"r": 2}))
     with pytest.raises(UsageError, match="Painter has an adapter in it, maybe of an earlier policy"):
-        FlowPolicy(family, size=(32, 32), **options)
+        FlowPolicy(family, FlowSettings(size=(32, 32), **options))
 
 
 @pytest.mark.parametrize(
@@ -305,10 +306,10 @@ def test_a_transformer_with_an_adapter_is_refused(options: dict[str, Any]) -> No
         ({"eval_size": 64}, "eval_size must be height and width"),
         ({"sampler": "ode"}, "needs a sampler with noise"),
         ({"sampler": "cps", "steps": 1}, "has no step with noise"),
-        ({"steps": 0}, "steps must be a whole number from 1 to 1000, got 0"),
-        ({"guidance": -1.0}, "guidance must be a number of at least 0, got -1"),
-        ({"eval_guidance": float("nan")}, "eval_guidance must be a number of at least 0, got nan"),
-        ({"rows": -1}, "rows must be a whole number of at least 1, or null for a whole group; got -1"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"guidance": -1.0}, "guidance must be at least 0, or None, got -1"),
+        ({"eval_guidance": float("nan")}, "eval_guidance must be a finite number, or None, got nan"),
+        ({"rows": -1}, "rows must be at least 1, or None, got -1. rows: the most pictures in one pass"),
         ({"rows": 0}, "got 0"),
         ({"ema": {"decay": 2}}, "ema: decay"),
         ({"lora": {"adapter": "./nowhere"}}, "adapter: './nowhere' does not exist"),

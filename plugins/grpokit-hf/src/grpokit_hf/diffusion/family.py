@@ -43,11 +43,15 @@ class Family(ABC):
         transformer: the network that predicts velocities. It trains, so nothing else may keep a reference to it.
         lora_targets: the names of its layers that an adapter changes if a config names none.
         multiple: sides of pictures are multiples of this many pixels.
+        guidance: of training samples, if a config names none.
+        eval_guidance: of evaluation, likewise; None: as in training.
     """
 
     transformer: nn.Module
     lora_targets: ClassVar[Sequence[str]] = ("to_q", "to_k", "to_v", "to_out.0")
     multiple: int = 16
+    guidance: ClassVar[float] = 1.0
+    eval_guidance: ClassVar[float | None] = None
 
     def check(self, prompts: Sequence[Prompt]) -> None:  # noqa: B027  # most pipelines read any text
         """Refuse prompts that the pipeline cannot read.

@@ -13,10 +13,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from PIL.Image import Image
 from safetensors import SafetensorError
@@ -31,11 +31,11 @@ from grpokit_hf.diffusion.adapters import add_adapter
 from grpokit_hf.diffusion.family import Family, Schedule, Size
 from grpokit_hf.diffusion.latents import noise
 from grpokit_hf.diffusion.settings import FlowSettings
-from grpokit_hf.diffusion.trained_lora import continue_lora, find_lora
-from grpokit_hf.models.adapters import AdapterSettings, inner
+from grpokit_hf.diffusion.trained_lora import LoraFile, continue_lora
+from grpokit_hf.models.adapters import inner
 from grpokit_hf.models.blocks import compile_blocks
 from grpokit_hf.models.quantized import check_trainable, steady
-from grpokit_hf.models.references import Base, Reference, Twin, is_copied
+from grpokit_hf.models.references import Twin
 from grpokit_hf.models.weights import load_weights, tensors_of
 
 _ASK = Ask()
@@ -74,116 +74,50 @@ class FlowPolicy(Policy):
     """A diffusion transformer whose denoising steps are decisions.
 
     Args:
-        family: the pipeline.
-        size: height and width of the pictures in pixels.
-        steps: of denoising in training samples.
-        guidance: of training samples, the same in drawing and in scoring; 1 leaves the second pass out.
-        sampler: "flow-sde", "dance-sde" or "cps".
-        noise: the sampler's noise level (see `grpokit.flow`); None for its default.
-        window: which steps are decisions, such as {"width": 2}; None: all that have noise.
-        step_weight: how much the policy loss of each step counts: "none", "guard", "tempflow" or "flash" (see
-            `grpokit.flow.step_weights`).
-        matching: decisions that are noised copies of a finished sample, such as {"times": 4, "weight": "t"} (see
-            `grpokit.flow.Matching`); then samples are drawn by the ODE. None: denoising steps are the decisions.
-        shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone; with
-            `matching` each begins with its own.
-        eval_steps: of the ODE in evaluation.
-        eval_guidance: in evaluation; None for `guidance`.
-        eval_size: of the pictures in evaluation; None for `size`.
-        lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": "a.safetensors"} to train one on;
-            None trains the transformer's own weights.
-        ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
-        reference_ema: let the reference follow the policy, such as {"decay": 0, "every": 50}; None: it stays.
-        rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
-        compiled: compile the transformer's blocks with `torch.compile`, which takes a minute or two at the first pass.
+        family: the pipeline, loaded.
+        settings: of it; how a pipeline is found and loaded is the caller's affair.
 
     Attributes:
+        family: as it was given.
+        settings: likewise.
         model: what trains: the transformer, or the adapter around it.
 
     Raises:
-        UsageError: a setting cannot be used.
+        UsageError: a setting does not fit the pipeline.
     """
 
     cut_by = "one group"  # the transformer is called with the condition of one prompt
 
-    def __init__(
-        self,
-        family: Family,
-        *,
-        size: Sequence[int],
-        steps: int = 10,
-        guidance: float = 1.0,
-        sampler: flow.Sampler = "flow-sde",
-        noise: float | None = None,
-        window: Mapping[str, Any] | None = None,
-        matching: Mapping[str, Any] | None = None,
-        step_weight: flow.StepWeight = "none",
-        shared_noise: bool = True,
-        eval_steps: int = 40,
-        eval_guidance: float | None = None,
-        eval_size: Sequence[int] | None = None,
-        lora: Mapping[str, Any] | None = None,
-        ema: Mapping[str, Any] | None = None,
-        reference_ema: Mapping[str, Any] | None = None,
-        rows: int | None = None,
-        compiled: bool = False,
-    ) -> None:
-        settings = FlowSettings.read(
-            steps=steps,
-            eval_steps=eval_steps,
-            sampler=sampler,
-            noise=noise,
-            window=window,
-            matching=matching,
-            step_weight=step_weight,
-            lora=lora,
-            ema=ema,
-            reference_ema=reference_ema,
-            guidance=guidance,
-            eval_guidance=eval_guidance,
-            rows=rows,
-        )
+    def __init__(self, family: Family, settings: FlowSettings) -> None:
         if any(isinstance(module, BaseTunerLayer) for module in family.transformer.modules()):
             raise UsageError(
                 f"The {type(family.transformer).__name__} has an adapter in it, maybe of an earlier policy. Load the "
                 "model again, or merge the adapter into it first."
             )
-        self.family = family
-        self._training = self._mode(steps, guidance, size, key="size")
-        self._evaluation = self._mode(
-            eval_steps,
-            guidance if eval_guidance is None else eval_guidance,
-            size if eval_size is None else eval_size,
-            key="eval_size",
-        )
-        sigmas = self._training.schedule.sigmas
-        self._kernel = flow.kernel(sampler, sigmas[:-1], sigmas[1:], noise=noise)  # [K] each
-        self._weights = flow.step_weights(step_weight, self._kernel, sigmas[:-1] - sigmas[1:])  # [K]
-        self._settings, self._matching = settings, settings.matching
+        self.family, self.settings = family, settings
+        self._training = self._training_mode()
+        self._evaluation = self._evaluation_mode()
         self._copies = self._training  # whose schedule has the levels of noised copies
-        if self._matching is not None:
-            self._copies = self._mode(_LEVELS, guidance, size, key="size")
-        self._shared_noise, self._rows = shared_noise, rows
-        self.model: Any = family.transformer.eval()
-        steady(self.model)
-        if settings.adapter is None:
-            check_trainable(type(self.model).__name__, self.model)
-            self.model.requires_grad_(True)
-        elif settings.adapter.adapter is not None:
-            self.model = self._continued(settings.adapter)
-        else:
-            self.model.requires_grad_(False)
-            targets = settings.adapter.targets if lora is not None and "targets" in lora else family.lora_targets
-            self.model = add_adapter(family.transformer, settings.adapter, targets)
-        copied = is_copied(settings.adapter, settings.reference)
-        self._reference: Reference = Twin(self.model, average=settings.reference) if copied else Base(self.model)
+        if settings.copies is not None:
+            self._copies = self._mode(_LEVELS, self._training.guidance, self._training.size, key="size")
+        sigmas = self._training.schedule.sigmas
+        self._kernel = flow.kernel(settings.sampler, sigmas[:-1], sigmas[1:], noise=settings.noise)  # [K] each
+        self._weights = flow.step_weights(settings.step_weight, self._kernel, sigmas[:-1] - sigmas[1:])  # [K]
+        self.model: Any = self._learner()
+        self._reference = settings.reference_of(self.model)
         self.reference_moves = settings.reference is not None
-        if compiled:
+        if settings.compiled:
             compile_blocks(self.model)
-        self._average = None if settings.average is None else Twin(self.model, average=settings.average, name="average")
-        if self._average is not None:
+        self._average = None
+        if settings.average is not None:
+            self._average = Twin(self.model, average=settings.average, name="average")
             with self._average.model():  # which takes its copy before any update
                 pass
+
+    @property
+    def size(self) -> Size:
+        """Height and width of the training samples in pixels."""
+        return self._training.size
 
     @property
     def device(self) -> torch.device:
@@ -226,7 +160,7 @@ class FlowPolicy(Policy):
             groups=groups,
             old=joined([group.old for group in drawn], dim=0),
             mask=torch.ones_like(decided, dtype=torch.bool),
-            max_decisions=self._settings.decisions,
+            max_decisions=self.settings.decisions,
             action_dims=math.prod(self.family.latent_shape(self._training.size)),
             weights=None
             if self._weights is None
@@ -234,7 +168,7 @@ class FlowPolicy(Policy):
             trace=Trace(
                 per_row={
                     "latents": torch.cat([group.latents for group in drawn]),
-                    **({"seeds": seeds.row} if self._matching else {}),
+                    **({"seeds": seeds.row} if self.settings.copies else {}),
                 },
                 per_group={
                     "steps": steps[order],
@@ -253,7 +187,7 @@ class FlowPolicy(Policy):
             own = {name: x[place] for name, x in shared.items()}
             condition = self.family.condition(prompt, self._training.size, own)
             here = latents[rows.to(latents.device, non_blocking=True)].to(self.device)
-            seeds = rollout.trace.per_row["seeds"][rows] if self._matching else None
+            seeds = rollout.trace.per_row["seeds"][rows] if self.settings.copies else None
             which = range(len(own_steps))[steps]
             views = [self._score(here, seeds, t, own_steps[t], condition) for t in which]
             parts.append(joined(views, dim=1))
@@ -292,6 +226,18 @@ class FlowPolicy(Policy):
             self._average.load_state_dict(state)
         load_weights(self.model, state)
 
+    def _training_mode(self) -> _Mode:
+        settings, guidance = self.settings, self.settings.guidance
+        guidance = self.family.guidance if guidance is None else guidance
+        return self._mode(settings.steps, guidance, settings.size, key="size")
+
+    def _evaluation_mode(self) -> _Mode:
+        settings, guidance = self.settings, self.settings.eval_guidance
+        guidance = self.family.eval_guidance if guidance is None else guidance
+        guidance = self._training.guidance if guidance is None else guidance
+        size = settings.size if settings.eval_size is None else settings.eval_size
+        return self._mode(settings.eval_steps, guidance, size, key="eval_size")
+
     def _mode(self, steps: int, guidance: float, size: Any, *, key: str) -> _Mode:
         """The settings of training or of evaluation, with the pipeline's schedule for them."""
         whole = isinstance(size, Sequence) and not isinstance(size, str) and all(type(side) is int for side in size)
@@ -304,16 +250,29 @@ class FlowPolicy(Policy):
         both = (size[0], size[1])
         return _Mode(steps=steps, guidance=guidance, size=both, schedule=self.family.schedule(steps, both))
 
-    def _continued(self, settings: AdapterSettings) -> PeftModel:
-        """The transformer with a LoRA that was trained before."""
-        assert settings.adapter is not None
-        file = find_lora(settings.adapter, revision=settings.revision)
+    def _learner(self) -> Any:
+        """What trains: the transformer in full, or frozen under an adapter."""
+        transformer: Any = self.family.transformer.eval()
+        adapter, file = self.settings.adapter, self.settings.trained_lora
+        steady(transformer)
+        if self.settings.gradient_checkpointing:
+            transformer.enable_gradient_checkpointing()
+        if adapter is None:
+            check_trainable(type(transformer).__name__, transformer)
+            return transformer.requires_grad_(True)
+        if file is not None:
+            lora = self._lora_of(file)
+            transformer.requires_grad_(False)
+            return continue_lora(transformer, lora, name=str(adapter.adapter))
+        transformer.requires_grad_(False)
+        targets = adapter.targets if "targets" in (self.settings.lora or {}) else self.family.lora_targets
+        return add_adapter(transformer, adapter, targets)
+
+    def _lora_of(self, file: Path) -> LoraFile:
         try:
-            lora = self.family.lora_of(file)
+            return self.family.lora_of(file)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
             raise UsageError(f"lora: adapter: '{file}' cannot be read: {one_line(error)}.") from error
-        self.model.requires_grad_(False)
-        return continue_lora(self.family.transformer, lora, name=str(settings.adapter))
 
     @contextmanager
     def averaged(self) -> Iterator[Any]:
@@ -336,11 +295,12 @@ class FlowPolicy(Policy):
     ) -> _Drawn:
         """The samples of a prompt: seeds of its rows [G] and of itself [1]."""
         mode = self._evaluation if evaluate else self._training
-        window, matching = (None, None) if evaluate else (self._settings.window, self._matching)
+        settings = self.settings
+        window, copies = (None, None) if evaluate else (settings.decision_window, settings.copies)
         width = window.width if window else 0
-        first = window.first(int(group), step=step, decisions=self._settings.able) if window else 0
+        first = window.first(int(group), step=step, decisions=settings.noisy_steps) if window else 0
         condition = self.family.condition(prompt, mode.size, shared)
-        x = self._noise(group if window and self._shared_noise else rows, 0, mode.size)
+        x = self._noise(group if window and settings.shared_noise else rows, 0, mode.size)
         for k in range(first):  # with shared noise one path for the group
             x = self._ode_step(x, k, condition, mode)
         x = x.expand(len(rows), *x.shape[1:])
@@ -354,9 +314,9 @@ class FlowPolicy(Policy):
         for k in range(first + width, mode.steps):
             x = self._ode_step(x, k, condition, mode)
         steps = list(range(first, first + width))
-        if matching is not None:
-            latents, steps = [x], (matching.places(group)[0] * _LEVELS).long().tolist()
-            some = self._rows or len(rows)
+        if copies is not None:
+            latents, steps = [x], (copies.places(group)[0] * _LEVELS).long().tolist()
+            some = settings.rows or len(rows)
             parts = list(zip(x[:, None].split(some), rows.split(some), strict=True))
             views = [
                 joined([self._score(x0, seeds, t, k, condition) for x0, seeds in parts], dim=0)
@@ -369,20 +329,20 @@ class FlowPolicy(Policy):
 
     def _score(self, latents: Tensor, seeds: Tensor | None, t: int, k: int, condition: Any) -> Decisions:
         """The log-probs of decision t, at place k of its schedule, of rows with their latents; a copy has seeds [b]."""
-        mode = self._copies
-        if self._matching is not None and seeds is not None:
+        mode, matching = self._copies, self.settings.copies
+        if matching is not None and seeds is not None:
             x0, level = latents[:, 0], mode.schedule.sigmas[k]
             noise = self._noise(seeds, 1 + t, mode.size)
             copies = flow.noised(x0, noise, level)
             v = self.family.velocity(copies, mode.schedule.times[k], condition, guidance=mode.guidance)
-            return self._matching.score(x0[:, None], noise[:, None], v[:, None], level)
+            return matching.score(x0[:, None], noise[:, None], v[:, None], level)
         x, there = latents[:, t : t + 1], latents[:, t + 1 : t + 2]
         v = self.family.velocity(x[:, 0], mode.schedule.times[k], condition, guidance=mode.guidance)
         return flow.score(self._kernel_of(k), x, v[:, None], there)
 
     def _velocity(self, x: Tensor, k: int, condition: Any, mode: _Mode) -> Tensor:
         """The velocities of latents [n, ...] at step k, a few rows at a time."""
-        some = x.split(self._rows or len(x))
+        some = x.split(self.settings.rows or len(x))
         time = mode.schedule.times[k]
         return torch.cat([self.family.velocity(part, time, condition, guidance=mode.guidance) for part in some])
 

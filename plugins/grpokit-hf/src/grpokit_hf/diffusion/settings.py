@@ -1,102 +1,136 @@
-"""What the parameters of a flow policy mean, and which are refused before a model is there."""
+"""What the policies over a diffusion transformer have in common, each setting declared once."""
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from annotated_types import Ge, Le
 
 from grpokit import flow
-from grpokit.errors import UsageError
 from grpokit.registry.settings import read_settings
+from grpokit.settings import Count, NotNegative
+from grpokit_hf.diffusion.trained_lora import find_lora
 from grpokit_hf.diffusion.windows import Window
-from grpokit_hf.models.adapters import AdapterSettings
 from grpokit_hf.models.references import Average
+from grpokit_hf.models.settings import ModelSettings
+from grpokit_hf.models.sources import SourceSettings
+
+Steps: TypeAlias = Annotated[int, Ge(1), Le(1000)]
+"""How many steps of denoising."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowSettings:
-    """What can be known of a policy's parameters without a model.
+class FlowSettings(ModelSettings):
+    """How pictures are drawn, what of that is decided, and what trains.
 
     Attributes:
-        able: how many steps of training samples can be decisions.
-        window: those that are; None with `matching`.
-        matching: what is decided in place of steps; None where steps are.
-        adapter: what is put around the weights; None where they train themselves.
-        average: how an average follows them; None without.
-        reference: how the reference follows them; None: it stays.
+        size: height and width of the pictures in pixels.
+        steps: of denoising in training samples.
+        guidance: of training samples, as the pipeline counts it, the same in drawing and in scoring; None: the
+            family's, which leaves a second pass out where guidance needs one.
+        sampler: "flow-sde", "dance-sde" or "cps".
+        noise: the sampler's noise level (see `grpokit.flow`); None for its default.
+        window: which steps are decisions, such as {"width": 2}; None: all that have noise.
+        matching: decisions that are noised copies of a finished sample, such as {"times": 4, "weight": "t"} (see
+            `grpokit.flow.Matching`); then samples are drawn by the ODE. None: denoising steps are the decisions.
+        step_weight: how much the policy loss of each step counts: "none", "guard", "tempflow" or "flash" (see
+            `grpokit.flow.step_weights`).
+        shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone; with
+            `matching` each begins with its own.
+        eval_steps: of the ODE in evaluation.
+        eval_guidance: in evaluation; None: the pipeline's own default.
+        eval_size: of the pictures in evaluation; None for `size`.
+        lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": ...} to train on one from a
+            .safetensors file, a folder or the hub; None trains the transformer's own weights.
+        ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
+        rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
+        compiled: compile the transformer's blocks with `torch.compile`, which takes a minute or two at the first pass.
     """
 
-    able: int
-    window: Window | None
-    matching: flow.Matching | None
-    adapter: AdapterSettings | None
-    average: Average | None
-    reference: Average | None
+    size: Sequence[int]
+    steps: Steps = 10
+    guidance: NotNegative | None = None
+    sampler: flow.Sampler = "flow-sde"
+    noise: float | None = None
+    window: Mapping[str, Any] | None = None
+    matching: Mapping[str, Any] | None = None
+    step_weight: flow.StepWeight = "none"
+    shared_noise: bool = True
+    eval_steps: Steps = 40
+    eval_guidance: NotNegative | None = None
+    eval_size: Sequence[int] | None = None
+    ema: Mapping[str, Any] | None = None
+    rows: Count | None = None
+    compiled: bool = False
+
+    def check_together(self) -> None:
+        """Refuse what `ema`, `matching` or `window` does not have, and a sampler without noise to decide.
+
+        Raises:
+            UsageError: with what to change.
+        """
+        _ = self.average, self.copies, self.decision_window
+
+    @cached_property
+    def average(self) -> Average | None:
+        """How an average follows the weights; None without."""
+        if self.ema is None:
+            return None
+        return read_settings(Average, self.ema, key="ema", example="{decay: 0.9, every: 8}")
+
+    @cached_property
+    def copies(self) -> flow.Matching | None:
+        """What is decided in place of steps; None where steps are."""
+        if self.matching is None:
+            return None
+        copies = read_settings(flow.Matching, self.matching, key="matching", example="{times: 4, weight: t}")
+        copies.check(sampler=self.sampler, noise=self.noise, step_weight=self.step_weight, window=self.window)
+        return copies
+
+    @cached_property
+    def noisy_steps(self) -> int:
+        """How many steps of training samples can be decisions."""
+        return flow.noisy_steps(self.sampler, self.steps, noise=self.noise)
+
+    @cached_property
+    def decision_window(self) -> Window | None:
+        """The steps that are decisions; None with `matching`."""
+        if self.matching is not None:
+            return None
+        if self.window is None:
+            return Window(width=self.noisy_steps, share=1.0)
+        window = read_settings(Window, self.window, key="window", example="{width: 2}")
+        window.check(self.noisy_steps)
+        return window
 
     @property
     def decisions(self) -> int:
         """Of a training sample: T."""
-        return self.matching.times if self.window is None else self.window.width  # type: ignore[union-attr]
+        return self.copies.times if self.decision_window is None else self.decision_window.width  # type: ignore[union-attr]
 
     @property
-    def before(self) -> float:
-        """How many steps a group takes together, on average: those before the window."""
-        if self.window is None:
+    def shared_steps(self) -> float:
+        """How many steps a group takes together, on average: those before the window, if it shares its noise."""
+        window = self.decision_window
+        if window is None or not self.shared_noise:
             return 0.0
-        if self.window.start == "random":
-            return max(0, int(self.window.share * self.able) - self.window.width) / 2
-        return (self.able - self.window.width) / 2
+        if window.start == "random":
+            return max(0, int(window.share * self.noisy_steps) - window.width) / 2
+        return (self.noisy_steps - window.width) / 2
 
-    @classmethod
-    def of(cls, parameters: Mapping[str, Any]) -> FlowSettings:
-        """The settings of all parameters of a policy, as `read`."""
-        return cls.read(**{name: parameters[name] for name in inspect.signature(cls.read).parameters})
-
-    @classmethod
-    def read(
-        cls,
-        *,
-        steps: int,
-        eval_steps: int,
-        sampler: flow.Sampler,
-        noise: float | None,
-        window: Mapping[str, Any] | None,
-        matching: Mapping[str, Any] | None,
-        step_weight: flow.StepWeight,
-        lora: Mapping[str, Any] | None,
-        ema: Mapping[str, Any] | None,
-        reference_ema: Mapping[str, Any] | None = None,
-        guidance: float | None = None,
-        eval_guidance: float | None = None,
-        rows: int | None = None,
-    ) -> FlowSettings:
-        """The settings of parameters, which are those of `FlowPolicy`.
+    @cached_property
+    def trained_lora(self) -> Path | None:
+        """The file of the LoRA that `lora` names, to train it on; None where it names none.
 
         Raises:
-            UsageError: one of them cannot be used.
+            UsageError: there is no such file, or more than one that it may be.
         """
-        for name, count in (("steps", steps), ("eval_steps", eval_steps)):
-            if type(count) is not int or not 1 <= count <= 1000:
-                raise UsageError(f"{name} must be a whole number from 1 to 1000, got {count!r}.")
-        for name, strength in (("guidance", guidance), ("eval_guidance", eval_guidance)):
-            if strength is not None and not 0 <= strength < math.inf:
-                raise UsageError(f"{name} must be a number of at least 0, got {strength}.")
-        if rows is not None and (type(rows) is not int or rows < 1):
-            raise UsageError(f"rows must be a whole number of at least 1, or null for a whole group; got {rows!r}.")
-        able, own, copies = 0, None, None
-        if matching is not None:
-            copies = read_settings(flow.Matching, matching, key="matching", example="{times: 4, weight: t}")
-            copies.check(sampler=sampler, noise=noise, step_weight=step_weight, window=window)
-        else:
-            able = flow.noisy_steps(sampler, steps, noise=noise)
-            own = Window(width=able, share=1.0)
-        if window is not None:
-            own = read_settings(Window, window, key="window", example="{width: 2}")
-            own.check(able)
-        adapter = None if lora is None else AdapterSettings.read(lora)
-        average = None if ema is None else read_settings(Average, ema, key="ema", example="{decay: 0.9, every: 8}")
-        reference = None if reference_ema is None else Average.read(reference_ema)
-        return cls(able=able, window=own, matching=copies, adapter=adapter, average=average, reference=reference)
+        adapter = self.adapter
+        if adapter is None or adapter.adapter is None:
+            return None
+        source = SourceSettings(revision=adapter.revision, local_files_only=self.local_files_only)
+        return find_lora(adapter.adapter, source)

@@ -24,6 +24,7 @@ from grpokit_hf.diffusion.saving import FILE
 from grpokit_hf.models import sources
 from grpokit_hf.models.adapters import around
 from grpokit_hf.models.bars import progress_bars
+from grpokit_hf.models.sources import SourceSettings
 
 _NEED = "Give a .safetensors file, a folder with one, such as `grpokit export` writes, or a hub id like 'org/name'."
 _CONVERT = (
@@ -47,23 +48,22 @@ class LoraFile:
     metadata: Mapping[str, Any]
 
 
-def find_lora(adapter: str | Path, *, revision: str | None = None, local_files_only: bool = False) -> Path:
+def find_lora(adapter: str | Path, source: SourceSettings) -> Path:
     """The file of a LoRA; it is not read.
 
     Args:
         adapter: a file, a folder with one, or a hub id.
-        revision: a branch, tag or commit of the hub's repository.
-        local_files_only: use the cache and ask no hub.
+        source: which files of a hub's repository.
 
     Raises:
         UsageError: there is no such file, or more than one that it may be.
     """
     name, what = str(adapter), f"lora: adapter: '{adapter}'"
     place = sources.local(name)
-    if place is not None and revision is not None:
+    if place is not None and source.revision is not None:
         raise UsageError(f"lora: revision is for the hub's repositories, and '{name}' is not one. Remove it.")
     if place is None:
-        files = sources.locate(name, sources.SourceSettings(revision=revision, local_files_only=local_files_only))
+        files = sources.locate(name, source)
         options = {option: files.options[option] for option in ("revision", "local_files_only")}
         try:
             with progress_bars(f"fetch {name}"):

@@ -35,12 +35,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from grpokit.errors import UsageError, require
 from grpokit.settings import Settings
 from grpokit_hf.models import dtypes
 from grpokit_hf.models.adapters import AdapterSettings
 from grpokit_hf.models.quantized import Quantization
-from grpokit_hf.models.references import Average, is_copied
+from grpokit_hf.models.references import Average, Base, Reference, Twin, is_copied
 from grpokit_hf.models.sources import SourceSettings
 from grpokit_hf.models.trained_adapter import TrainedAdapter, find_adapter
 
@@ -85,35 +87,37 @@ class LearningSettings(Settings):
         """Whether the reference is a copy of what trains, and not what is under a new adapter."""
         return is_copied(self.adapter, self.reference)
 
+    def reference_of(self, model: Any) -> Reference:
+        """What a model is held to, with the adapter around it where there is one."""
+        return Twin(model, average=self.reference) if self.copies_reference else Base(model)
+
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings(LearningSettings, SourceSettings):
-    """How a model is found, loaded and trained.
+class LoadingSettings(SourceSettings):
+    """How a model is found and loaded.
 
     Attributes:
-        gradient_checkpointing: keep less for the backward pass and compute it again.
         dtype: of the weights: "auto", "float32", "bfloat16" or "float16".
         quantization: "4bit" or "8bit", for frozen weights under an adapter.
         device: where to load the weights: "cpu" or "cuda"; None loads on the GPU if there is one.
     """
 
-    gradient_checkpointing: bool = False
     dtype: str = "auto"
     quantization: Quantization | None = None
     device: str | None = None
 
     def check_together(self) -> None:
-        """Refuse a type or device that does not exist, and quantised weights that were to train.
+        """Refuse a type or device that does not exist.
 
         Raises:
-            UsageError: with what to change.
+            UsageError: with those that do.
         """
         dtypes.check_names(dtype=self.dtype, device=self.device)
-        if self.quantization is not None and self.trains_base:
-            raise UsageError(
-                f"quantization '{self.quantization}' is for frozen weights: quantised weights cannot be trained. Add "
-                "an adapter with lora: {r: 16}, or leave quantization out."
-            )
+
+    @property
+    def place(self) -> str:
+        """Where the weights are loaded."""
+        return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
     def check_here(self) -> None:
         """Refuse what this machine lacks; a plan is for another one.
@@ -124,6 +128,29 @@ class ModelSettings(LearningSettings, SourceSettings):
         dtypes.check_device(self.device)
         if self.quantization is not None:
             require("bitsandbytes", least="0.49", what=f"quantization '{self.quantization}'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(LearningSettings, LoadingSettings):
+    """How a model is found, loaded and trained.
+
+    Attributes:
+        gradient_checkpointing: keep less for the backward pass and compute it again.
+    """
+
+    gradient_checkpointing: bool = False
+
+    def check_together(self) -> None:
+        """Refuse quantised weights that were to train.
+
+        Raises:
+            UsageError: with what to change.
+        """
+        if self.quantization is not None and self.trains_base:
+            raise UsageError(
+                f"quantization '{self.quantization}' is for frozen weights: quantised weights cannot be trained. Add "
+                "an adapter with lora: {r: 16}, or leave quantization out."
+            )
 
     def find_adapter(self) -> TrainedAdapter | None:
         """The adapter that `lora` names, to train it on; None where it names none.

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from torch import nn
 
 from grpokit.plan import Job, Part, Remedy, Work
+from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.plan.counting import EIGHT_BITS, QUANTISE
 
 MFU = 0.40
@@ -89,13 +90,9 @@ class FlowWork:
     Attributes:
         transformer: with its adapter, if there is one.
         adapter: weights of the adapter; 0 if the transformer's own are trained.
-        copies_reference: whether a reference is a copy of what trains.
-        averaged: whether an average of what trains is kept.
         stored: bytes of the transformer's weights, an adapter aside.
-        parameters: of the policy: those of `FlowPolicy` and `gradient_checkpointing`.
+        settings: of the policy.
         job: the step.
-        decisions: of a sample: steps, or noised copies of it.
-        before: steps in front of these that a group takes together.
         picture: tokens of a picture, and of pictures that go through the layers with it.
         text: tokens of the text.
         sources: tokens of pictures to edit that go through the layers once for a group, and leave keys and values.
@@ -105,13 +102,9 @@ class FlowWork:
 
     transformer: nn.Module
     adapter: int
-    copies_reference: bool
-    averaged: bool
     stored: float
-    parameters: Mapping[str, Any]
+    settings: FlowSettings
     job: Job
-    decisions: int
-    before: float
     picture: int
     text: int = 0
     sources: int = 0
@@ -121,7 +114,7 @@ class FlowWork:
     @property
     def _rows(self) -> int:
         """The most pictures in a pass with gradient, which are of one group."""
-        return min(self.job.micro_batch(self.decisions)[0], self.job.group_size)
+        return min(self.job.micro_batch(self.settings.decisions)[0], self.job.group_size)
 
     @property
     def _trains(self) -> str:
@@ -135,13 +128,14 @@ class FlowWork:
         """The memory of the transformer and of its adapter, and of passes."""
         own = sum(p.numel() for p in self.transformer.parameters()) - self.adapter
         trained = self.adapter or own
+        copies_reference = self.job.reference and self.settings.copies_reference
         return [
             Part(name="weights", bytes=self.stored),
             Part(name="adapter", bytes=4 * self.adapter),
             Part(name="optimizer", bytes=self.job.averages * trained),
             Part(name="gradients", bytes=4 * trained, moments=("train",)),
-            Part(name="average", bytes=4 * trained if self.averaged else 0),
-            Part(name="reference", bytes=4 * trained if self.job.reference and self.copies_reference else 0),
+            Part(name="average", bytes=4 * trained if self.settings.average else 0),
+            Part(name="reference", bytes=4 * trained if copies_reference else 0),
             Part(name="activations", bytes=self._live(self.job.group_size), moments=("rollout",)),
             Part(name="activations", bytes=self._live(self._rows), moments=("score",)),
             Part(name="activations", bytes=self._kept(), moments=("train",)),
@@ -149,7 +143,7 @@ class FlowWork:
 
     def _live(self, rows: int) -> float:
         """Bytes of a pass without gradient."""
-        tokens, some = self.picture + self.text, min(rows, self.parameters["rows"] or rows)
+        tokens, some = self.picture + self.text, min(rows, self.settings.rows or rows)
         widths = [layer.width for layer in layers_of(self.transformer)]
         return self.number * (LIVE * max(widths) * some * tokens + 2 * sum(widths) * self.sources)
 
@@ -160,19 +154,20 @@ class FlowWork:
         layers = layers_of(self.transformer)
         sizes = [layer.width * (self.calls * self._rows * tokens[layer.stream] + self.sources) for layer in layers]
         kept = [KEPT.get(layer.kind, _OTHER)[kind] * size for layer, size in zip(layers, sizes, strict=True)]
-        if self.parameters["gradient_checkpointing"]:
+        if self.settings.gradient_checkpointing:
             remembered = 2 * sum(layer.width for layer in layers) * self.sources
             return self.number * (sum(sizes) + remembered) + max(kept) / self.calls
         return float(sum(kept))
 
     def works(self) -> list[Work]:
         """Its time."""
-        job = self.job
-        forwards = job.prompts * self.before + job.rows * (self.parameters["steps"] - self.before)
-        scored = job.rows * self.decisions
-        forwards += scored if self.parameters["matching"] else 0  # copies are scored where they are made
+        job, settings = self.job, self.settings
+        shared = settings.shared_steps
+        forwards = job.prompts * shared + job.rows * (settings.steps - shared)
+        scored = job.rows * settings.decisions
+        forwards += scored if settings.copies else 0  # copies are scored where they are made
         backward = 2 if self.adapter else 3
-        again = 1 if self.parameters["gradient_checkpointing"] else 0
+        again = 1 if settings.gradient_checkpointing else 0
         works = self._work("rollout", forwards, looks=job.prompts)
         works += self._work("train", job.passes * scored * (backward + again))
         if job.old_pass(exact=self._full_precision):
@@ -214,18 +209,18 @@ def autoencoder(width: int, *, number: int, size: tuple[int, int], pictures: int
     return Part(name="activations", bytes=number * MAPS * width * pixels, moments=("decode",))
 
 
-def remedies(parameters: Mapping[str, Any], job: Job) -> list[Remedy]:
+def remedies(settings: FlowSettings, job: Job) -> list[Remedy]:
     """What would need less memory, from what changes little to what changes much."""
     found = []
-    if not parameters["gradient_checkpointing"]:
+    if not settings.gradient_checkpointing:
         price = "training takes about half as long again"
         found.append(Remedy(words=("policy.gradient_checkpointing=true",), price=price))
-    if parameters["rows"] != 1:
+    if settings.rows != 1:
         found.append(Remedy(words=("policy.rows=1",), price="pictures are drawn one by one"))
-    if parameters["lora"] is None:
+    if settings.trains_base:
         found += [EIGHT_BITS] if job.optimizer == "adamw" else []
         found.append(Remedy(words=("policy.lora.r=32",), price="only an adapter is trained, not the weights"))
-    elif parameters["quantization"] is None:
+    elif settings.quantization is None:
         found.append(QUANTISE)
     return found
 
