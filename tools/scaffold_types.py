@@ -16,6 +16,8 @@ WORDS = (
     ["policy", "pixels", "--kind", "image"],
     ["policy", "one-colour", "--kind", "flow"],
     ["advantage", "bent"],
+    ["objective", "capped"],
+    ["modifier", "mild"],
     ["preset", "small-sums"],
     ["evaluation", "carries"],
     ["world", "quiz"],

@@ -256,7 +256,10 @@ def _report(ladder: Callable[[], LadderReport], results: Sequence[Outcome]) -> s
 @app.command()
 def new(
     what: Annotated[
-        str, typer.Argument(metavar="reward|policy|advantage|objective|preset|evaluation|world", help="What to make.")
+        str,
+        typer.Argument(
+            metavar="reward|policy|advantage|objective|modifier|preset|evaluation|world", help="What to make."
+        ),
     ],
     name: Annotated[str, typer.Argument(metavar="NAME", help="What configs will call it, such as sharp-edges.")],
     folder: Annotated[Path, typer.Option("--folder", help="Where to make the folder grpokit-NAME.")] = Path(),

@@ -65,6 +65,8 @@ _TEMPLATES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         | {"policy": "ColourFlow", "summary": "walks from noise to the colour of a picture", "setting": "noise=1.0"},
     },
     "advantage": {"": {"options": "trainer.advantage={name}"}},
+    "objective": {"": {"options": "trainer.objective={name}"}},
+    "modifier": {"": {"options": "'trainer.modifiers=[{{use: {name}}}]'"}},
     "preset": {"": {}},
     "evaluation": {"": {}},
     "world": {"": {}},
@@ -94,7 +96,7 @@ def new(what: str, name: str, *, folder: Path = Path(), kind: str | None = None)
     """Write the package `grpokit-<name>` with a working component.
 
     Args:
-        what: "reward", "policy", "advantage", "preset", "evaluation" or "world".
+        what: "reward", "policy", "advantage", "objective", "modifier", "preset", "evaluation" or "world".
         name: what configs will call it; small letters, digits and single hyphens.
         folder: where the package's folder is made.
         kind: what a reward scores: "image" (None means it) or "text"; what a policy is: "text" (None means it), "image"
@@ -140,7 +142,7 @@ def _words(what: str, name: str, kind: str) -> dict[str, Any]:
     under = name.replace("-", "_")
     preset = shipped.preset_making("image" if what == "reward" and kind == "image" else "text")
     owner = shipped.owner("preset", preset)
-    torch = ["torch>=2.6"] if what in ("policy", "advantage", "objective") else []
+    torch = ["torch>=2.6"] if what in ("policy", "advantage", "objective", "modifier") else []
     pillow = ["pillow>=10.3"] if kind in ("image", "flow") else []
     base = [f"{owner}~={grpokit.__version__}"] if what == "preset" else []
     author = _author()

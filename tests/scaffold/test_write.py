@@ -29,6 +29,8 @@ WRITTEN = {
     "pixels": ("policy", "image"),
     "one-colour": ("policy", "flow"),
     "bent": ("advantage", None),
+    "capped": ("objective", None),
+    "mild": ("modifier", None),
     "small-sums": ("preset", None),
     "carries": ("evaluation", None),
     "quiz": ("world", None),
@@ -166,7 +168,7 @@ def test_their_own_tests_are_green(clean: Clean) -> None:
     options = ("-p", "no:cacheprovider", "--import-mode=importlib", "-v")
     said = clean.run("python", "-W", "error", "-m", "pytest", *options, *folders)
     assert "failed" not in said
-    checks = {"shine": 12, "word-play": 12, "next-letter": 23, "pixels": 24, "one-colour": 24}
+    checks = {"shine": 12, "word-play": 12, "next-letter": 23, "pixels": 24, "one-colour": 24, "bent": 12, "capped": 10}
     for name in WRITTEN:
         assert len(re.findall(rf"test_{name.replace('-', '_')}\.py::.* PASSED", said)) >= checks.get(name, 1)
 
@@ -174,7 +176,10 @@ def test_their_own_tests_are_green(clean: Clean) -> None:
 RUNS = {
     "shine": ["toy-glyph", "rewards=[{use: shine}]", *SMALL],
     "near_target": ["one-colour"],
-    "right": ["small-sums", "trainer.advantage=bent", *SMALL],
+    "right": [
+        *("small-sums", "trainer.advantage=bent", "trainer.objective=capped", "trainer.modifiers=[{use: mild}]"),
+        *SMALL,
+    ],
 }
 
 
@@ -294,6 +299,9 @@ USES = {
     "reward": "grpokit train toy-glyph 'rewards=[{use: sharp}]' trainer.steps=5 run.dir=runs/sharp --overwrite",
     "policy": "grpokit train sharp --overwrite",
     "advantage": "grpokit train toy-lm trainer.advantage=sharp trainer.steps=5 run.dir=runs/sharp --overwrite",
+    "objective": "grpokit train toy-lm trainer.objective=sharp trainer.steps=5 run.dir=runs/sharp --overwrite",
+    "modifier": "grpokit train toy-lm 'trainer.modifiers=[{use: sharp}]' trainer.steps=5 run.dir=runs/sharp "
+    "--overwrite",
     "preset": "grpokit train sharp trainer.steps=5 run.dir=runs/sharp --overwrite",
     "evaluation": "grpokit evaluate toy-lm --with sharp",
     "world": "grpokit check sharp",
@@ -327,6 +335,8 @@ IDEAS = {
     "next-letter": "cipher|letters",
     "pixels": "colour",
     "bent": "bent",
+    "capped": "capped",
+    "mild": "mild",
     "small-sums": r"\bsums\b",
     "carries": r"\bsums\b",
     "quiz": "quiz",
