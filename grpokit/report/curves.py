@@ -33,32 +33,37 @@ def charts(run: Run) -> list[dict[str, Any]]:
     """
     weights = run.weights
     labels = {name: _label(name, weight) for name, weight in weights.items()}
-    trained = {name: "reward" if name == "reward" else f"rewards/{name}/mean" for name in weights}
-    keys = run.keys
-    pairs = {key: pair for key in keys if (pair := correlated(key, run.names))}
-    times = {words(key): key for key in keys if key.startswith("time/")}
+    trained = {}
+    not_scored = {}
+    for name, label in labels.items():
+        trained[label] = "reward" if name == "reward" else f"rewards/{name}/mean"
+        if name != "reward":
+            not_scored[label] = f"rewards/{name}/unscored"
+    correlations = {}
+    for key in run.keys:
+        if pair := correlated(key, run.names):
+            correlations[" and ".join(pair)] = key
+    times = {words(key): key for key in run.keys if key.startswith("time/")}
     specs: list[tuple[str, str, Range, Mapping[str, str]]] = [
-        ("Reward in training", "mean over a step's samples", "wide", {labels[n]: key for n, key in trained.items()}),
+        ("Reward in training", "mean over a step's samples", "wide", trained),
         ("KL to the reference", "nats per decision", "zero", {"KL": "kl"}),
         ("Groups with equal rewards", "share; they teach nothing", "share", {"share": "frac_reward_zero_std"}),
         ("Entropy", "nats per decision", "wide", {"entropy": "entropy"}),
         ("Clipped decisions", "share", "share", {"below": "clip_ratio/low_mean", "above": "clip_ratio/high_mean"}),
-        ("Correlation of rewards", "inside groups: 1 the same, -1 against each other", "correlation",
-         {f"{a} and {b}": key for key, (a, b) in pairs.items()}),
+        ("Correlation of rewards", "inside groups: 1 the same, -1 against each other", "correlation", correlations),
         ("Spread inside groups", "mean standard deviation of a group's reward", "zero", {"spread": "reward_std"}),
         ("Norm of the gradient", "before clipping", "zero", {"norm": "grad_norm"}),
         ("Advantages", "of a step's samples", "zero", {"spread": "advantage/std", "largest": "advantage/abs_max"}),
         ("Rollout against training", "largest difference of log-probs, nats", "zero",
          {"difference": "logprob_diff/max"}),
-        ("Samples not scored", "of a step", "zero",
-         {labels[n]: f"rewards/{n}/unscored" for n in weights if n != "reward"}),
+        ("Samples not scored", "of a step", "zero", not_scored),
         ("Decisions of a sample", "count", "zero", {"mean": "length/mean", "most": "length/max"}),
         ("Learning rate", "of a step's last update", "zero", {"learning rate": "learning_rate"}),
         ("Seconds of a step", "by kind of work", "zero", times),
         ("Memory", "peak, MiB", "zero", {"peak": "memory/peak_mb"}),
     ]  # fmt: skip
     rewards = {label: name for name, label in labels.items()}
-    held_out = _lines(run.evaluations, {labels[name]: name for name in weights}, rewards, widths=True)
+    held_out = _lines(run.evaluations, rewards, rewards, widths=True)
     found = [_chart("Reward on held-out prompts", "mean with its 95 % interval", "wide", held_out)]
     for title, unit, kind, columns in specs:
         lines = _lines(run.metrics, columns, rewards)
@@ -78,25 +83,42 @@ def advantages(run: Run) -> dict[str, Any] | None:
     folders = folders[:: -(-len(folders) // _HISTOGRAMS) or 1]
     columns = {}
     for step, folder in folders:
-        values = [row["advantage"] for row in read_rows(folder / ROWS) if row.get("advantage") is not None]
+        values = _numbers(read_rows(folder / ROWS), "advantage")
         if values:
             columns[step] = np.clip(np.asarray(values, float), -_HUGE, _HUGE)
     if not columns:
         return None
-    edge = max(1.0, *(float(np.abs(values).max()) for values in columns.values()))
+    largest = max(float(np.abs(values).max()) for values in columns.values())
+    edge = max(1.0, largest)
     edges = np.linspace(-edge, edge, _BINS + 1)
-    shares = [np.histogram(values, edges)[0] / len(values) for values in columns.values()]
-    return {"steps": list(columns), "edges": _short(edges), "shares": [_short(row) for row in np.stack(shares, 1)]}
+    shares = []
+    for values in columns.values():
+        counts, _ = np.histogram(values, edges)
+        shares.append(counts / len(values))
+    by_bin = np.stack(shares, 1)  # [S, _BINS] -> [_BINS, S]
+    return {
+        "steps": list(columns),
+        "edges": _short(edges),
+        "shares": [_short(row) for row in by_bin],
+    }
 
 
 def reward_against_kl(run: Run) -> dict[str, Any] | None:
     """Reward in training (y) over KL to the reference (x), step by step; None where one of both is missing."""
-    rows = [row for row in run.metrics if row.get("kl") is not None and row.get("reward") is not None]
+    rows = [row for row in run.metrics if row.get("kl") is not None]
+    rows = [row for row in rows if row.get("reward") is not None]
     rows = rows[:: -(-len(rows) // _POINTS) or 1]
     if len(rows) < 2 or not any(row["kl"] for row in rows):
         return None
-    columns = {key: [row[key] for row in rows] for key in ("kl", "reward")}
-    return {"steps": [row["step"] for row in rows], "x": _short(columns["kl"]), "y": _short(columns["reward"])}
+    return {
+        "steps": _numbers(rows, "step"),
+        "x": _short(_numbers(rows, "kl")),
+        "y": _short(_numbers(rows, "reward")),
+    }
+
+
+def _numbers(rows: Sequence[Row], key: str) -> list[float]:
+    return [row[key] for row in rows if row.get(key) is not None]
 
 
 def _label(name: str, weight: float) -> str:
@@ -112,47 +134,60 @@ def _lines(
         points = [row for row in rows if row.get(key) is not None]
         if not points:
             continue
-        steps = np.asarray([row["step"] for row in points])
+        every = slice(None, None, -(-len(points) // _POINTS))
         values = np.asarray([row[key] for row in points], float)
-        smooth = _running_mean(values) if len(values) >= _NOISY and not widths else None
-        every = slice(None, None, -(-len(values) // _POINTS))
-        half = [row.get(f"{key}/ci95") for row in points] if widths else []
-        lines.append(
-            {
-                "name": name,
-                "reward": rewards.get(name),
-                "x": steps[every].tolist(),
-                "y": _short(values[every]),
-                "smooth": None if smooth is None else _short(smooth[every]),
-                "half": _short([x or 0.0 for x in half[every]]) if any(half) else None,
-            }
-        )
+        line: dict[str, Any] = {
+            "name": name,
+            "reward": rewards.get(name),
+            "x": [row["step"] for row in points[every]],
+            "y": _short(values[every]),
+            "smooth": None,
+            "half": None,
+        }
+        if len(values) >= _NOISY and not widths:
+            line["smooth"] = _short(_running_mean(values)[every])
+        half = [row.get(f"{key}/ci95") or 0.0 for row in points]
+        if widths and any(half):
+            line["half"] = _short(half[every])
+        lines.append(line)
     return lines
 
 
 def _running_mean(values: np.ndarray) -> np.ndarray:
     window = np.ones(max(5, len(values) // 50))
-    return np.convolve(values, window, mode="same") / np.convolve(np.ones_like(values), window, mode="same")
+    sums = np.convolve(values, window, mode="same")
+    counts = np.convolve(np.ones_like(values), window, mode="same")
+    return sums / counts
 
 
 def _chart(title: str, unit: str, kind: Range, lines: list[dict[str, Any]]) -> dict[str, Any]:
     name = title.lower().replace(" ", "-")
-    return {"id": name, "title": title, "unit": unit, "range": _range(kind, lines), "lines": lines}
+    return {
+        "id": name,
+        "title": title,
+        "unit": unit,
+        "range": _range(kind, lines),
+        "lines": lines,
+    }
 
 
 def _range(kind: Range, lines: Sequence[Mapping[str, Any]]) -> list[float]:
     """What the axis shows at first: from 0 where 0 means none, and never only the last digits of a level."""
     if kind == "correlation":
         return [-1.05, 1.05]
-    ends = [
-        y + sign * (line["half"][i] if line["half"] else 0)
-        for line in lines
-        for i, y in enumerate(line["y"])
-        for sign in (-1, 1)
-    ]
-    low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
+    ends = []
+    for line in lines:
+        for i, y in enumerate(line["y"]):
+            half = line["half"][i] if line["half"] else 0
+            ends += [y - half, y + half]
+    low = min(ends, default=0.0)
+    high = max(ends, default=1.0)
     if kind != "wide" and low >= 0:
-        top = max(1.08 * high, 0.05) if kind == "share" else 1.08 * high if high > _NOTHING else 1.0
+        top = 1.08 * high
+        if kind == "share":
+            top = max(top, 0.05)
+        elif high <= _NOTHING:
+            top = 1.0
         return [-0.02 * top, top]
     size = max(abs(low), abs(high))
     span = max(1.1 * (high - low), 0.2 * size if size > _NOTHING else 0.1)
@@ -167,4 +202,5 @@ def _moves(lines: Sequence[Mapping[str, Any]], *, from_zero: bool) -> bool:
 
 def _short(values: Any) -> list[float]:
     """Six digits, which is more than a screen shows."""
-    return [float(f"{value:.6g}") for value in np.clip(np.asarray(values, float), -_HUGE, _HUGE)]
+    finite = np.clip(np.asarray(values, float), -_HUGE, _HUGE)
+    return [float(f"{value:.6g}") for value in finite]

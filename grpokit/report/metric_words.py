@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -91,4 +92,7 @@ def correlated(key: str, rewards: Iterable[str]) -> tuple[str, str] | None:
     if pair == key:
         return None
     names = list(rewards)
-    return next(((a, b) for a in names for b in names if f"{a}/{b}" == pair), None)
+    for one, other in itertools.product(names, names):
+        if f"{one}/{other}" == pair:
+            return one, other
+    return None

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from grpokit.errors import counted
-from grpokit.report.scores import Change, changes
+from grpokit.report.scores import changes
 from grpokit.report.view import as_yaml
 from grpokit.run_folder.reader import Run
 from grpokit.run_folder.scales import packages_of
@@ -30,12 +30,15 @@ def model_card(run: Run, *, step: int, title: str, facts: Mapping[str, str]) -> 
             the folder.
     """
     base = facts.get("base_model")
-    header = {
-        **({"base_model": base} if base and _is_hub_id(base) else {}),
-        **({"library_name": facts["library_name"]} if "library_name" in facts else {}),
-        **_dataset(run),
-        "tags": ["grpo", "grpokit", "reinforcement-learning"],
-    }
+    header: dict[str, Any] = {}
+    if base and _is_hub_id(base):
+        header["base_model"] = base
+    if "library_name" in facts:
+        header["library_name"] = facts["library_name"]
+    dataset = _part(run, "data").get("dataset")
+    if isinstance(dataset, str) and _is_hub_id(dataset):
+        header["datasets"] = [dataset]
+    header["tags"] = ["grpo", "grpokit", "reinforcement-learning"]
     sections = [
         f"---\n{yaml.safe_dump(header, sort_keys=False, allow_unicode=True)}---",
         f"# {title}",
@@ -43,23 +46,28 @@ def model_card(run: Run, *, step: int, title: str, facts: Mapping[str, str]) -> 
         "[grpokit](https://pypi.org/project/grpokit).",
     ]
     if "usage" in facts:
-        code = facts["usage"].replace("BASE_MODEL", base or "BASE_MODEL").replace("FOLDER", title)
-        sections += ["## Use", f"```python\n{code.rstrip()}\n```"]
-    sections += ["## Training", "\n".join(_training(run, step)), "\n".join(_rewards(run))]
-    sections += ["## Held-out scores", "\n".join(_scores(run, step))]
-    sections += ["## Reproduce", _versions(run.versions, facts.get("versions", ""))]
-    sections += [f"The whole config:\n\n````yaml\n{run.config.rstrip()}\n````"]
+        code = facts["usage"]
+        if base:
+            code = code.replace("BASE_MODEL", base)
+        code = code.replace("FOLDER", title).rstrip()
+        sections += ["## Use", f"```python\n{code}\n```"]
+    sections += [
+        "## Training",
+        "\n".join(_training(run, step)),
+        "\n".join(_rewards(run)),
+        "## Held-out scores",
+        "\n".join(_scores(run, step)),
+        "## Reproduce",
+        _versions(run.versions, facts.get("versions", "")),
+        f"The whole config:\n\n````yaml\n{run.config.rstrip()}\n````",
+    ]
     return "\n\n".join(section for section in sections if section) + "\n"
-
-
-def _dataset(run: Run) -> dict[str, list[str]]:
-    name = _part(run, "data").get("dataset")
-    return {"datasets": [name]} if isinstance(name, str) and _is_hub_id(name) else {}
 
 
 def _is_hub_id(name: str) -> bool:
     """A hub refuses a card whose header names a folder."""
-    return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and not name.startswith(".") and not Path(name).exists()
+    has_form = re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
+    return has_form and not name.startswith(".") and not Path(name).exists()
 
 
 def _part(run: Run, key: str) -> Mapping[str, Any]:
@@ -68,12 +76,14 @@ def _part(run: Run, key: str) -> Mapping[str, Any]:
 
 
 def _training(run: Run, step: int) -> Iterator[str]:
-    trainer, data, policy = _part(run, "trainer"), _part(run, "data"), _part(run, "policy")
-    source = next((data[key] for key in ("dataset", "prompts", "use") if data.get(key)), "unknown")
-    own = {key: value for key, value in policy.items() if key != "use" and value is not None}
+    trainer = _part(run, "trainer")
+    data = _part(run, "data")
+    policy = dict(_part(run, "policy"))
+    name = policy.pop("use", "unknown")
+    parameters = {key: value for key, value in policy.items() if value is not None}
     rows = {
-        "policy": f"{policy.get('use', 'unknown')} {as_yaml(own) if own else ''}",
-        "data": source,
+        "policy": f"{name} {as_yaml(parameters) if parameters else ''}",
+        "data": data.get("dataset") or data.get("prompts") or data.get("use") or "unknown",
         "steps": step,
         "prompts per step": trainer.get("prompts_per_step"),
         "samples per prompt": trainer.get("group_size"),
@@ -84,7 +94,9 @@ def _training(run: Run, step: int) -> Iterator[str]:
         "seed": run.settings.get("seed"),
     }
     yield "| | |\n|---|---|"
-    yield from (f"| {key} | {_cell(value)} |" for key, value in rows.items() if value is not None)
+    for key, value in rows.items():
+        if value is not None:
+            yield f"| {key} | {_cell(value)} |"
 
 
 def _rewards(run: Run) -> Iterator[str]:
@@ -104,29 +116,38 @@ def _scores(run: Run, step: int) -> Iterator[str]:
     when = "" if last["step"] == step else f" The last evaluation was made after step {last['step']}, not {step}."
     yield f"Means with 95 % confidence intervals over prompts.{when}\n"
     yield f"| | before (step {first['step']}) | after (step {last['step']}) | change |\n|---|---|---|---|"
-    for change in changes(first, last, run.scored(first["step"]), run.scored(last["step"]), run.weights):
-        yield f"| {_cell(change.name)} | {_mean(change, 'before')} | {_mean(change, 'after')} | {_change(change)} |"
+    old = run.scored(first["step"])
+    new = run.scored(last["step"])
+    for change in changes(first, last, old, new, run.weights):
+        before = _mean(change.before, change.before_width)
+        after = _mean(change.after, change.after_width)
+        yield f"| {_cell(change.name)} | {before} | {after} | {_difference(change.change, change.width)} |"
 
 
-def _mean(change: Change, side: str) -> str:
-    mean, width = (change.before, change.before_width) if side == "before" else (change.after, change.after_width)
+def _mean(mean: float | None, width: float | None) -> str:
     if mean is None:
         return "not scored"
-    return f"{mean:.3f}" if width is None else f"{mean:.3f} ± {width:.3f}"
+    return f"{mean:.3f}{_half_width(width)}"
 
 
-def _change(change: Change) -> str:
-    if change.change is None:
+def _difference(change: float | None, width: float | None) -> str:
+    if change is None:
         return "–"
-    return f"{change.change:+.3f}" if change.width is None else f"{change.change:+.3f} ± {change.width:.3f}"
+    return f"{change:+.3f}{_half_width(width)}"
+
+
+def _half_width(width: float | None) -> str:
+    return "" if width is None else f" ± {width:.3f}"
 
 
 def _versions(text: str, further: str) -> str:
     versions = packages_of(text)
     plugins = versions.get("plugins")
     names = [f"{key} {value}" for key, value in versions.items() if isinstance(value, str)]
-    names += [f"{package} {version}" for package, version in plugins.items()] if isinstance(plugins, dict) else []
-    names += filter(None, [further])
+    if isinstance(plugins, dict):
+        names += [f"{package} {version}" for package, version in plugins.items()]
+    if further:
+        names.append(further)
     return f"Versions: {', '.join(dict.fromkeys(names))}." if names else ""
 
 

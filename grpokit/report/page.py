@@ -12,6 +12,7 @@ import functools
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from importlib.util import find_spec
@@ -59,7 +60,8 @@ def write(run: Path, *, out: Path | None = None) -> Path:
             from grpokit.report.run_figure import drawn, quiet
 
             with quiet():
-                _whole(run / REPORT_PICTURE, lambda place: drawn(content).savefig(place, dpi=110, format="png"))
+                picture = drawn(content)
+                _whole(run / REPORT_PICTURE, lambda place: picture.savefig(place, dpi=110, format="png"))
     finally:  # last, so that the report is whole where its page stands; an error in drawing costs the picture alone
         _whole(path, lambda place: place.write_bytes(frozen))
     return path
@@ -123,15 +125,15 @@ def page(*, title: str, content: Mapping[str, Any] | None = None, pictures: Mapp
         "PLOTLY": _plotly(),
         "PROGRAM": program,
     }
-    before, *rest = _file("page.html").split("{{")
-    filled = "".join(parts[name] + tail for name, _, tail in (part.partition("}}") for part in rest))
-    return (before + filled).encode(errors="backslashreplace")
+    filled = re.sub(r"\{\{(.*?)\}\}", lambda place: parts[place[1]], _file("page.html"))
+    return filled.encode(errors="backslashreplace")
 
 
 def _frozen(runs: Sequence[Run]) -> bytes:
     album = Inlined()
+    title = " and ".join(run.title for run in runs)
     content = view(runs, [album] * len(runs))
-    return page(title=" and ".join(run.title for run in runs), content=content, pictures=album.pictures)
+    return page(title=title, content=content, pictures=album.pictures)
 
 
 def _json(value: Any) -> str:
@@ -162,7 +164,8 @@ def _program() -> str:
 @functools.cache
 def _plotly() -> str:
     """plotly, a fourth of its size: the browser unpacks it."""
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+    packed = gzip.compress(get_plotlyjs().encode(), mtime=0)
+    return base64.b64encode(packed).decode()
 
 
 def _page_file(out: Path | None, default: Path) -> Path:

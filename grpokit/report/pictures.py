@@ -84,8 +84,8 @@ class Linked:
 def is_inside(path: Path) -> bool:
     """Whether a path RUN/samples/step_.../NAME or RUN/groups/step_.../NAME names a PNG file that really lies there."""
     kind = path.parent.parent
-    named = kind.name in KINDS and re.fullmatch(r"step_\d+", path.parent.name) and path.suffix == ".png"
-    if not named or path.name.startswith("."):
+    in_a_step = kind.name in KINDS and re.fullmatch(r"step_\d+", path.parent.name)
+    if not in_a_step or path.suffix != ".png" or path.name.startswith("."):
         return False
     try:
         real = path.resolve()

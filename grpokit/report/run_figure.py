@@ -21,7 +21,14 @@ from grpokit.run_folder.reader import Row, Run
 
 _INK, _TEXT = "#8a8f98", "#333333"
 _COLOURS = ["#2a7de1", "#e0762f", "#2ca05a", "#b452cd", "#c7a008", "#d1495b"]
-_DASHES: list[Any] = ["solid", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 3)), (0, (8, 2, 2, 2))]
+_DASHES: list[Any] = [
+    "solid",
+    (0, (5, 1.5)),
+    (0, (1.5, 1)),
+    (0, (6, 1.5, 1.5, 1.5)),
+    (0, (3, 3)),
+    (0, (8, 2, 2, 2)),
+]
 _NAME = 30  # characters of a line's name
 _PROMPTS, _SIDE = 6, 256
 _STYLE: Any = {
@@ -56,16 +63,21 @@ def quiet() -> Iterator[None]:
 def drawn(run: Run) -> Figure:
     """The figure of `grpokit.report.figure`, for a run that has been read."""
     names = ["reward", *run.names][: len(_COLOURS)]
-    rows, keys = run.evaluations, {name: name for name in names}
-    if not rows:
-        rows, keys = run.metrics, {name: f"rewards/{name}/mean" for name in run.names} | {"reward": "reward"}
+    if run.evaluations:
+        rows = run.evaluations
+        keys = {name: name for name in names}
+    else:
+        rows = run.metrics
+        keys = {name: "reward" if name == "reward" else f"rewards/{name}/mean" for name in names}
     steps, pictures = _before_and_after(run)
     with matplotlib.rc_context(_STYLE):
         columns = 3 if max(map(len, names)) <= _NAME // 2 else 1  # of the legend
         fig = Figure(figsize=(9, 3.2 if columns > 1 else 4.4), layout="constrained")
-        areas: Any = fig.subfigures(1, 2, width_ratios=[1, 1.15]) if pictures else [fig]
+        areas: Any = [fig]
+        if pictures:
+            areas = fig.subfigures(1, 2, width_ratios=[1, 1.15])
         axes = areas[-1].subplots()  # on the right of the pictures
-        _draw(axes, rows, {name: keys[name] for name in names})
+        _draw(axes, rows, keys)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         if len(axes.lines) > 1:
             areas[-1].legend(loc="outside lower center", ncols=columns, fontsize=9, handlelength=2.5)
@@ -84,17 +96,23 @@ def drawn(run: Run) -> Figure:
 
 def _draw(axes: Any, rows: Sequence[Row], keys: dict[str, str]) -> None:
     """A line for each score; earlier ones are wider, so that they are seen under later ones with the same values."""
-    lines = {name: [(row["step"], row[key]) for row in rows if row.get(key) is not None] for name, key in keys.items()}
-    lines = {name: points for name, points in lines.items() if points}
-    for i, (name, points) in enumerate(lines.items()):
-        steps, values = zip(*points, strict=True)
-        marker = "o" if len(points) < 15 else ""
-        label = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
-        width = 2.8 - 0.2 * i
-        axes.plot(steps, values, label=label, marker=marker, markersize=3, linestyle=_DASHES[i], linewidth=width)
+    for name, key in keys.items():
+        points = [row for row in rows if row.get(key) is not None]
+        if not points:
+            continue
+        i = len(axes.lines)
+        axes.plot(
+            [row["step"] for row in points],
+            [row[key] for row in points],
+            label=name if len(name) <= _NAME else f"{name[: _NAME - 1]}…",
+            marker="o" if len(points) < 15 else "",
+            markersize=3,
+            linestyle=_DASHES[i],
+            linewidth=2.8 - 0.2 * i,
+        )
     low, high = axes.dataLim.intervaly
     size = max(abs(low), abs(high))
-    if lines and high - low <= max(1e-4 * size, 1e-12):  # a level line, not its last digits over the whole height
+    if axes.lines and high - low <= max(1e-4 * size, 1e-12):  # a level line, not its last digits over the whole height
         half = 0.05 * size if size > 1e-12 else 0.05
         axes.set_ylim((low + high) / 2 - half, (low + high) / 2 + half)
 
@@ -104,15 +122,18 @@ def _before_and_after(run: Run) -> tuple[list[int], list[tuple[np.ndarray, np.nd
     folders = run.sample_folders(SAMPLES)
     if not folders:
         return [], []
-    (first, before), (last, after) = folders[0], folders[-1]
-    old, new = by_prompt(before), by_prompt(after)
+    first, before = folders[0]
+    last, after = folders[-1]
+    old_rows = by_prompt(before)
+    new_rows = by_prompt(after)
     pairs = []
-    for key in (key for key in old if key in new):
-        pictures = [_picture(before, old[key]), _picture(after, new[key])]
-        if pictures[0] is not None and pictures[1] is not None:
-            pairs.append((pictures[0], pictures[1]))
+    for key in [key for key in old_rows if key in new_rows]:
         if len(pairs) == _PROMPTS:
             break
+        old = _picture(before, old_rows[key])
+        new = _picture(after, new_rows[key])
+        if old is not None and new is not None:
+            pairs.append((old, new))
     return [first, last], pairs
 
 

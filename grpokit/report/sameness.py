@@ -33,18 +33,24 @@ def sameness(run: Run) -> str:
     if not folders:
         return ""
     step, folder = folders[-1]
-    outputs, targets = [], []
+    outputs = []
+    targets = []
     for row in _one_of_each_prompt(folder):
         output = _seen(folder, row, "file", "output")
         if output is not None:
             outputs.append(output)
             targets.append(_seen(folder, row, "target", "target_text"))
-    same, needed = _alike(outputs), _SHARE * len(outputs)
-    has_texts = any(isinstance(output, str) for output in outputs)
-    may_be_one = _alike(targets) >= needed or (has_texts and not any(isinstance(target, str) for target in targets))
-    if len(outputs) < _PROMPTS or same < needed or may_be_one:
+    same = _alike(outputs)
+    needed = _SHARE * len(outputs)
+    if len(outputs) < _PROMPTS or same < needed or _alike(targets) >= needed:
+        return ""
+    if _has_text(outputs) and not _has_text(targets):
         return ""
     return f"{same} of {len(outputs)} held-out samples after step {step} are alike, though their prompts differ"
+
+
+def _has_text(parts: Sequence[Seen]) -> bool:
+    return any(isinstance(part, str) for part in parts)
 
 
 def _one_of_each_prompt(folder: Path) -> list[Row]:
@@ -66,7 +72,10 @@ def _seen(folder: Path, row: Row, picture: str, text: str) -> Seen:
 def _picture(folder: Path, row: Row, part: str) -> np.ndarray | None:
     """A small copy [_SIDE, _SIDE, 3] of a picture; None where it cannot be read."""
     picture = opened(folder / Path(row.get(part) or "-").name)
-    return None if picture is None else np.asarray(picture.resize((_SIDE, _SIDE), Image.Resampling.BOX), int)
+    if picture is None:
+        return None
+    small = picture.resize((_SIDE, _SIDE), Image.Resampling.BOX)
+    return np.asarray(small, int)
 
 
 def _alike(parts: Sequence[Seen]) -> int:
@@ -76,6 +85,7 @@ def _alike(parts: Sequence[Seen]) -> int:
     same = max(texts.values(), default=0)
     if pictures:
         stack = np.stack(pictures)  # [n, _SIDE, _SIDE, 3]
-        furthest = np.abs(stack - np.median(stack, 0)).max((1, 2, 3))
+        difference = np.abs(stack - np.median(stack, 0))
+        furthest = difference.max((1, 2, 3))
         same = max(same, int((furthest <= _LEVELS).sum()))
     return same

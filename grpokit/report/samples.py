@@ -5,13 +5,15 @@ A text that is too long for a page is cut. A missing or half-written picture is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from grpokit.report.pictures import LARGE, MEDIUM, SMALL, Album
 from grpokit.run_folder.names import GROUPS, ROWS, SAMPLES
 from grpokit.run_folder.reader import Row, Run, read_rows, shortened, turns
+from grpokit.run_folder.rows import Scores
 
 _TEXT = 1200  # characters
 _GROUP_ROWS = 8
@@ -29,7 +31,9 @@ def evenly(items: Sequence[T], most: int, *, with_these: Collection[T] = ()) -> 
     """
     if len(items) <= most:
         return list(items)
-    places = {round(i * (len(items) - 1) / max(1, most - 1)) for i in range(most)}
+    last = len(items) - 1
+    gaps = max(1, most - 1)
+    places = {round(i * last / gaps) for i in range(most)}
     return [item for i, item in enumerate(items) if i in places or item in with_these]
 
 
@@ -37,27 +41,27 @@ def by_prompt(folder: Path) -> dict[Key, Row]:
     """(prompt, how often it came before) -> row, with every prompt's first sample before any prompt's second."""
     found = read_rows(folder / ROWS)
     prompts = [shortened(row.get("prompt", "")) for row in found]
-    order = [row.get("turn", turn) for row, turn in zip(found, turns(prompts), strict=True)]
-    rows = dict(zip(zip(prompts, order, strict=True), found, strict=True))
-    return dict(sorted(rows.items(), key=lambda item: item[0][1]))
+    rows = {}
+    for row, prompt, turn in zip(found, prompts, turns(prompts), strict=True):
+        rows[prompt, row.get("turn", turn)] = row
+    order = sorted(rows, key=lambda key: key[1])
+    return {key: rows[key] for key in order}
 
 
-def evaluations(run: Run, album: Album, *, most: int, with_these: Iterable[int] = ()) -> list[dict[str, Any]]:
-    """The samples of each evaluation, or of `most` of them: `step` and `rows`."""
+def evaluations(run: Run, album: Album, *, most: int, also: int | None = None) -> list[dict[str, Any]]:
+    """The samples of each evaluation, or of `most` of them and that after the step `also`: `step` and `rows`."""
     folders = run.sample_folders(SAMPLES)
-    wanted = set(with_these)
-    chosen = evenly(folders, most, with_these=[pair for pair in folders if pair[0] in wanted])
-    ends = {step for step, _ in (chosen[:1] + chosen[-1:])} | wanted
-    return [
-        {
-            "step": step,
-            "rows": [
-                {"prompt": prompt, "n": n, **_sample(folder, row, album, LARGE if step in ends else SMALL)}
-                for (prompt, n), row in by_prompt(folder).items()
-            ],
-        }
-        for step, folder in chosen
-    ]
+    wanted = [(step, folder) for step, folder in folders if step == also]
+    chosen = evenly(folders, most, with_these=wanted)
+    large = [*chosen[:1], *chosen[-1:], *wanted]
+    parts = []
+    for step, folder in chosen:
+        side = LARGE if (step, folder) in large else SMALL
+        rows = []
+        for (prompt, n), row in by_prompt(folder).items():
+            rows.append({"prompt": prompt, "n": n} | _sample(folder, row, album, side))
+        parts.append({"step": step, "rows": rows})
+    return parts
 
 
 def groups(run: Run, album: Album, *, most: int) -> list[dict[str, Any]]:
@@ -71,7 +75,7 @@ def groups(run: Run, album: Album, *, most: int) -> list[dict[str, Any]]:
             if not group_rows:
                 continue
             finite = [row["reward"] for row in group_rows if row.get("reward") is not None]
-            group_rows.sort(key=lambda row: (row.get("reward") is None, -(row.get("reward") or 0)))
+            group_rows.sort(key=_from_the_best)
             shown = evenly(group_rows, _GROUP_ROWS)
             sides.append(
                 {
@@ -85,6 +89,11 @@ def groups(run: Run, album: Album, *, most: int) -> list[dict[str, Any]]:
         if sides:
             steps.append({"step": step, "sides": sides})
     return steps
+
+
+def _from_the_best(row: Row) -> float:
+    reward = row.get("reward")
+    return math.inf if reward is None else -reward
 
 
 def prompt_table(run: Run) -> dict[str, Any] | None:
@@ -108,18 +117,26 @@ def prompt_table(run: Run) -> dict[str, Any] | None:
     names = [name for name in run.weights if name in new.scores]
     ids = list(dict.fromkeys(new.prompt))
     texts = new.texts or [f"prompt {i + 1}" for i in range(len(ids))]
-    means = [{name: _means(scored.scores.get(name, ()), scored.prompt) for name in names} for scored in (old, new)]
+    old_means = [_means(old, name) for name in names]
+    new_means = [_means(new, name) for name in names]
     rows: list[dict[str, Any]] = []
     for prompt, text, turn in zip(ids[:_PROMPTS], texts, turns(texts), strict=False):
-        before, after = ([mean[name].get(prompt) for name in names] for mean in means)
-        key = [text, turn, "" if new.texts else new.prompts]  # where texts are missing, all prompts must be the same
-        rows.append({"prompt": text, "key": key, "before": before, "after": after})
-    return {"names": names, "steps": [first, last], "rows": rows, "left_out": max(0, len(ids) - _PROMPTS)}
+        rows.append(
+            {
+                "prompt": text,
+                "key": [text, turn, "" if new.texts else new.prompts],  # without texts, all prompts must be the same
+                "before": [means.get(prompt) for means in old_means],
+                "after": [means.get(prompt) for means in new_means],
+            }
+        )
+    left_out = max(0, len(ids) - _PROMPTS)
+    return {"names": names, "steps": [first, last], "rows": rows, "left_out": left_out}
 
 
-def _means(scores: Sequence[float | None], prompts: Sequence[int]) -> dict[int, float]:
+def _means(scored: Scores, name: str) -> dict[int, float]:
+    """The mean score of each prompt that has any."""
     columns: dict[int, list[float]] = {}
-    for score, prompt in zip(scores, prompts, strict=False):
+    for score, prompt in zip(scored.scores.get(name, ()), scored.prompt, strict=False):
         if score is not None:
             columns.setdefault(prompt, []).append(score)
     return {prompt: sum(column) / len(column) for prompt, column in columns.items()}
@@ -127,10 +144,15 @@ def _means(scores: Sequence[float | None], prompts: Sequence[int]) -> dict[int, 
 
 def _sample(folder: Path, row: Row, album: Album, side: int) -> dict[str, Any]:
     """A row as the page shows it: what came out, the source and the target where it has them, and its scores."""
-    cards = {part: _card(folder, row, part, album, side) for part in ("file", "source", "target")}
-    own = {"output": cards["file"], **{part: cards[part] for part in ("source", "target") if cards[part]}}
-    own["scores"] = dict(row.get("scores", {}))
-    return own | {name: row[name] for name in ("reward", "advantage") if name in row}
+    shown: dict[str, Any] = {"output": _card(folder, row, "file", album, side)}
+    for part in ("source", "target"):
+        if card := _card(folder, row, part, album, side):
+            shown[part] = card
+    shown["scores"] = dict(row.get("scores", {}))
+    for name in ("reward", "advantage"):
+        if name in row:
+            shown[name] = row[name]
+    return shown
 
 
 def _card(folder: Path, row: Row, part: str, album: Album, side: int) -> dict[str, Any] | None:
@@ -138,7 +160,8 @@ def _card(folder: Path, row: Row, part: str, album: Album, side: int) -> dict[st
     if row.get(part):
         picture = album.add(folder / Path(row[part]).name, side)
         return {"picture": picture} if picture else {"missing": True}
-    text = row.get({"file": "output", "target": "target_text"}.get(part, ""))
-    if text is None:
+    value = row.get({"file": "output", "target": "target_text"}.get(part, ""))
+    if value is None:
         return None
-    return {"text": str(text)[:_TEXT], "left_out": max(0, len(str(text)) - _TEXT)}
+    text = str(value)
+    return {"text": text[:_TEXT], "left_out": max(0, len(text) - _TEXT)}

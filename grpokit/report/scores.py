@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from grpokit.errors import counted
 from grpokit.evaluation.intervals import Mean, half_width, mean_of_totals
@@ -17,6 +17,7 @@ from grpokit.run_folder.reader import Row, Run
 from grpokit.run_folder.rows import Scores
 
 Verdict = Literal["better", "worse", "even", "unknown"]
+_Difference: TypeAlias = tuple[float | None, float | None]  # the mean of differences, and half its interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +63,12 @@ def missing(run: Run) -> list[str]:
 
 
 def _ends(run: Run) -> tuple[Row, Row, Scores | None, Scores | None, dict[str, float]]:
-    first, last = run.evaluations[0], run.evaluations[-1]
+    first = run.evaluations[0]
+    last = run.evaluations[-1]
+    old = run.scored(first["step"])
+    new = run.scored(last["step"])
     weights = {name: weight for name, weight in run.weights.items() if name in last}  # a phase may have others
-    return first, last, run.scored(first["step"]), run.scored(last["step"]), weights
+    return first, last, old, new, weights
 
 
 def moved(run: Run) -> dict[str, Any] | None:
@@ -75,9 +79,13 @@ def moved(run: Run) -> dict[str, Any] | None:
     found = {(row["step"], row["row"], row["group"]): row for row in run.attributions}
     if not found:
         return None
-    body = [[row["step"], name, *_shares(own)] for row in found.values() for name, own in row["shares"].items()]
+    body = []
+    for row in found.values():
+        for name, own in row["shares"].items():
+            body.append([row["step"], name, *_shares(own)])
     last = run.attributions[-1]
-    return {"head": ["after step", "reward", last["row"], last["group"], "both", "std"], "body": body}
+    head = ["after step", "reward", last["row"], last["group"], "both", "std"]
+    return {"head": head, "body": body}
 
 
 def _shares(own: Mapping[str, float]) -> list[str]:
@@ -98,44 +106,60 @@ def changes(
         new: all scores of `after`, where they were kept.
         weights: name -> weight; a lower score is better where it is negative.
     """
-    paired = old is not None and new is not None and (old.prompts, old.prompt) == (new.prompts, new.prompt)
     parts = {name: weight for name, weight in weights.items() if name != "reward"}
-    rows = []
     gaps = unscored(before, after, old, new, parts)
+    rows = []
     for name, weight in weights.items():
-        means = before.get(name), after.get(name)
-        widths = before.get(f"{name}/ci95"), after.get(f"{name}/ci95")
-        change = width = None
-        has_pairs = paired and old is not None and new is not None and name in old.scores and name in new.scores
-        if has_pairs and old is not None and new is not None:
-            if name == "reward" and all(part in old.scores and part in new.scores for part in parts):
-                difference = _total(new, parts).minus(_total(old, parts))
-                change, width = difference.value, difference.half_width
-            else:
-                differences = _differences(old.scores[name], new.scores[name])
-                finite = [x for x in differences if not math.isnan(x)]
-                change = math.fsum(finite) / len(finite) if finite else math.nan
-                width = half_width(differences, old.prompt)
-        elif means[0] is not None and means[1] is not None:
-            change = means[1] - means[0]
-            if widths[0] is not None and widths[1] is not None:
-                width = widths[0] + widths[1]
-        change, width = (None if x is None or math.isnan(x) else x for x in (change, width))
+        paired = _paired(old, new, name, parts)
+        change, width = paired or _unpaired(before, after, name)
+        verdict = _verdict(change, width, weight)
         rows.append(
             Change(
                 name=name,
-                before=means[0],
-                after=means[1],
-                before_width=widths[0],
-                after_width=widths[1],
+                before=before.get(name),
+                after=after.get(name),
+                before_width=before.get(f"{name}/ci95"),
+                after_width=after.get(f"{name}/ci95"),
                 change=change,
                 width=width,
-                paired=has_pairs,
-                verdict="unknown" if name == "reward" and gaps else _verdict(change, width, weight),
+                paired=paired is not None,
+                verdict="unknown" if name == "reward" and gaps else verdict,
                 monitor=weight == 0,
             )
         )
     return rows
+
+
+def _paired(old: Scores | None, new: Scores | None, name: str, parts: Mapping[str, float]) -> _Difference | None:
+    """Row by row; None where the scores of both evaluations do not belong to the same prompts."""
+    if old is None or new is None:
+        return None
+    if (old.prompts, old.prompt) != (new.prompts, new.prompt):
+        return None
+    shared = old.scores.keys() & new.scores.keys()
+    if name not in shared:
+        return None
+    if name == "reward" and parts.keys() <= shared:
+        difference = _total(new, parts).minus(_total(old, parts))
+        return _number(difference.value), _number(difference.half_width)
+    before = _column(old, name)
+    after = _column(new, name)
+    differences = [y - x for x, y in zip(before, after, strict=True)]
+    finite = [x for x in differences if not math.isnan(x)]
+    mean = math.fsum(finite) / len(finite) if finite else None
+    return mean, _number(half_width(differences, old.prompt))
+
+
+def _unpaired(before: Row, after: Row, name: str) -> _Difference:
+    if before.get(name) is None or after.get(name) is None:
+        return None, None
+    change = after[name] - before[name]
+    widths = before.get(f"{name}/ci95"), after.get(f"{name}/ci95")
+    return _number(change), None if None in widths else _number(sum(widths))
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def unscored(
@@ -143,24 +167,31 @@ def unscored(
 ) -> list[str]:
     """Words for each trained reward that did not score all samples of two evaluations; arguments as for `changes`."""
     found = []
-    for name in (name for name, weight in weights.items() if weight and name != "reward"):
-        columns = [scored.scores.get(name, []) for scored in (old, new) if scored is not None]
-        counts = [(len(column) - column.count(None), len(column)) for column in columns if None in column]
+    for name, weight in weights.items():
+        if not weight or name == "reward":
+            continue
         if before.get(name) is None or after.get(name) is None:
             found.append(f"{name} scored no sample")
-        elif counts:
-            found.append(f"{name} scored {min(counts)[0]:,} of {counted(min(counts)[1], 'sample')}")
+            continue
+        counts = []
+        for scored in (old, new):
+            column = scored.scores.get(name, []) if scored is not None else []
+            if None in column:
+                counts.append((len(column) - column.count(None), len(column)))
+        if counts:
+            fewest, rows = min(counts)
+            found.append(f"{name} scored {fewest:,} of {counted(rows, 'sample')}")
     return found
 
 
 def _total(scored: Scores, weights: Mapping[str, float]) -> Mean:
-    columns = [[math.nan if x is None else x for x in scored.scores[name]] for name in weights]
+    columns = [_column(scored, name) for name in weights]
     return mean_of_totals(columns, weights.values(), scored.prompt)
 
 
-def _differences(old: Sequence[float | None], new: Sequence[float | None]) -> list[float]:
-    """Differences row by row; NaN where one of both is missing."""
-    return [math.nan if x is None or y is None else y - x for x, y in zip(old, new, strict=True)]
+def _column(scored: Scores, name: str) -> list[float]:
+    """A reward's scores; NaN for a missing one."""
+    return [math.nan if score is None else score for score in scored.scores[name]]
 
 
 def _verdict(change: float | None, width: float | None, weight: float) -> Verdict:

@@ -24,7 +24,7 @@ from grpokit.report.pictures import Album
 from grpokit.report.sameness import sameness
 from grpokit.report.scores import Change, changes, hacking, headline, missing, moved, prompts_of
 from grpokit.run_folder.names import MACHINE
-from grpokit.run_folder.reader import Run
+from grpokit.run_folder.reader import Row, Run
 from grpokit.run_folder.scales import on_another_scale, packages_of, same_mix
 
 _EVALUATIONS, _GROUPS = 20, 6  # whose samples are on a page; several runs share them
@@ -38,18 +38,20 @@ def view(runs: Sequence[Run], albums: Sequence[Album]) -> dict[str, Any]:
         albums: where each run's pictures go.
     """
     equal = _equal_step(runs)
-    most = max(4, _EVALUATIONS // len(runs)), max(2, _GROUPS // len(runs))
-    parts = [
-        _run(run, album, evaluations=most[0], groups=most[1], with_these=() if equal is None else (equal,))
-        for run, album in zip(runs, albums, strict=True)
-    ]
-    weights = _shared(runs)
-    return {"runs": parts, "weights": weights, "comparison": _comparison(runs, equal) if len(runs) > 1 else None}
+    return {
+        "runs": [_run(run, album, len(runs), equal) for run, album in zip(runs, albums, strict=True)],
+        "weights": _shared(runs),
+        "comparison": _comparison(runs, equal) if len(runs) > 1 else None,
+    }
 
 
-def _run(run: Run, album: Album, *, evaluations: int, groups: int, with_these: Sequence[int]) -> dict[str, Any]:
-    scores, same = headline(run), sameness(run)
+def _run(run: Run, album: Album, runs: int, equal: int | None) -> dict[str, Any]:
+    """One of `runs` on a page, with the samples of the step `equal`."""
+    scores = headline(run)
+    same = sameness(run)
     last = run.metrics[-1] if run.metrics else {}
+    evaluations = max(4, _EVALUATIONS // runs)
+    groups = max(2, _GROUPS // runs)
     return {
         "name": run.title,
         "steps": run.steps,
@@ -64,7 +66,7 @@ def _run(run: Run, album: Album, *, evaluations: int, groups: int, with_these: S
         "scores": [asdict(change) for change in scores],
         "rewards": list(run.weights),
         "basis": _basis(run, scores),
-        "evaluations": samples.evaluations(run, album, most=evaluations, with_these=with_these),
+        "evaluations": samples.evaluations(run, album, most=evaluations, also=equal),
         "charts": charts(run),
         "advantages": advantages(run),
         "reward_against_kl": reward_against_kl(run),
@@ -126,8 +128,8 @@ def verdict(run: Run, scores: Sequence[Change], same: str) -> str:
 
 def _main(scores: Sequence[Change]) -> Change:
     """The change that the verdict is about: of the whole reward, or of the only trained one."""
-    trained = [change for change in scores if not change.monitor]
-    return next((change for change in trained if change.name == "reward"), trained[0])
+    trained = {change.name: change for change in scores if not change.monitor}
+    return trained.get("reward") or next(iter(trained.values()))
 
 
 def _numbers(change: Change) -> str:
@@ -139,7 +141,9 @@ def _mood(run: Run, scores: Sequence[Change], same: str) -> str:
     """The verdict in one word, for its colour; empty where it has none."""
     if alarms(scores, same):
         return "alarmed"
-    return "" if missing(run) or all(change.monitor for change in scores) else _main(scores).verdict
+    if missing(run) or all(change.monitor for change in scores):
+        return ""
+    return _main(scores).verdict
 
 
 def figure(value: float | None, digits: int = 3, *, sign: str = "") -> str:
@@ -164,8 +168,11 @@ def duration(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    minutes, hours = whole // 60 % 60, whole // 3600
-    parts = [(hours, "h"), (minutes, "min")] if hours else [(minutes, "min"), (whole % 60, "s")]
+    hours = whole // 3600
+    minutes = whole // 60 % 60
+    parts = [(hours, "h"), (minutes, "min")]
+    if not hours:
+        parts.append((whole % 60, "s"))
     return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
@@ -234,7 +241,11 @@ def listed(numbers: Iterable[int], *, most: int = 8) -> str:
             ranges[-1].append(n)
         else:
             ranges.append([n])
-    text = ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in ranges[:most])
+    parts = []
+    for numbers in ranges[:most]:
+        first, last = numbers[0], numbers[-1]
+        parts.append(str(first) if first == last else f"{first}-{last}")
+    text = ", ".join(parts)
     rest = sum(map(len, ranges[most:]))
     return f"{text} and {rest} more" if rest else text
 
@@ -273,9 +284,9 @@ def _equal_step(runs: Sequence[Run]) -> int | None:
 def _comparison(runs: Sequence[Run], equal: int | None) -> dict[str, Any]:
     """Each run against the first, at the last evaluations and at equal steps; and where config and versions differ."""
     last = [run.evaluations[-1]["step"] if run.evaluations else None for run in runs]
-    modes = {"last": last} | (
-        {"equal": [equal] * len(runs)} if equal is not None and last != [equal] * len(runs) else {}
-    )
+    modes: dict[str, Sequence[int | None]] = {"last": last}
+    if equal is not None and any(step != equal for step in last):
+        modes["equal"] = [equal] * len(runs)
     return {
         "modes": {mode: _at(runs, steps) for mode, steps in modes.items()},
         "config": _differences([dict(run.settings) for run in runs]),
@@ -285,24 +296,40 @@ def _comparison(runs: Sequence[Run], equal: int | None) -> dict[str, Any]:
 
 def _at(runs: Sequence[Run], steps: Sequence[int | None]) -> dict[str, Any]:
     """The runs compared after these steps."""
-    rows = [
-        next((r for r in run.evaluations if r["step"] == step), None) for run, step in zip(runs, steps, strict=True)
-    ]
+    rows = [_evaluation(run, step) for run, step in zip(runs, steps, strict=True)]
+    first, before = runs[0], rows[0]
     gaps = []
-    for i, other in enumerate(runs[1:], 1):
-        before, after = rows[0], rows[i]
-        if before and after:
-            scored = runs[0].scored(before["step"]), other.scored(after["step"])
-            found = changes(before, after, *scored, _shared([runs[0], other]))
-            gaps.append({"run": i, "same_mix": same_mix(runs[0], other), "scores": [asdict(c) for c in found]})
+    for i, (other, after) in enumerate(zip(runs, rows, strict=True)):
+        if i and before and after:
+            old = first.scored(before["step"])
+            new = other.scored(after["step"])
+            scores = changes(before, after, old, new, _shared([first, other]))
+            gaps.append(
+                {
+                    "run": i,
+                    "same_mix": same_mix(first, other),
+                    "scores": [asdict(change) for change in scores],
+                }
+            )
+    notes = []
     missing = [run.title for run, row in zip(runs, rows, strict=True) if row is None]
-    notes = [f"Without an evaluation on held-out prompts: {', '.join(missing)}."] if missing else []
+    if missing:
+        notes.append(f"Without an evaluation on held-out prompts: {', '.join(missing)}.")
     if gaps and not any(gap["scores"] for gap in gaps):
         notes = ["The runs have no reward in common on one scale, so there is no score to compare."]
     elif any(not gap["same_mix"] for gap in gaps):
         notes.append("The runs mix different rewards or weights, so the rewards as a whole are not compared.")
-    notes += [_apart(runs[0], other) for other in runs[1:]] if gaps else []
-    return {"steps": list(steps), "gaps": gaps, "note": " ".join(filter(None, notes))}
+    if gaps:
+        notes += [_apart(first, other) for other in runs[1:]]
+    note = " ".join(filter(None, notes))
+    return {"steps": list(steps), "gaps": gaps, "note": note}
+
+
+def _evaluation(run: Run, step: int | None) -> Row | None:
+    for row in run.evaluations:
+        if row["step"] == step:
+            return row
+    return None
 
 
 def _apart(first: Run, other: Run) -> str:
@@ -316,8 +343,8 @@ def _shared(runs: Sequence[Run]) -> dict[str, float]:
     """The weights of the rewards that all runs have, on one scale; without the sum where it is not the same sum."""
     shared = dict(runs[0].weights)
     for other in runs[1:]:
-        apart = on_another_scale(runs[0], other)
-        shared = {name: weight for name, weight in shared.items() if name in other.weights and name not in apart}
+        comparable = set(other.weights) - set(on_another_scale(runs[0], other))
+        shared = {name: weight for name, weight in shared.items() if name in comparable}
         if not same_mix(runs[0], other):
             shared.pop("reward", None)
     return shared
@@ -338,4 +365,5 @@ def as_yaml(value: Any) -> str:
     """A value on one line."""
     if value is None:
         return "–"
-    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")

@@ -67,7 +67,10 @@ class Watched:
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders
         self._lock = threading.Lock()
-        self._steps, self._rest, self._mark, self._view = "", "", "", b""
+        self._steps = ""
+        self._rest = ""
+        self._mark = ""
+        self._view = b""
         self._due = 0.0  # when new steps may be read, on the monotonic clock
 
     def _state_of_steps(self) -> str:
@@ -92,10 +95,15 @@ class Watched:
     def view(self) -> tuple[str, bytes]:
         """The mark and the view as JSON. A run that cannot be read is a sentence that says why."""
         with self._lock:  # several browsers share the work
-            steps, rest, start = self._state_of_steps(), self._state_of_rest(), time.monotonic()
+            steps = self._state_of_steps()
+            rest = self._state_of_rest()
+            start = time.monotonic()
             if rest != self._rest or (steps != self._steps and start >= self._due):
-                self._view = json.dumps(_view(self.folders), allow_nan=False, separators=(",", ":")).encode()
-                self._steps, self._rest, self._mark = steps, rest, _digest([steps.encode(), rest.encode()])
+                content = json.dumps(_view(self.folders), allow_nan=False, separators=(",", ":"))
+                self._view = content.encode()
+                self._steps = steps
+                self._rest = rest
+                self._mark = _digest([steps.encode(), rest.encode()])
                 end = time.monotonic()
                 self._due = end + min(_REST * (end - start), _LONGEST_REST)
             return self._mark, self._view
@@ -190,7 +198,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.send_response(status)
-        for name, value in {**_HEADERS, "Content-Type": kind, **(headers or {})}.items():
+        own = {"Content-Type": kind} | dict(headers or {})
+        for name, value in (_HEADERS | own).items():
             self.send_header(name, value)
         if status is not HTTPStatus.NOT_MODIFIED:
             self.send_header("Content-Length", str(len(content)))
@@ -204,9 +213,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def _picture(path: str, folders: Sequence[Path]) -> bytes:
     """A PNG file of a run's samples; empty where the address names none, or leads out of there."""
     match [unquote(part) for part in path.split("/")]:
-        case ["", "picture", number, kind, step, name] if number.isdecimal() and int(number[:6]) < len(folders):
-            place = folders[int(number[:6])] / kind / step / name
-            if not {".", ".."} & {kind, step, name} and "/" not in kind + step + name and is_inside(place):
+        case ["", "picture", number, *parts] if number.isdecimal() and len(parts) == 3:
+            leads_out = any(part in (".", "..") or "/" in part for part in parts)
+            run = int(number[:6])
+            if leads_out or run >= len(folders):
+                return b""
+            place = folders[run].joinpath(*parts)
+            if is_inside(place):
                 with suppress(OSError):  # it is gone
                     return place.read_bytes()
     return b""
