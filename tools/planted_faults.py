@@ -1822,8 +1822,8 @@ FAULTS = (
     Fault(
         "the first question of a conversation is the prompt",
         "data/roles.py",
-        'asked[-1] if isinstance(asked[-1], list) else [{"text": asked[-1]}]',
-        'asked[0] if isinstance(asked[0], list) else [{"text": asked[0]}]',
+        "last = asked[-1]",
+        "last = asked[0]",
         ("tests/test_layouts.py::test_layout",),
     ),
     Fault(
@@ -1950,8 +1950,8 @@ FAULTS = (
     Fault(
         "the first turn of a user becomes the prompt",
         "data/roles.py",
-        'and one.get("role") == "user"]',
-        'and one.get("role") == "user"][:1]',
+        'if turn.get("role") == "user"]',
+        'if turn.get("role") == "user"][:1]',
         ("tests/test_layouts.py::test_the_last_turn_of_a_user_is_the_prompt",),
     ),
     Fault(

@@ -65,23 +65,33 @@ def read_dataset(
     where = f"dataset {name}, split '{split}'"
     if len(table) == 0:
         raise DataError(f"The {where} is empty.")
-    raw = datasets.Image(decode=False)  # to be opened here, after a check of their size
-    kinds = {column: getattr(feature, "feature", feature) for column, feature in table.features.items()}  # of a list's
-    pictured = [column for column, kind in kinds.items() if isinstance(kind, datasets.Image) or _may_be_picture(kind)]
-    roles = assigned(nested(table.features), columns, where=f"Dataset {name}", pictured=pictured)
+    kinds = {}
+    images = []
+    others = []  # that may hold pictures too
+    for column, feature in table.features.items():
+        kinds[column] = getattr(feature, "feature", feature)  # of what a list holds
+        if isinstance(kinds[column], datasets.Image):
+            images.append(column)
+        elif _may_be_picture(kinds[column]):
+            others.append(column)
+    roles = assigned(nested(table.features), columns, where=f"Dataset {name}", pictured=[*images, *others])
     taken = (*roles["image"], *roles["target"])
-    pictured = [column for column in pictured if column in taken or isinstance(kinds[column], datasets.Image)]
+    pictured = images + [column for column in others if column in taken]
+    raw = datasets.Image(decode=False)  # to be opened here, after a check of their size
     for column in pictured:
         feature = table.features[column]
-        table = table.cast_column(column, raw if feature == kinds[column] else type(feature)(raw))
-    return PromptSequence(partial(_row, table, pictured, roles, where), range(len(table)), max_pixels=max_pixels)
+        is_list = feature != kinds[column]
+        table = table.cast_column(column, type(feature)(raw) if is_list else raw)
+    row = partial(_row, table, pictured, roles, where)
+    return PromptSequence(row, range(len(table)), max_pixels=max_pixels)
 
 
 def _loaded(datasets: Any, name: str, subset: str | None, split: str) -> Any:
     """The rows of a split, whatever the dataset lies in."""
     if os.path.isfile(name):
         return datasets.load_dataset("parquet", data_files=name, split=split)
-    if not any((Path(name) / file).exists() for file in ("dataset_dict.json", "state.json")):
+    signs = [Path(name) / "dataset_dict.json", Path(name) / "state.json"]
+    if not any(sign.exists() for sign in signs):
         return datasets.load_dataset(name, subset, split=split)
     saved = datasets.load_from_disk(name)
     if isinstance(saved, datasets.DatasetDict):
@@ -109,7 +119,10 @@ def _row(table: Any, pictured: list[str], roles: Roles, where: str, index: int) 
     except Exception as error:  # a damaged file: whatever its reader raises
         raise DataError(f"{where} cannot be read: {one_line(error)}.") from error
     for name in pictured:
-        row[name] = [_file(one) for one in row[name]] if isinstance(row[name], list) else row[name] and _file(row[name])
+        if isinstance(row[name], list):
+            row[name] = [_file(picture) for picture in row[name]]
+        elif row[name]:
+            row[name] = _file(row[name])
 
     def stored(value: Any, role: str) -> Any:
         if role == "source" and not isinstance(value, Stored):
@@ -119,9 +132,11 @@ def _row(table: Any, pictured: list[str], roles: Roles, where: str, index: int) 
             )
         return value
 
-    return Row(prompt=prompt_of(row, roles, where=where, stored=stored), where=where, number=index + 1)
+    prompt = prompt_of(row, roles, where=where, stored=stored)
+    return Row(prompt=prompt, where=where, number=index + 1)
 
 
 def _file(picture: Any) -> Stored:
     """A stored picture: the bytes of its file, or its path."""
-    return Stored(Path(picture["path"]) if picture["bytes"] is None else bytes(picture["bytes"]))
+    content = picture["bytes"]
+    return Stored(Path(picture["path"]) if content is None else bytes(content))

@@ -48,8 +48,10 @@ def digests(prompts: PromptSequence) -> dict[str, list[str]]:
     def of_one(index: int) -> list[str]:
         row = prompts.row(index)
         prompt = row.prompt
-        images = prompt.images[0] if len(prompt.images) == 1 else prompt.images or None
-        parts = (prompt.text, prompt.meta), prompt.target, images
+        images: Any = prompt.images or None
+        if len(prompt.images) == 1:
+            images = prompt.images[0]
+        parts = [(prompt.text, prompt.meta), prompt.target, images]
         try:
             return ["" if part is None else digest(part) for part in parts]
         except OSError as error:
@@ -57,7 +59,11 @@ def digests(prompts: PromptSequence) -> dict[str, list[str]]:
 
     with ThreadPool(_READERS) as readers:
         rows = list(readers.imap(of_one, range(len(prompts)), _PORTION))
-    return {kind: [row[i] for row in rows] for i, kind in enumerate(("texts", "targets", "images"))}
+    return {
+        "texts": [text for text, _, _ in rows],
+        "targets": [target for _, target, _ in rows],
+        "images": [images for _, _, images in rows],
+    }
 
 
 def digest(value: Any) -> str:
@@ -88,13 +94,15 @@ def _feed(hasher: hashlib.blake2b, value: Any) -> None:
         picture = value.convert("RGBA") if value.mode == "P" else value
         kind, content = f"picture {value.mode} {value.size}", picture.tobytes()
     elif isinstance(value, torch.Tensor):
+        kind = f"tensor {value.dtype} {tuple(value.shape)}"
         here = value.detach().cpu().contiguous().reshape(-1)
-        kind, content = f"tensor {value.dtype} {tuple(value.shape)}", here.view(torch.uint8).numpy().tobytes()
+        content = here.view(torch.uint8).numpy().tobytes()
     elif isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
         kind, content = f"array {value.dtype.str} {value.shape}", value.tobytes()
     elif isinstance(value, Mapping):
         kind = "mapping"
-        parts = [part for key in sorted(value, key=repr) for part in (key, value[key])]
+        for key in sorted(value, key=repr):
+            parts += [key, value[key]]
     elif isinstance(value, (list, tuple)):
         kind, parts = "list", list(value)
     hasher.update(f"{kind}:{len(content)}:{len(parts)}:".encode())

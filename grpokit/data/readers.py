@@ -14,7 +14,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -67,33 +67,42 @@ def read_prompts(
     if not rows:
         raise DataError(f"{path} holds no prompt.")
     if targets:
-        rows = _with_pictures(rows, targets, lambda picture: {"target": picture}, path, max_pixels)
+        pictures = _numbered(targets, rows, path, max_pixels)
+        rows = [_with(row, target=pictures[row.number]) for row in rows]
     if images:
-        rows = _with_pictures(rows, images, lambda picture: {"image": None, "images": [picture]}, path, max_pixels)
+        pictures = _numbered(images, rows, path, max_pixels)
+        rows = [_with(row, image=None, images=[pictures[row.number]]) for row in rows]
     return PromptSequence(rows.__getitem__, range(len(rows)), max_pixels=max_pixels)
 
 
 def _rows(path: Path, columns: Columns | None, max_pixels: int) -> list[Row]:
     """The rows of a file, of a folder's metadata, or of shards; a column has the same role in all of them."""
     is_folder = os.path.isdir(path)  # unlike Path.is_dir, it is False for a name that no file can have
-    archives = sorted(path.glob("*.tar")) if is_folder else [Path(name) for name in sorted(glob.glob(str(path)))]
-    metadata = next((path / name for name in _METADATA if os.path.isfile(path / name)), None)
+    if is_folder:
+        archives = sorted(path.glob("*.tar"))
+    else:
+        archives = [Path(name) for name in sorted(glob.glob(str(path)))]
+    metadata = [path / name for name in _METADATA if os.path.isfile(path / name)]
     if archives and archives[0].suffix.lower() == ".tar":
         samples = itertools.chain.from_iterable(map(shards.samples, archives))
         found = [(number, where, row) for number, (where, row) in enumerate(samples, 1)]
-    elif is_folder and metadata is None:
+    elif is_folder and not metadata:
         found = list(_of_captions(path))
     else:
-        file = metadata or path
-        text = files.read_text(file, kind="text file", error=DataError, remedy=_REMEDY).replace("\ufeff", "")
+        file = metadata[0] if metadata else path
+        text = files.read_text(file, kind="text file", error=DataError, remedy=_REMEDY)
+        text = text.replace("\ufeff", "")
         kind = _kind(text, file.suffix.lower())
         columns = None if kind is _of_lines else columns
         found = list(kind(text, file))
     if not found:
         return []
-    names = list(dict.fromkeys(name for _, _, row in found for name in nested(row)))
-    pictured = {name for _, _, row in found for name, value in row.items() if _is_picture(value)}
-    roles = assigned(names, columns, where=str(path), pictured=pictured)
+    names: dict[str, None] = {}  # as an ordered set
+    pictured = set()
+    for _, _, row in found:
+        names |= dict.fromkeys(nested(row))
+        pictured |= {name for name, value in row.items() if _is_picture(value)}
+    roles = assigned(list(names), columns, where=str(path), pictured=pictured)
     folder = path if is_folder else path.parent
     rows = []
     for number, where, row in found:
@@ -102,8 +111,13 @@ def _rows(path: Path, columns: Columns | None, max_pixels: int) -> list[Row]:
         if not prompt.text.strip():
             raise DataError(f"{where}: the prompt is {shown(prompt.text)}; expected a text that is not empty.")
         meta = {name: value for name, value in prompt.meta.items() if not isinstance(value, Stored)}
-        rows.append(Row(prompt=replace(prompt, image=None, meta=meta), where=where, number=number))
+        prompt = replace(prompt, image=None, meta=meta)
+        rows.append(Row(prompt=prompt, where=where, number=number))
     return rows
+
+
+def _with(row: Row, **parts: Any) -> Row:
+    return replace(row, prompt=replace(row.prompt, **parts))
 
 
 def _kind(text: str, ending: str) -> Callable[[str, Path], Iterator[_Found]]:
@@ -124,27 +138,33 @@ def _of_lines(text: str, path: Path) -> Iterator[_Found]:
 
 def _of_json(text: str, path: Path) -> Iterator[_Found]:
     """Objects, in a list or one on a line."""
-    found: Iterable[tuple[int, str, Any]]
     if text.lstrip().startswith("["):
-        found = ((number, f"{path}, entry {number}", row) for number, row in enumerate(_parsed(text, str(path)), 1))
+        for number, entry in enumerate(_parsed(text, str(path)), 1):
+            where = f"{path}, entry {number}"
+            yield number, where, _object(entry, where)
     else:
-        found = ((number, where, _parsed(line["prompt"], where)) for number, where, line in _of_lines(text, path))
-    for number, where, row in found:
-        if not isinstance(row, dict):
-            raise DataError(f'{where}: expected an object like {{"prompt": ...}}, got {json.dumps(row)[:40]!r}.')
-        yield number, where, row
+        for number, where, line in _of_lines(text, path):
+            entry = _parsed(line["prompt"], where)
+            yield number, where, _object(entry, where)
+
+
+def _object(entry: Any, where: str) -> dict[str, Any]:
+    if isinstance(entry, dict):
+        return entry
+    raise DataError(f'{where}: expected an object like {{"prompt": ...}}, got {json.dumps(entry)[:40]!r}.')
 
 
 def _of_table(text: str, path: Path) -> Iterator[_Found]:
     header = text.lstrip().partition("\n")[0]
     delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=header.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
+    lines = io.StringIO(text, newline="")
+    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
     csv.field_size_limit(max(len(text), csv.field_size_limit()))  # of a cell, in all of the process
     try:
         names = [name.strip() for name in next(reader, [])]
-        twice = next((name for name in names if name and names.count(name) > 1), None)
-        if twice is not None:
-            raise DataError(f"{path}: two columns are called '{twice}'. Rename one, or take it out.")
+        twice = [name for name in names if name and names.count(name) > 1]
+        if twice:
+            raise DataError(f"{path}: two columns are called '{twice[0]}'. Rename one, or take it out.")
         for number, cells in enumerate(reader, 1):
             if not any(cells):
                 continue
@@ -154,7 +174,8 @@ def _of_table(text: str, path: Path) -> Iterator[_Found]:
                     f"{where} (line {reader.line_num}) has {counted(len(cells), 'cell')}, and the first line names "
                     f"{counted(len(names), 'column')}. Put a text with '{delimiter}' in it into double quotes."
                 )
-            yield number, where, {name: cell or None for name, cell in zip(names, cells, strict=True)}
+            row = dict(zip(names, cells, strict=True))
+            yield number, where, {name: cell or None for name, cell in row.items()}
     except csv.Error as error:
         raise DataError(
             f"{path}, line {reader.line_num}: {one_line(error)}. Put a cell that contains quotes in quotes, and "
@@ -181,9 +202,11 @@ def _of_captions(folder: Path) -> Iterator[_Found]:
     if alone:
         some = f"{len(alone):,} of {counted(len(captions), 'picture')}"
         raise DataError(f"{some} in {folder} have no text beside them: the first that is missing is {alone[0]}.")
-    for number, (picture, caption) in enumerate(zip(pictures, captions, strict=True), 1):
+    for number, picture in enumerate(pictures, 1):
+        caption = picture.with_suffix(".txt")
         text = files.read_text(caption, kind="text file", error=DataError).strip()
-        yield number, str(caption), {"file_name": str(picture.relative_to(folder)), "text": text}
+        name = str(picture.relative_to(folder))
+        yield number, str(caption), {"file_name": name, "text": text}
 
 
 def _parsed(text: str, where: str) -> Any:
@@ -202,7 +225,9 @@ def _is_picture(value: Any) -> bool:
 
 def _stored(folder: Path, where: str, max_pixels: int, value: Any, role: str) -> Any:
     """A source picture or a target as the prompt holds it; its file is there, and its header is a picture's."""
-    if isinstance(value, Stored) or (role == "target" and (isinstance(value, list) or not _is_picture(value))):
+    if isinstance(value, Stored):
+        return value
+    if role == "target" and (isinstance(value, list) or not _is_picture(value)):
         return value
     if not isinstance(value, str) or not value:
         raise DataError(f"{where}: {role} is {shown(value)}; expected a file name.")
@@ -217,10 +242,8 @@ def _stored(folder: Path, where: str, max_pixels: int, value: Any, role: str) ->
     return Stored(path)
 
 
-def _with_pictures(
-    rows: list[Row], folder: Path, parts: Callable[[Stored], dict[str, Any]], prompts: Path, max_pixels: int
-) -> list[Row]:
-    """Rows with the pictures of a folder, which are named by line number, as parts of their prompts."""
+def _numbered(folder: Path, rows: Sequence[Row], prompts: Path, max_pixels: int) -> dict[int, Stored]:
+    """The pictures of a folder by their line numbers, after a check that each row has one."""
     if not os.path.isdir(folder):
         raise DataError(
             f"There is no folder {folder} (looked in {Path.cwd()}). It should hold a picture for each line of the "
@@ -250,4 +273,4 @@ def _with_pictures(
             "out, all prompts below it have the wrong pictures",
             stacklevel=2,
         )
-    return [replace(row, prompt=replace(row.prompt, **parts(Stored(pictures[row.number])))) for row in rows]
+    return {number: Stored(picture) for number, picture in pictures.items()}

@@ -14,10 +14,11 @@ Columns = Mapping[str, str | None]
 Roles = Mapping[str, Sequence[str]]
 """Role -> columns, of which one has it in each row."""
 
+_ENDINGS = [ending.removeprefix(".") for ending in PICTURES]
 _USUAL = {
     "prompt": ("prompt", "text", "caption", "txt", "conversations"),
     "target": ("target",),
-    "image": ("image", "images", "source", "file_name", *(ending[1:] for ending in PICTURES)),
+    "image": ("image", "images", "source", "file_name", *_ENDINGS),
 }
 _OF_SHAREGPT = """Make a question and its answer of each:
   import json
@@ -48,10 +49,13 @@ def assigned(names: Collection[str], columns: Columns | None, *, where: str, pic
                 f"{where} has no column '{column}' for the {role}{nearest(column, names)}; {there}. Name the right one "
                 f"with `columns: {{{role}: ...}}`, or write null."
             )
-    roles = {
-        role: [name for name in usual if name in names and (name == "prompt" or name not in columns.values())]
-        for role, usual in _USUAL.items()
-    } | {role: [] if column is None else [column] for role, column in columns.items()}
+    free = [name for name in names if name == "prompt" or name not in columns.values()]
+    roles = {}
+    for role, usual in _USUAL.items():
+        roles[role] = [name for name in usual if name in free]
+        if role in columns:
+            column = columns[role]
+            roles[role] = [] if column is None else [column]
     if "image" not in columns:
         roles["image"] = [name for name in roles["image"] if name in ("image", "images", *pictured)]
     if not roles["prompt"]:
@@ -102,7 +106,8 @@ def prompt_of(row: Mapping[str, Any], roles: Roles, *, where: str, stored: Calla
     Raises:
         DataError: there is no text and no conversation with a user's text, or two columns have source pictures.
     """
-    images = {name: image for name in roles["image"] if (image := cell(row, name)) is not None}
+    images = {name: cell(row, name) for name in roles["image"]}
+    images = {name: image for name, image in images.items() if image is not None}
     if len(images) > 1:
         raise DataError(
             f"{where} has both {' and '.join(images)}. Name the source pictures with `columns: {{image: ...}}`, or put "
@@ -112,8 +117,9 @@ def prompt_of(row: Mapping[str, Any], roles: Roles, *, where: str, stored: Calla
     meta = {name: value for name, value in row.items() if name not in taken}
     text = value = cell(row, roles["prompt"][0])
     if isinstance(value, list):
-        text, meta = _last_question(value), {**meta, "messages": value}
-        if any("from" in one and "value" in one for one in value if isinstance(one, dict)):
+        text = _last_question(value)
+        meta["messages"] = value
+        if any({"from", "value"} <= one.keys() for one in value if isinstance(one, dict)):
             raise DataError(f"{where} has ShareGPT's messages with `from` and `value`. {_OF_SHAREGPT}")
     if not isinstance(text, str):
         raise DataError(
@@ -122,9 +128,10 @@ def prompt_of(row: Mapping[str, Any], roles: Roles, *, where: str, stored: Calla
         )
     target = next((cell(row, name) for name in roles["target"]), None)
     source: Any = next(iter(images.values()), [])
+    sources = source if isinstance(source, list) else [source]
     return Prompt(
         text=text,
-        images=[stored(image, "source") for image in (source if isinstance(source, list) else [source])],
+        images=[stored(image, "source") for image in sources],
         target=stored(target, "target"),
         meta=meta,
     )
@@ -132,9 +139,11 @@ def prompt_of(row: Mapping[str, Any], roles: Roles, *, where: str, stored: Calla
 
 def _last_question(messages: Sequence[Any]) -> str | None:
     """The text of a conversation's last user, whose message may be a list of parts; None where there is none."""
-    asked = [one.get("content") for one in messages if isinstance(one, dict) and one.get("role") == "user"]
+    turns = [turn for turn in messages if isinstance(turn, dict)]
+    asked = [turn.get("content") for turn in turns if turn.get("role") == "user"]
     if not asked:
         return None
-    parts = asked[-1] if isinstance(asked[-1], list) else [{"text": asked[-1]}]
+    last = asked[-1]
+    parts = last if isinstance(last, list) else [{"text": last}]
     texts = [part.get("text") for part in parts if isinstance(part, dict)]
     return " ".join(text for text in texts if isinstance(text, str))

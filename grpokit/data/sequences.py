@@ -78,7 +78,9 @@ class PromptSequence(Sequence[Prompt]):
     checked = False
 
     def __init__(self, row: Callable[[int], Row], order: Sequence[int], *, max_pixels: int = MAX_PIXELS) -> None:
-        self._row, self._order, self._max_pixels = row, order, max_pixels
+        self._row = row
+        self._order = order
+        self._max_pixels = max_pixels
 
     def __len__(self) -> int:
         return len(self._order)
@@ -114,7 +116,8 @@ class PromptSequence(Sequence[Prompt]):
 
     def subset(self, indices: Iterable[int]) -> PromptSequence:
         """Some of the prompts; unlike those of a slice they know where they come from."""
-        return PromptSequence(self._row, [self._order[i] for i in indices], max_pixels=self._max_pixels)
+        order = [self._order[i] for i in indices]
+        return PromptSequence(self._row, order, max_pixels=self._max_pixels)
 
     def _read(self, index: int, read: Callable[..., Any]) -> Prompt:
         row = self.row(index)
@@ -160,10 +163,10 @@ def as_prompts(prompts: Iterable[str | Prompt], *, source: str = "") -> PromptSe
         prompt = Prompt(text=item) if isinstance(item, str) else item
         if not isinstance(prompt, Prompt) or not isinstance(prompt.text, str):
             raise DataError(f"Prompt {i} is {shown(item)}; expected a text, or a grpokit.Prompt with one.")
-        name = next((picture for picture in prompt.images if isinstance(picture, (str, Path))), None)
-        if name is not None:
+        names = [picture for picture in prompt.images if isinstance(picture, (str, Path))]
+        if names:
             raise DataError(
-                f"Prompt {i} has the text '{name}' among its pictures; expected a list of pictures, such as "
+                f"Prompt {i} has the text '{names[0]}' among its pictures; expected a list of pictures, such as "
                 "[PIL.Image.open(path)]."
             )
         rows.append(Row(prompt=prompt, where=f"prompt {i}{source and f' of {source}'}", number=i + 1))
@@ -183,7 +186,9 @@ def hold_out(prompts: PromptSequence, fraction: float, seed: int) -> tuple[Promp
             f"and {held} for evaluation; give more prompts, another fraction, or an evaluation file."
         )
     order = permutation(len(prompts), seed, STREAMS["evaluate"])
-    return prompts.subset(sorted(order[held:])), prompts.subset(sorted(order[:held]))
+    training = prompts.subset(sorted(order[held:]))
+    held_out = prompts.subset(sorted(order[:held]))
+    return training, held_out
 
 
 def check_prompts(policy: Policy, prompts: Iterable[str | Prompt]) -> None:
@@ -202,7 +207,8 @@ def check_prompts(policy: Policy, prompts: Iterable[str | Prompt]) -> None:
     if check is None or sequence.checked:
         return
     for start in range(0, len(sequence), _AT_ONCE):
-        portion = [sequence.unopened(i) for i in range(start, min(start + _AT_ONCE, len(sequence)))]
+        end = min(start + _AT_ONCE, len(sequence))
+        portion = [sequence.unopened(i) for i in range(start, end)]
         try:
             with forks_ended():
                 check(portion)

@@ -24,7 +24,8 @@ def samples(shard: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         DataError: a shard cannot be read, a `json` in it is not an object, or a `txt` is not UTF-8 text.
     """
-    for name, parts in itertools.groupby(_files(shard), key=lambda part: part[0]):
+    by_name = itertools.groupby(_files(shard), key=lambda part: part[0])
+    for name, parts in by_name:
         row: dict[str, Any] = {}
         for _, ending, content in parts:
             try:
