@@ -60,17 +60,21 @@ def two_way(scores: Tensor) -> Shares:
     none = Shares(row=0.0, group=0.0, both=0.0, variance=0.0, prompts=prompts)
     if not prompts:
         return none
-    by_row, by_group = scores.mean(2, keepdim=True), scores.mean(1, keepdim=True)
+    by_row = scores.mean(2, keepdim=True)
+    by_group = scores.mean(1, keepdim=True)
     mean = scores.mean((1, 2), keepdim=True)
-    of_rows = float(groups * (by_row - mean).square().sum() / (prompts * (rows - 1)))  # mean squares
-    of_groups = float(rows * (by_group - mean).square().sum() / (prompts * (groups - 1)))
-    rest = float((scores - by_row - by_group + mean).square().sum() / (prompts * (rows - 1) * (groups - 1)))
-    parts = max(0.0, (of_rows - rest) / groups), max(0.0, (of_groups - rest) / rows), rest
-    total = sum(parts)
+    row_squares = (by_row - mean).square().sum()
+    group_squares = (by_group - mean).square().sum()
+    squares = (scores - by_row - by_group + mean).square().sum()
+    row_mean = float(groups * row_squares / (prompts * (rows - 1)))
+    group_mean = float(rows * group_squares / (prompts * (groups - 1)))
+    both = float(squares / (prompts * (rows - 1) * (groups - 1)))
+    row = max(0.0, (row_mean - both) / groups)
+    group = max(0.0, (group_mean - both) / rows)
+    total = row + group + both
     if total <= 1e-12 * max(1.0, float(scores.square().mean())):  # rounding
         return none
-    row, group, both = (part / total for part in parts)
-    return Shares(row=row, group=group, both=both, variance=total, prompts=prompts)
+    return Shares(row=row / total, group=group / total, both=both / total, variance=total, prompts=prompts)
 
 
 def attribute(
@@ -97,10 +101,12 @@ def attribute(
         batch_size: the most samples at a time; halved if memory runs out.
         mixed_precision: "no", "bf16" or "fp16", as in training.
     """
-    terms, prompts = as_terms(rewards), as_prompts(prompts)
+    terms = as_terms(rewards)
+    prompts = as_prompts(prompts)
     if min(row_seeds, group_seeds) < 2:
         raise UsageError(f"Attribution needs at least 2 seeds of each kind, got {row_seeds} by {group_seeds}.")
-    checked, count = CheckedPolicy(policy, mixed_precision=mixed_precision), len(prompts)
+    checked = CheckedPolicy(policy, mixed_precision=mixed_precision)
+    count = len(prompts)
     fit = Halving(max(1, batch_size))
     columns: dict[str, list[Tensor]] = {}
     own = derive_seeds(seed, stream="evaluate", step=0, prompts=count, group_size=row_seeds)
@@ -110,7 +116,8 @@ def attribute(
         rollouts = checked.rollouts(prompts, row_seeds, seeds, fit=fit, evaluate=True)
         samples: Sequence[Sample] = [sample for rollout in rollouts for sample in rollout.samples]
         scored = score(terms, samples)
-        named = {**dict(zip(scored.names, scored.matrix.T, strict=True)), "reward": scored.totals}
+        named = dict(zip(scored.names, scored.matrix.T, strict=True))
+        named["reward"] = scored.totals
         for name, column in named.items():
             columns.setdefault(name, []).append(column.reshape(count, row_seeds))
     return {name: two_way(torch.stack(grids, dim=2)) for name, grids in columns.items()}

@@ -40,29 +40,33 @@ class Evaluation:
 
     def part(self, rows: Sequence[int]) -> Evaluation:
         """The evaluation of some samples alone."""
-        return Evaluation(samples=[self.samples[i] for i in rows], scores=self.scores.select(torch.tensor(rows)))
+        samples = [self.samples[i] for i in rows]
+        return Evaluation(samples=samples, scores=self.scores.select(torch.tensor(rows)))
 
     def columns(self) -> dict[str, Tensor]:
         """Name -> [B] for every reward; "reward" has the rows' totals."""
-        return {
-            **dict(zip(self.scores.names, self.scores.matrix.T, strict=True)),
-            "reward": self.scores.totals,
-        }
+        columns = dict(zip(self.scores.names, self.scores.matrix.T, strict=True))
+        columns["reward"] = self.scores.totals
+        return columns
 
     def means(self) -> dict[str, float]:
         """Name -> mean over the scored samples."""
-        return {name: float(column.nanmean()) for name, column in self.columns().items()}
+        columns = self.columns()
+        return {name: float(column.nanmean()) for name, column in columns.items()}
 
     def summary(self) -> dict[str, float]:
         """A row of `eval.jsonl`: each mean, and under `<name>/ci95` half the width of its 95 % interval."""
-        prompts, columns = self.scores.groups.tolist(), self.scores.matrix.T.tolist()
-        widths = {name: half_width(column, prompts) for name, column in zip(self.scores.names, columns, strict=True)}
+        prompts = self.scores.groups.tolist()
+        columns = self.scores.matrix.T.tolist()
+        widths = {}
+        for name, column in zip(self.scores.names, columns, strict=True):
+            widths[name] = half_width(column, prompts)
         widths["reward"] = mean_of_totals(columns, self.scores.weights.tolist(), prompts).half_width
-        return {
-            key: value
-            for name, mean in self.means().items()
-            for key, value in ((name, mean), (f"{name}/ci95", widths[name]))
-        }
+        row = {}
+        for name, mean in self.means().items():
+            row[name] = mean
+            row[f"{name}/ci95"] = widths[name]
+        return row
 
 
 def draw(
@@ -103,7 +107,8 @@ def draw(
         raise UsageError(f"samples_per_prompt is {samples_per_prompt} and batch_size {batch_size}; expected 1 or more.")
     seeds = derive_seeds(seed, stream=stream, step=0, prompts=len(prompts), group_size=samples_per_prompt)
     share = (team or Team()).share(len(prompts))
-    prompts, seeds = prompts[share.start : share.stop], seeds.select(share)
+    prompts = prompts[share.start : share.stop]
+    seeds = seeds.select(share)
     checked = CheckedPolicy(policy, mixed_precision=mixed_precision)
     fit = Halving(max(1, min(batch_size, len(seeds.row))))
     with gathered():  # by all processes, also by one without prompts
@@ -137,7 +142,8 @@ def evaluate(
         team: the processes that share out the prompts. Process 0 gets all samples, the others their own, and all get
             the scores.
     """
-    terms, team = as_terms(rewards), team or Team()
+    terms = as_terms(rewards)
+    team = team or Team()
     prompts = as_prompts(prompts)
     with team.failing_together():
         samples = draw(

@@ -53,16 +53,20 @@ class Mean:
     @property
     def half_width(self) -> float:
         """Half the width of the 95 % confidence interval; NaN with fewer than two prompts."""
-        if self.prompts < 2:
+        n = self.prompts
+        if n < 2:
             return math.nan
         squares = math.fsum(influence**2 for influence in self.influences.values())
-        return student_t(self.prompts - 1) * math.sqrt(self.prompts / (self.prompts - 1) * squares)
+        variance = n / (n - 1) * squares
+        return student_t(n - 1) * math.sqrt(variance)
 
     def minus(self, other: Mean) -> Mean:
         """The difference of two means over the same prompts, paired by prompt."""
-        prompts = {**self.influences, **other.influences}
-        differences = {p: self.influences.get(p, 0.0) - other.influences.get(p, 0.0) for p in prompts}
-        return Mean(value=self.value - other.value, influences=differences, prompts=min(self.prompts, other.prompts))
+        differences = dict(self.influences)
+        for prompt, influence in other.influences.items():
+            differences[prompt] = differences.get(prompt, 0.0) - influence
+        prompts = min(self.prompts, other.prompts)
+        return Mean(value=self.value - other.value, influences=differences, prompts=prompts)
 
 
 def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float], prompts: Sequence[int]) -> Mean:
@@ -82,24 +86,31 @@ def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float],
     4.0
     """
     parts = [(column, weight) for column, weight in zip(columns, weights, strict=True) if weight]
-    scored = [any(not math.isnan(column[row]) for column, _ in parts) for row in range(len(prompts))]
-    sizes = Counter(prompt for prompt, has_score in zip(prompts, scored, strict=True) if has_score)
+    sizes: Counter[int] = Counter()  # how many rows of each prompt have any score
+    for row, prompt in enumerate(prompts):
+        if any(not math.isnan(column[row]) for column, _ in parts):
+            sizes[prompt] += 1
     rows = sizes.total()
     influences: dict[int, float] = defaultdict(float)
-    value, counts = 0.0, []
+    value = 0.0
+    counts = []
     for column, weight in parts:
-        scores = [(x, prompt) for x, prompt in zip(column, prompts, strict=True) if not math.isnan(x)]
+        pairs = zip(column, prompts, strict=True)
+        scores = [(x, prompt) for x, prompt in pairs if not math.isnan(x)]
         if not scores:
             continue
         per_prompt = Counter(prompt for _, prompt in scores)
         unscored = rows - sum(sizes[prompt] for prompt in per_prompt)  # rows of prompts without any score
-        shares = {p: sizes[p] / (rows * n) + unscored / (rows * len(scores)) for p, n in per_prompt.items()}
+        further = unscored / (rows * len(scores))  # what each score counts for these
+        shares = {prompt: sizes[prompt] / (rows * n) + further for prompt, n in per_prompt.items()}
         mean = math.fsum(shares[prompt] * x for x, prompt in scores)
         for x, prompt in scores:
             influences[prompt] += weight * shares[prompt] * (x - mean)
         value += weight * mean
         counts.append(len(per_prompt))
-    return Mean(value=value if counts else math.nan, influences=influences, prompts=min(counts, default=0))
+    if not counts:
+        return Mean(value=math.nan, influences={}, prompts=0)
+    return Mean(value=value, influences=influences, prompts=min(counts))
 
 
 def student_t(freedom: int) -> float:

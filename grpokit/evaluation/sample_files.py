@@ -75,7 +75,9 @@ class Entry:
         output: Any = self.output
         if isinstance(output, Path):
             output = open_picture(output, max_pixels=self.max_pixels)
-        return Sample(prompt=self.prompt() if prompt is None else prompt, output=output, group=self.group)
+        if prompt is None:
+            prompt = self.prompt()
+        return Sample(prompt=prompt, output=output, group=self.group)
 
 
 def find(
@@ -121,11 +123,11 @@ def find(
         return numbered(path, prompts, targets=targets, sources=sources, columns=columns, max_pixels=max_pixels)
     _refuse(of_many, "they are for a folder whose pictures are named by line number, together with --prompts")
     pictures = _pictures(path)
-
-    def opened(option: str, file: Path | None) -> Any:
-        return None if file is None else open_picture(file, where=option, max_pixels=max_pixels)
-
-    only = Prompt(prompt or "", target=opened("--target", target), image=opened("--source", source))
+    only = Prompt(prompt or "")
+    if target is not None:
+        only = replace(only, target=open_picture(target, where="--target", max_pixels=max_pixels))
+    if source is not None:
+        only = replace(only, image=open_picture(source, where="--source", max_pixels=max_pixels))
     alone = all(value is None for value in of_one.values())  # each picture stands for itself
     return [
         Entry(
@@ -173,7 +175,8 @@ def numbered(
                 f"{path} is not named by a line number: expected 7.png, or 7_1.png, 7_2.png, ... for several samples "
                 f"of line 7 of {prompts}."
             )
-        number, sample = int(match[1]), int(match[2] or -1)
+        number = int(match[1])
+        sample = int(match[2] or -1)
         if number not in of_line:
             strangers.append(path)
         elif of_line[number].setdefault(sample, path) != path:
@@ -184,18 +187,22 @@ def numbered(
             f"the first is {strangers[0].name}, and {prompts} has {counted(len(rows), 'prompt')}, the last in line "
             f"{max(of_line)}. Lines are counted from 1."
         )
-    return [
-        Entry(
-            where=str(path),
-            output=path,
-            prompt=prompt,
-            text=row.prompt.text,
-            group=row.number,
-            max_pixels=max_pixels,
-        )
-        for row, prompt in ((row, partial(sequence.__getitem__, i)) for i, row in enumerate(rows))
-        for _, path in sorted(of_line[row.number].items()) or [(0, folder / f"{row.number}.png")]
-    ]
+    entries = []
+    for i, row in enumerate(rows):
+        prompt = partial(sequence.__getitem__, i)
+        samples = of_line[row.number] or {0: folder / f"{row.number}.png"}
+        for _, path in sorted(samples.items()):
+            entries.append(
+                Entry(
+                    where=str(path),
+                    output=path,
+                    prompt=prompt,
+                    text=row.prompt.text,
+                    group=row.number,
+                    max_pixels=max_pixels,
+                )
+            )
+    return entries
 
 
 def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
@@ -213,10 +220,13 @@ def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
     entries = []
     for i in range(len(sequence)):
         row = sequence.row(i)
-        prompt, meta = row.prompt, row.prompt.meta
-        # Of a picture its content counts, since each sample may have its own copy.
-        same = [prompt.text, prompt.target, prompt.images, *map(meta.get, ("messages", "target_text", "source"))]
-        key = digest(same if meta.get("group") is None else meta["group"])
+        prompt = row.prompt
+        meta = prompt.meta
+        group = meta.get("group")
+        if group is None:  # of a picture its content counts, since each sample may have its own copy
+            group = [prompt.text, prompt.target, prompt.images]
+            group += map(meta.get, ("messages", "target_text", "source"))
+        key = digest(group)
         output = _output(meta, path.parent, row.where)
         entries.append(
             Entry(
@@ -261,11 +271,18 @@ def _pictures(path: Path) -> list[Path]:
             f"{path} is neither a picture ({kinds}) nor a file of records ({', '.join(_RECORDS)}), by its name. A "
             "record has the keys `prompt` and `output`."
         )
-    pictures = [file for file in path.iterdir() if file.suffix.lower() in PICTURES and not hidden(file)]
+    files = [file for file in path.iterdir() if not hidden(file)]
+    pictures = [file for file in files if file.suffix.lower() in PICTURES]
     if not pictures or (path / "metrics.jsonl").is_file() or any(path.glob(f"*/{SAMPLES}")):  # a run, or --before
         deeper = sorted(path.glob(f"**/{SAMPLES}"))
         hint = f" There is one in {deeper[-1].parent}." if deeper else ""
         others = other_pictures(path)
         hint += f" {to_convert(others)}." if others else ""
         raise DataError(f"{path} contains no pictures of samples ({kinds}) and no {SAMPLES}.{hint}")
-    return sorted(pictures, key=lambda file: [int(x) if x.isdecimal() else x for x in re.split(r"([0-9]+)", file.name)])
+    return sorted(pictures, key=_with_numbers)
+
+
+def _with_numbers(file: Path) -> list[int | str]:
+    """A name whose numbers are compared as numbers."""
+    parts = re.split(r"([0-9]+)", file.name)
+    return [int(part) if part.isdecimal() else part for part in parts]

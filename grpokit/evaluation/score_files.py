@@ -16,7 +16,7 @@ import torch
 
 from grpokit import registry, reward_totals
 from grpokit.errors import DataError, GrpokitError, UsageError, reworded
-from grpokit.evaluation.intervals import mean_of_totals
+from grpokit.evaluation.intervals import Mean, mean_of_totals
 from grpokit.evaluation.sample_files import Entry
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.failures import refuse_losses
@@ -47,13 +47,20 @@ class Row:
         Args:
             total: the row's total, from `totals`; None leaves it out.
         """
-        key, value = ("file", str(self.entry.output)) if self.entry.kind == "image" else ("output", self.entry.output)
-        row: dict[str, Any] = {"prompt": self.entry.text, key: value, "group": self.entry.group}
-        row |= {"line": self.entry.line} if self.entry.line else {}  # groups stay together, so lines may move
-        row["scores"] = {name: _number(x) for name, x in self.scores.items()}
+        row: dict[str, Any] = {"prompt": self.entry.text}
+        if self.entry.kind == "image":
+            row["file"] = str(self.entry.output)
+        else:
+            row["output"] = self.entry.output
+        row["group"] = self.entry.group
+        if self.entry.line:  # groups stay together, so lines may move
+            row["line"] = self.entry.line
+        row["scores"] = {name: _number(score) for name, score in self.scores.items()}
         if total is not None:
             row["reward"] = _number(total)
-        return row | ({"error": self.problem} if self.problem else {})
+        if self.problem:
+            row["error"] = self.problem
+        return row
 
 
 def score_files(
@@ -100,7 +107,8 @@ def score_files(
 
 def _batches(entries: Sequence[Entry], size: int, whole_groups: bool) -> Iterator[list[Entry]]:
     batch: list[Entry] = []
-    for _, part in itertools.groupby(entries, key=lambda entry: entry.group if whole_groups else id(entry)):
+    key: Callable[[Entry], int] = (lambda entry: entry.group) if whole_groups else id
+    for _, part in itertools.groupby(entries, key=key):
         together = list(part)
         if batch and len(batch) + len(together) > size:
             yield batch
@@ -129,7 +137,8 @@ def _scores(terms: Sequence[RewardTerm], batch: Sequence[Entry], samples: Mappin
     try:
         return Scoring(terms, list(samples.values())).result()
     except GrpokitError as error:
-        first, last = batch[min(samples)].where, batch[max(samples)].where
+        first = batch[min(samples)].where
+        last = batch[max(samples)].where
         raise reworded(error, f"{error} (Rows are counted from 0, in the batch from {first} to {last}.)") from error
 
 
@@ -137,8 +146,9 @@ def totals(rows: Sequence[Row]) -> list[float]:
     """The rows' totals (see `grpokit.reward_totals.totals`); NaN for a row that could not be read or scored."""
     if not rows:
         return []
-    matrix = torch.tensor([list(row.scores.values()) for row in rows], dtype=torch.float64)  # [B, R]
-    weights = torch.tensor(list(rows[0].weights.values()), dtype=torch.float64)
+    scores = [list(row.scores.values()) for row in rows]
+    matrix = torch.tensor(scores, dtype=torch.float64)  # [B, R]
+    weights = torch.tensor([*rows[0].weights.values()], dtype=torch.float64)
     groups = torch.tensor([row.entry.group for row in rows])
     found: list[float] = reward_totals.totals(matrix, weights, groups).tolist()
     return found
@@ -168,24 +178,33 @@ class Column:
 def summary(rows: Sequence[Row]) -> dict[str, Column]:
     """Reward -> its summary; the last one, "reward", is of the totals."""
     weights = rows[0].weights if rows else {}
-    columns = {name: [row.scores[name] for row in rows] for name in weights}
-    parts = {name: ({name: 1.0}, column) for name, column in columns.items()} | {"reward": (weights, totals(rows))}
     groups = [row.entry.group for row in rows]
+    columns = {name: [row.scores[name] for row in rows] for name in weights}
     summaries = {}
-    for name, (own, values) in parts.items():
-        mean = mean_of_totals([columns[part] for part in own], own.values(), groups)
-        numbers = [x for x in values if not math.isnan(x)]
-        summaries[name] = Column(
-            mean=mean.value,
-            half_width=mean.half_width,
-            lowest=min(numbers, default=math.nan),
-            highest=max(numbers, default=math.nan),
-            scored=len(numbers),
-            unscored=[
-                row.entry.where for row, x in zip(rows, values, strict=True) if math.isnan(x) and not row.problem
-            ],
-        )
+    for name, column in columns.items():
+        mean = mean_of_totals([column], [1.0], groups)
+        summaries[name] = _column(rows, column, mean)
+    mean = mean_of_totals(columns.values(), weights.values(), groups)
+    summaries["reward"] = _column(rows, totals(rows), mean)
     return summaries
+
+
+def _column(rows: Sequence[Row], values: Sequence[float], mean: Mean) -> Column:
+    numbers = []
+    unscored = []
+    for row, value in zip(rows, values, strict=True):
+        if not math.isnan(value):
+            numbers.append(value)
+        elif not row.problem:
+            unscored.append(row.entry.where)
+    return Column(
+        mean=mean.value,
+        half_width=mean.half_width,
+        lowest=min(numbers, default=math.nan),
+        highest=max(numbers, default=math.nan),
+        scored=len(numbers),
+        unscored=unscored,
+    )
 
 
 def check_accepts(uses: Iterable[str], entries: Sequence[Entry]) -> None:

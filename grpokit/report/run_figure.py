@@ -126,7 +126,7 @@ def _before_and_after(run: Run) -> tuple[list[int], list[tuple[np.ndarray, np.nd
     last, after = folders[-1]
     old_rows = by_prompt(before)
     new_rows = by_prompt(after)
-    pairs = []
+    pairs: list[tuple[np.ndarray, np.ndarray]] = []
     for key in [key for key in old_rows if key in new_rows]:
         if len(pairs) == _PROMPTS:
             break

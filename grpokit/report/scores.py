@@ -153,9 +153,12 @@ def _paired(old: Scores | None, new: Scores | None, name: str, parts: Mapping[st
 def _unpaired(before: Row, after: Row, name: str) -> _Difference:
     if before.get(name) is None or after.get(name) is None:
         return None, None
-    change = after[name] - before[name]
-    widths = before.get(f"{name}/ci95"), after.get(f"{name}/ci95")
-    return _number(change), None if None in widths else _number(sum(widths))
+    change = _number(after[name] - before[name])
+    before_width = before.get(f"{name}/ci95")
+    after_width = after.get(f"{name}/ci95")
+    if before_width is None or after_width is None:
+        return change, None
+    return change, _number(before_width + after_width)
 
 
 def _number(value: float) -> float | None:
