@@ -637,7 +637,7 @@ FAULTS = (
     Fault(
         "a sum of rewards on two scales is compared",
         "run_folder/scales.py",
-        " and not any(first.weights.get(name) for name in apart)",
+        " and trained.isdisjoint(on_another_scale(first, other))",
         "",
         (SCALES,),
     ),
@@ -1667,8 +1667,8 @@ FAULTS = (
     Fault(
         "a finished run without checkpoints is begun again",
         "run_folder/header.py",
-        "if resume and not has_checkpoint and (end :=",
-        "if False and (end :=",
+        "if resume and not has_checkpoint else []",
+        "if False else []",
         (NO_CHECKPOINTS,),
     ),
     # --- adapters

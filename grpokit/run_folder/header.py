@@ -46,7 +46,9 @@ def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
         raise UsageError("Give either --resume or --overwrite, not both.")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"The run folder {folder} is a file. Choose another with run.dir=...")
-    names = {place.name for place in folder.iterdir()} if folder.is_dir() else set()
+    names = set()
+    if folder.is_dir():
+        names = {place.name for place in folder.iterdir()}
     if not names or UNFINISHED in names:
         return False
     missing = [name for name in (VERSIONS, CONFIG) if name not in names]  # a project may have the second
@@ -60,7 +62,8 @@ def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     if problem:
         raise UsageError(f"{folder} {problem} another folder with run.dir=...", page="guards#checkpoints")
     has_checkpoint = latest(folder / CHECKPOINTS) is not None
-    if resume and not has_checkpoint and (end := read_rows(folder / END)) and end[0]["state"] != "failed":
+    end = read_rows(folder / END) if resume and not has_checkpoint else []
+    if end and end[0]["state"] != "failed":
         raise UsageError(
             f"The run in {folder} is {end[0]['state']}, as its {END} says, but its checkpoints are gone, so it cannot "
             "continue. Add --overwrite to delete it and start again, or choose another folder with run.dir=...",
@@ -82,7 +85,8 @@ def begun(folder: Path, *, resumed: bool) -> Iterator[None]:
         yield
         return
     folder = Path(os.path.realpath(folder))  # a link to a run stays a link
-    mark, is_new = folder / UNFINISHED, not folder.exists()
+    mark = folder / UNFINISHED
+    is_new = not folder.exists()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         mark.touch()
@@ -122,7 +126,12 @@ def _own_code(config: RunConfig) -> dict[str, str]:
     """
     named = map(_NAMED.fullmatch, texts(resolved(config)))
     modules = {match[1] for match in named if match and registry.is_path(match[0])}
-    return {module: digest(ast.dump(ast.parse(source))) for module in sorted(modules) if (source := _source(module))}
+    digests = {}
+    for module in sorted(modules):
+        source = _source(module)
+        if source:
+            digests[module] = digest(ast.dump(ast.parse(source)))
+    return digests
 
 
 def _source(module: str) -> bytes:
@@ -131,7 +140,9 @@ def _source(module: str) -> bytes:
         spec = find_spec(module)
     except (ImportError, ValueError):  # another text with a colon
         return b""
-    return Path(spec.origin).read_bytes() if spec and spec.origin and spec.origin.endswith(".py") else b""
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return b""
+    return Path(spec.origin).read_bytes()
 
 
 def write_header(folder: Path, config: RunConfig, data: Mapping[str, Any]) -> None:

@@ -66,9 +66,10 @@ class Journal:
                 write_text(folder / name, _lines(rows[name]))
         self.evaluations = rows[EVALUATIONS]
         self.last_step = rows[METRICS][-1]["step"] if rows[METRICS] else 0
-        for number, place in (pair for kind in (SAMPLES, GROUPS, ROLLOUTS) for pair in step_folders(folder / kind)):
-            if number > completed:
-                shutil.rmtree(place)
+        for kind in (SAMPLES, GROUPS, ROLLOUTS):
+            for number, place in step_folders(folder / kind):
+                if number > completed:
+                    shutil.rmtree(place)
 
     @property
     def last_evaluation(self) -> int:
@@ -88,18 +89,24 @@ class Journal:
 
     def end(self, state: str, planned: int, message: str = "") -> None:
         """Note how the run ended: "finished", "stopped" or "failed", its steps as planned, and why it ended early."""
-        write_text(self.folder / END, json.dumps({"state": state, "planned": planned, "message": message}))
+        row = {"state": state, "planned": planned, "message": message}
+        write_text(self.folder / END, json.dumps(row))
 
     def evaluation(self, step: int, evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> None:
         """Append an evaluation's means, and keep all its scores, `most` of its samples, and its best and worst."""
         place = self.folder / SAMPLES / step_name(step)
-        names, totals = evaluation.scores.names, evaluation.scores.totals.tolist()
+        names = evaluation.scores.names
+        matrix = evaluation.scores.matrix.tolist()
+        totals = evaluation.scores.totals.tolist()
         turn = turns(shortened(sample.prompt.text) for sample in evaluation.samples)
+        shown = {*shown_indices(evaluation, most=most), *_best_and_worst(totals)}
         rows = []
-        for i in sorted({*shown_indices(evaluation, most=most), *_best_and_worst(totals)}):
-            scores = finite(dict(zip(names, evaluation.scores.matrix[i].tolist(), strict=True)))
-            row = {**_output(place, i, evaluation.samples[i]), "turn": turn[i]}
-            rows.append({**row, "scores": scores, **finite({"reward": totals[i]})})
+        for i in sorted(shown):
+            row = _output(place, i, evaluation.samples[i])
+            row["turn"] = turn[i]
+            row["scores"] = finite(dict(zip(names, matrix[i], strict=True)))
+            row["reward"] = _number(totals[i])
+            rows.append(row)
         write_text(place / SCORES, json.dumps(all_scores(evaluation).model_dump()))
         write_text(place / ROWS, _lines(rows))
         self.evaluations.append({"step": step, **finite(evaluation.summary())})
@@ -108,7 +115,8 @@ class Journal:
     def set_evaluations_aside(self) -> str:
         """Rename all evaluations, so that the report leaves them out; returns a warning about it."""
         number = 1 + len(list(self.folder.glob("eval.earlier-*.jsonl")))
-        samples, rows = f"samples.earlier-{number}", f"eval.earlier-{number}.jsonl"
+        samples = f"samples.earlier-{number}"
+        rows = f"eval.earlier-{number}.jsonl"
         with writing(self.folder):
             if (self.folder / SAMPLES).exists():
                 os.replace(self.folder / SAMPLES, self.folder / samples)
@@ -124,7 +132,8 @@ class Journal:
             weight: the reward's: below 0 the lowest mean is the best, as in training, else the highest.
         """
         *earlier, last = self._means(name, weight)
-        before = [mean for mean, row in zip(earlier, self.evaluations, strict=False) if row["step"]]
+        rows = zip(earlier, self.evaluations, strict=False)
+        before = [mean for mean, row in rows if row["step"]]
         return self.last_evaluation > 0 and last > max(before, default=-math.inf)
 
     def evaluations_without_gain(self, name: str, *, weight: float = 1.0) -> int:
@@ -135,27 +144,36 @@ class Journal:
     def _means(self, name: str, weight: float) -> list[float]:
         """The mean of each evaluation, higher being better; -inf without one."""
         means = [row.get(name) for row in self.evaluations]
-        return [-math.inf if mean is None else -mean if weight < 0 else mean for mean in means]
+        sign = -1 if weight < 0 else 1
+        return [-math.inf if mean is None else sign * mean for mean in means]
 
     def groups(self, report: StepReport) -> None:
         """Keep the samples of a step's best and worst group, by the mean of their totals."""
         ids = report.rollout.groups.cpu()
-        means = {group: float(report.totals[ids == group].nanmean()) for group in ids.unique().tolist()}
-        ranked = sorted((g for g, mean in means.items() if not math.isnan(mean)), key=means.__getitem__)
+        means = {}
+        for group in ids.unique().tolist():
+            mean = float(report.totals[ids == group].nanmean())
+            if not math.isnan(mean):
+                means[group] = mean
+        ranked = sorted(means, key=means.__getitem__)
+        chosen = []
+        if ranked:
+            chosen.append(("best", ranked[-1]))
+        if len(ranked) > 1:
+            chosen.append(("worst", ranked[0]))
         advantages = report.row_advantages()
         folder = self.folder / GROUPS / step_name(report.step)
-        rows = [
-            {
-                "place": place,
-                "group": group,
-                **_output(folder, i, report.rollout.samples[i]),
-                "scores": finite(dict(zip(report.reward_names, report.rewards[i].tolist(), strict=True))),
-                **finite({"reward": float(report.totals[i]), "advantage": float(advantages[i])}),
-            }
-            for place, ends in (("best", ranked[-1:]), ("worst", ranked[:-1][:1]))
-            for group in ends
-            for i in (ids == group).nonzero()[:, 0].tolist()
-        ]
+        rows = []
+        for place, group in chosen:
+            for i in (ids == group).nonzero()[:, 0].tolist():
+                rewards = report.rewards[i].tolist()
+                scores = dict(zip(report.reward_names, rewards, strict=True))
+                row: dict[str, Any] = {"place": place, "group": group}
+                row |= _output(folder, i, report.rollout.samples[i])
+                row["scores"] = finite(scores)
+                row["reward"] = _number(float(report.totals[i]))
+                row["advantage"] = _number(float(advantages[i]))
+                rows.append(row)
         if rows:
             write_text(folder / ROWS, _lines(rows))
 
@@ -174,20 +192,25 @@ def append_attribution(folder: Path, step: int, shares: Mapping[str, Shares], ca
         shares: of each reward's variance.
         causes: what rows draw, and what groups share.
     """
+    row_cause, group_cause = causes
     by_name = {name: asdict(own) for name, own in shares.items()}
-    _append(folder / ATTRIBUTION, {"step": step, "row": causes[0], "group": causes[1], "shares": by_name})
+    row = {"step": step, "row": row_cause, "group": group_cause, "shares": by_name}
+    _append(folder / ATTRIBUTION, row)
 
 
 def journal_row(report: StepReport) -> dict[str, Any]:
     """A step's row in `metrics.jsonl`."""
-    phase = {"phase": report.phase, "phase_step": report.phase_step} if report.phase else {}
-    return {**finite(report.metrics), **phase}
+    row: dict[str, Any] = finite(report.metrics)
+    if report.phase:
+        row |= {"phase": report.phase, "phase_step": report.phase_step}
+    return row
 
 
 def shown_indices(evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> list[int]:
     """Which samples are shown: every prompt's first one comes before any prompt's second."""
     turn = turns(sample.group for sample in evaluation.samples)
-    return sorted(sorted(range(len(turn)), key=turn.__getitem__)[:most])
+    by_turn = sorted(range(len(turn)), key=turn.__getitem__)
+    return sorted(by_turn[:most])
 
 
 def _best_and_worst(totals: Sequence[float]) -> list[int]:
@@ -200,11 +223,15 @@ def all_scores(evaluation: Evaluation) -> Scores:
     """Every sample's scores, and which samples share a prompt: what a paired comparison needs."""
     texts = {sample.group: sample.prompt.text for sample in evaluation.samples}
     places = {group: i for i, group in enumerate(texts)}
+    all_texts = json.dumps([*texts.values()])
+    scores = {}
+    for name, column in evaluation.columns().items():
+        scores[name] = [_number(score) for score in column.tolist()]
     return Scores.model_construct(
-        prompts=hashlib.sha256(json.dumps([*texts.values()]).encode()).hexdigest(),
+        prompts=hashlib.sha256(all_texts.encode()).hexdigest(),
         prompt=[places[sample.group] for sample in evaluation.samples],
         texts=[shortened(text) for text in texts.values()],
-        scores={name: [_number(x) for x in column.tolist()] for name, column in evaluation.columns().items()},
+        scores=scores,
     )
 
 
@@ -217,11 +244,13 @@ def save_outputs(folder: Path, samples: Sequence[Sample]) -> None:
 def _output(folder: Path, index: int, sample: Sample) -> dict[str, Any]:
     """A sample's row; what can be shown as a picture is written into `folder`."""
     row: dict[str, Any] = {"prompt": sample.prompt.text}
-    pictures = {"file": sample.output, "source": sample.prompt.image, "target": sample.prompt.target}
+    prompt = sample.prompt
+    pictures = {"file": sample.output, "source": prompt.image, "target": prompt.target}
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, picture in pictures.items():
-            file = folder / (f"{index:04d}.png" if name == "file" else f"{index:04d}.{name}.png")
+            ending = "png" if name == "file" else f"{name}.png"
+            file = folder / f"{index:04d}.{ending}"
             if isinstance(picture, Image.Image):
                 _as_png(picture).save(file)
             elif isinstance(picture, Drawable):
@@ -231,14 +260,16 @@ def _output(folder: Path, index: int, sample: Sample) -> dict[str, Any]:
             row[name] = file.name
     if not isinstance(sample.output, (Image.Image, type(None))):
         row["output"] = sample.output if isinstance(sample.output, str) else repr(sample.output)
-    if sample.prompt.target is not None and "target" not in row:
-        row["target_text"] = str(sample.prompt.target)
+    if prompt.target is not None and "target" not in row:
+        row["target_text"] = str(prompt.target)
     return row
 
 
 def _as_png(picture: Image.Image) -> Image.Image:
     """The picture in a mode that PNG has: these files are for looking at."""
-    return picture if picture.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16") else picture.convert("RGB")
+    if picture.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"):
+        return picture
+    return picture.convert("RGB")
 
 
 def _lines(rows: Iterable[Row]) -> str:

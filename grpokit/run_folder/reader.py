@@ -8,6 +8,7 @@ file of this machine.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,11 +106,12 @@ class Run:
     @property
     def names(self) -> list[str]:
         """The rewards' names, in the order of the config."""
-        means = [key for key in self.keys if key.startswith("rewards/") and key.endswith("/mean")]
-        evaluation = self.evaluations[-1] if self.evaluations else {}
-        return [key[len("rewards/") : -len("/mean")] for key in means] or [
-            key for key in evaluation if key not in ("step", "reward") and not key.endswith("/ci95")
-        ]
+        means = [re.fullmatch("rewards/(.*)/mean", key, re.DOTALL) for key in self.keys]
+        trained = [match[1] for match in means if match]
+        if trained or not self.evaluations:
+            return trained
+        names = [key for key in self.evaluations[-1] if not key.endswith("/ci95")]
+        return [name for name in names if name not in ("step", "reward")]
 
     @cached_property
     def rewards(self) -> dict[str, Row]:
@@ -122,12 +124,18 @@ class Run:
     @cached_property
     def weights(self) -> dict[str, float]:
         """Name -> weight, of "reward" (the weighted sum) and of the rewards; no sum of one with the weight 1."""
-        weights = {name: self.rewards.get(name, {}).get("weight", 1.0) for name in self.names}
-        return weights if [w for w in weights.values() if w] == [1.0] else {"reward": 1.0, **weights}
+        weights = {}
+        for name in self.names:
+            weights[name] = self.rewards.get(name, {}).get("weight", 1.0)
+        trained = [weight for weight in weights.values() if weight]
+        if trained == [1.0]:
+            return weights
+        return {"reward": 1.0, **weights}
 
     def sample_folders(self, kind: str) -> list[tuple[int, Path]]:
         """(step, folder) of all whole folders of "samples" or "groups", in the order of the steps."""
-        return [(step, place) for step, place in step_folders(self.folder / kind) if (place / ROWS).is_file()]
+        folders = step_folders(self.folder / kind)
+        return [(step, place) for step, place in folders if (place / ROWS).is_file()]
 
     def scored(self, step: int) -> Scores | None:
         """All scores of the evaluation after `step`, or None where they were not kept."""
@@ -143,12 +151,15 @@ def read(folder: Path) -> Run:
     """
     check_run_folder(folder)
     _refuse_links(folder)
-    metrics, end, versions = read_rows(folder / METRICS), read_rows(folder / END), folder / VERSIONS
+    metrics = read_rows(folder / METRICS)
+    end = read_rows(folder / END)
+    versions = folder / VERSIONS
     steps_of: dict[str, list[int]] = {}
     for row in read_rows(folder / WARNINGS):
         steps_of.setdefault(row["message"], []).append(row["step"])
     config = read_text(folder / CONFIG, kind="config", error=UsageError)
-    settings = _checked(folder / CONFIG, yaml_source.read(config, str(folder / CONFIG))[0])
+    settings, *_ = yaml_source.read(config, str(folder / CONFIG))
+    settings = _checked(folder / CONFIG, settings)
     state = "running" if is_running(folder) else "stopped"  # where it has no end: it goes on, or was killed
     return Run(
         folder=folder,
@@ -177,9 +188,11 @@ def _refuse_links(folder: Path) -> None:
 
 def _planned(settings: Mapping[str, Any]) -> int:
     """Steps that a config asks for."""
-    phases = settings.get("phases") or ()
-    of_trainer = settings.get("trainer", {}).get("steps", 0)
-    return int(settings.get("rounds", 1) * sum(phase["steps"] for phase in phases) if phases else of_trainer)
+    phases = settings.get("phases")
+    if not phases:
+        return int(settings.get("trainer", {}).get("steps", 0))
+    round_steps = sum(phase["steps"] for phase in phases)
+    return int(settings.get("rounds", 1) * round_steps)
 
 
 def read_rows(path: Path) -> Rows:
@@ -190,13 +203,16 @@ def read_rows(path: Path) -> Rows:
     Raises:
         UsageError: another line is damaged.
     """
-    if path.exists() and not path.is_file():
+    if not path.exists():
+        return []
+    if not path.is_file():
         raise _damaged(path, "", "it is not a regular file")
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     rows: list[Row] = []
     for number, line in enumerate(lines, 1):
         try:
-            rows += [_checked(path, json.loads(line), f", line {number},")] if line else []
+            if line:
+                rows.append(_checked(path, json.loads(line), f", line {number},"))
         except (ValueError, RecursionError) as error:
             if number < len(lines):
                 raise _damaged(path, f", line {number},", one_line(error)) from error

@@ -82,9 +82,19 @@ def conditions(device: torch.device) -> dict[str, Any]:
 def tensors(report: StepReport) -> dict[str, Tensor]:
     """A step's tensors on the CPU, each in its own precision."""
     rollout = report.rollout
-    by_name = {f"old.{name}": getattr(rollout.old, name) for name in ("logprobs", "entropy", "mean", "std", "v_coef")}
-    by_name |= {"mask": rollout.mask, "groups": rollout.groups, "advantages": report.advantages}
-    by_name |= {"rewards": report.rewards.double(), "totals": report.totals}
+    old = rollout.old
+    by_name = {
+        "old.logprobs": old.logprobs,
+        "old.entropy": old.entropy,
+        "old.mean": old.mean,
+        "old.std": old.std,
+        "old.v_coef": old.v_coef,
+        "mask": rollout.mask,
+        "groups": rollout.groups,
+        "advantages": report.advantages,
+        "rewards": report.rewards.double(),
+        "totals": report.totals,
+    }
     by_name |= {f"per_row.{name}": x for name, x in rollout.trace.per_row.items()}
     by_name |= {f"per_group.{name}": x for name, x in rollout.trace.per_group.items()}
     return apart({name: x for name, x in by_name.items() if x is not None})
@@ -96,13 +106,16 @@ def write(run: Path, report: StepReport) -> Path:
     Raises:
         RunError: the disk is full or the folder cannot be written.
     """
-    folder, kept = folder_of(run, report.step), tensors(report)
-    notes = {"conditions": conditions(report.rollout.old.logprobs.device), "rewards": list(report.reward_names)}
+    folder = folder_of(run, report.step)
+    kept = tensors(report)
+    device = report.rollout.old.logprobs.device
+    notes = {"conditions": conditions(device), "rewards": list(report.reward_names)}
     try:
         with replacing(folder) as temporary:
             temporary.mkdir(parents=True)
             rows = _rows(temporary, report, kept)
-            (temporary / ROWS).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            (temporary / ROWS).write_text(lines, encoding="utf-8")
             save_file(kept, temporary / TRACE, metadata={"grpokit": json.dumps(notes)})
             shutil.rmtree(folder, ignore_errors=True)
     except (OSError, SafetensorError) as error:
@@ -114,13 +127,16 @@ def _rows(folder: Path, report: StepReport, kept: dict[str, Tensor]) -> list[dic
     """The rows of `samples.jsonl`; outputs of numbers come to the tensors, pictures into `folder`."""
     groups = report.rollout.groups.tolist()
     prompts = dict(zip(dict.fromkeys(groups), report.prompts, strict=True))  # of each group
-    lengths, advantages = report.rollout.mask.sum(-1).tolist(), report.row_advantages().tolist()
+    lengths = report.rollout.mask.sum(-1).tolist()
+    rewards = report.rewards.tolist()
+    totals = report.totals.tolist()
+    advantages = report.row_advantages().tolist()
     rows = []
     for i, sample in enumerate(report.rollout.samples):
         cells, numbers = _cells(folder / f"{i:04d}.png", sample.output)
         if numbers is not None:
             kept[f"output.{i:04d}"] = numbers.detach().cpu().contiguous().clone()
-        scores = finite(dict(zip(report.reward_names, report.rewards[i].tolist(), strict=True)))
+        scores = dict(zip(report.reward_names, rewards[i], strict=True))
         rows.append(
             {
                 "step": report.step,
@@ -130,8 +146,8 @@ def _rows(folder: Path, report: StepReport, kept: dict[str, Tensor]) -> list[dic
                 "prompt": sample.prompt.text,
                 **cells,
                 "info": _plain(sample.info),
-                "scores": scores,
-                **finite({"reward": float(report.totals[i]), "advantage": advantages[i]}),
+                "scores": finite(scores),
+                **finite({"reward": totals[i], "advantage": advantages[i]}),
                 "decisions": lengths[i],
             }
         )
@@ -160,13 +176,15 @@ def _cells(file: Path, output: Any) -> tuple[dict[str, Any], Tensor | None]:
 
 def _output(folder: Path, row: Mapping[str, Any], kept: Mapping[str, Tensor]) -> Any:
     """What `_cells` wrote, as the rewards saw it."""
-    kind, name = row["kind"], f"output.{row['row']:04d}"
+    kind = row["kind"]
+    name = f"output.{row['row']:04d}"
     if kind == "picture":
         with Image.open(folder / row["file"]) as picture:
             picture.load()
         return picture
     if kind == "raw picture":
-        return Image.frombytes(row["mode"], tuple(row["size"]), kept[name].numpy().tobytes())
+        raw = kept[name].numpy().tobytes()
+        return Image.frombytes(row["mode"], tuple(row["size"]), raw)
     if kind == "tensor":
         return kept[name]
     if kind == "array":
@@ -195,7 +213,8 @@ def read(run: Path, step: int) -> Recorded:
     """
     folder = folder_of(run, step)
     try:
-        rows = [json.loads(line) for line in (folder / ROWS).read_text(encoding="utf-8").splitlines()]
+        lines = (folder / ROWS).read_text(encoding="utf-8").splitlines()
+        rows = [json.loads(line) for line in lines]
         with safe_open(folder / TRACE, framework="pt") as file:
             notes = json.loads(file.metadata()["grpokit"])
             kept = dict(file.get_tensors())

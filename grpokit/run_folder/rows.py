@@ -10,6 +10,8 @@ from grpokit.run_folder import names
 
 State: TypeAlias = Literal["running", "stopped", "failed", "finished"]
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=10**10)]
+Part: TypeAlias = Literal["row", "group", "both", "variance", "prompts"]  # of `grpokit.evaluation.attribution.Shares`
+Share: TypeAlias = Annotated[float, Field(ge=0)]
 Score: TypeAlias = Annotated[float, Field(ge=-1e100, le=1e100)] | None  # None: a reward could not score
 
 
@@ -35,7 +37,7 @@ class _Attribution(_Row):
     step: Count
     row: str
     group: str
-    shares: dict[str, dict[Literal["row", "group", "both", "variance", "prompts"], Annotated[float, Field(ge=0)]]]
+    shares: dict[str, dict[Part, Share]]
 
 
 class _Sample(_Row):
@@ -67,8 +69,9 @@ class Scores(_Row):
 
     @model_validator(mode="after")
     def _one_score_a_sample(self) -> Scores:
-        if any(len(column) != len(self.prompt) for column in self.scores.values()):
-            raise ValueError(f"expected {len(self.prompt)} scores of each reward")
+        rows = len(self.prompt)
+        if any(len(column) != rows for column in self.scores.values()):
+            raise ValueError(f"expected {rows} scores of each reward")
         return self
 
 

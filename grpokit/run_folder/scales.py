@@ -20,14 +20,20 @@ _SCORING = ("policy", "reward", "world")  # kinds of components that move a scor
 
 def version_keys(component: Mapping[str, Any]) -> set[str]:
     """The keys of `versions.json`, with dots, for the code of a component and of all that its parameters name."""
-    names = {*texts(component)}
-    owners = {plugin.package for name in names for kind in _SCORING for plugin, _ in registry.named(kind, name)}
-    return {*(f"code.{name.partition(':')[0]}" for name in names), *(f"plugins.{owner}" for owner in owners)}
+    keys = set()
+    for name in {*texts(component)}:
+        module, *_ = name.split(":")
+        keys.add(f"code.{module}")
+        for kind in _SCORING:
+            keys |= {f"plugins.{plugin.package}" for plugin, _ in registry.named(kind, name)}
+    return keys
 
 
 def on_another_scale(first: Run, other: Run) -> list[str]:
     """The rewards of one name whose scores in two runs cannot be compared."""
-    changed = {key for key, *_ in differences(packages_of(first.versions), packages_of(other.versions))}
+    before = packages_of(first.versions)
+    after = packages_of(other.versions)
+    changed = {key for key, *_ in differences(before, after)}
     names = []
     for name in sorted(first.rewards.keys() & other.rewards.keys()):
         one, two = first.rewards[name], other.rewards[name]
@@ -38,13 +44,14 @@ def on_another_scale(first: Run, other: Run) -> list[str]:
 
 def same_mix(first: Run, other: Run) -> bool:
     """Whether the weighted sums are of the same rewards, on one scale."""
-    apart = on_another_scale(first, other)
-    return first.weights == other.weights and not any(first.weights.get(name) for name in apart)
+    trained = {name for name, weight in first.weights.items() if weight}
+    return first.weights == other.weights and trained.isdisjoint(on_another_scale(first, other))
 
 
 def _factory(reward: Mapping[str, Any]) -> dict[str, Any]:
     """What a reward is built from: not its weight, nor where it runs."""
-    return {key: value for key, value in reward.items() if key == "use" or key not in RewardConfig.model_fields}
+    others = RewardConfig.model_fields.keys() - {"use"}
+    return {key: value for key, value in reward.items() if key not in others}
 
 
 def packages_of(versions: str) -> dict[str, Any]:
