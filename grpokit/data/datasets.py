@@ -42,26 +42,7 @@ def read_dataset(
         raise DataError(
             "Reading a Hugging Face dataset needs `datasets`. Run: pip install 'grpokit[datasets]'"
         ) from error
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-    verbosity = datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the reason comes as an error
-    try:
-        table = _loaded(datasets, name, subset, split)
-    except DataError:
-        raise
-    except Exception as error:  # datasets raises a dozen kinds: offline, unknown id, bad split, bad files
-        reason = typed_line(error)
-        if isinstance(error.__cause__, Exception):  # it often says more
-            reason += f" ({one_line(error.__cause__)})"
-        remedy = ""
-        if isinstance(error, ConnectionError):
-            remedy = " Fetch it on a machine with a network, or give a folder with its files."
-        elif "pick one among" in reason:
-            remedy = " Name it with `subset`."
-        raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {reason}.{remedy}") from error
-    finally:
-        datasets.logging.set_verbosity(verbosity)
+    table = _table(datasets, name, subset, split)
     where = f"dataset {name}, split '{split}'"
     if len(table) == 0:
         raise DataError(f"The {where} is empty.")
@@ -84,6 +65,30 @@ def read_dataset(
         table = table.cast_column(column, type(feature)(raw) if is_list else raw)
     row = partial(_row, table, pictured, roles, where)
     return PromptSequence(row, range(len(table)), max_pixels=max_pixels)
+
+
+def _table(datasets: Any, name: str, subset: str | None, split: str) -> Any:
+    """The rows of a split, without what `datasets` prints."""
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    verbosity = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the reason comes as an error
+    try:
+        return _loaded(datasets, name, subset, split)
+    except DataError:
+        raise
+    except Exception as error:  # datasets raises a dozen kinds: offline, unknown id, bad split, bad files
+        reason = typed_line(error)
+        if isinstance(error.__cause__, Exception):  # it often says more
+            reason += f" ({one_line(error.__cause__)})"
+        remedy = ""
+        if isinstance(error, ConnectionError):
+            remedy = " Fetch it on a machine with a network, or give a folder with its files."
+        elif "pick one among" in reason:
+            remedy = " Name it with `subset`."
+        raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {reason}.{remedy}") from error
+    finally:
+        datasets.logging.set_verbosity(verbosity)
 
 
 def _loaded(datasets: Any, name: str, subset: str | None, split: str) -> Any:
