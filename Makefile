@@ -72,6 +72,7 @@ docs: $(FULL)
 	$(BIN)/python benchmarks/simulate_step.py --check
 	$(BIN)/python tools/figures.py --check
 	$(BIN)/mkdocs build --strict
+	$(BIN)/python tools/public_names.py site
 	$(BIN)/python tools/check_site.py site
 
 # Build all wheels and sdists, install the wheels into a clean environment, and try them there.

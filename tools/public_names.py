@@ -2,7 +2,7 @@
 
 A name is public if a page of docs/api shows it, or if `grpokit` itself has it. `python tools/public_names.py` prints
 each use of another name, and exits with 1 if there is one; a test does the same. So an author may do all that our own
-plugins do.
+plugins do. With the folder of a built site it also prints the public names that no page of it shows.
 """
 
 from __future__ import annotations
@@ -181,14 +181,22 @@ def private_uses() -> list[Use]:
     return [use for source in sources() for use in uses(source) if use.name not in public() | homes]
 
 
-def main() -> int:
-    """Print the uses of private names; returns the exit code."""
-    found = private_uses()
-    for use in found:
-        print(use)
-    print(f"{len({use.name for use in found})} private names")
-    return 1 if found else 0
+def not_shown(site: Path) -> list[str]:
+    """The public names that have no heading on the API pages of a built site."""
+    pages = [page.read_text(encoding="utf-8") for page in site.glob("api/*/index.html")]
+    headings = {name for page in pages for name in re.findall(r'id="(grpokit[^"]*)"', page)}
+    return sorted(public() - headings)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the uses of private names, and what a site does not show; returns the exit code."""
+    problems = [str(use) for use in private_uses()]
+    for site in arguments:
+        problems += [f"{site} does not show {name}" for name in not_shown(Path(site))]
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
