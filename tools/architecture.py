@@ -71,8 +71,8 @@ MAY_IMPORT = {
     "runs": "errors files settings types images sampling policy processes advantages objectives data registry config "
     "rewards tracking training guards trainer phases evaluation run_folder report",
     "notebook": "types trainer tracking phases evaluation runs",
-    "testing": "errors types flow sampling policy group_statistics advantages objectives data registry config rewards "
-    "tracking training runs",
+    "testing": "errors types flow sampling policy reference group_statistics advantages objectives data registry "
+    "config rewards tracking training guards trainer runs",
     "doctor": "errors registry config scaffold runs",
     "cli": "errors files settings types images policy processes data registry config scaffold rewards tracking "
     "training trainer phases evaluation run_folder report runs plan testing doctor",

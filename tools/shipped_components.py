@@ -20,6 +20,9 @@ ROOT = Path(__file__).parent.parent
 FILE = ROOT / "grpokit/registry/shipped.json"
 sys.path[:0] = [str(ROOT), *(str(folder) for folder in sorted(ROOT.glob("plugins/*/src")))]
 
+from typer.main import get_command  # noqa: E402
+
+from grpokit.cli import app  # noqa: E402
 from grpokit.config.yaml_source import read  # noqa: E402  # only now that the path leads to this repository
 from grpokit.registry.entry_points import Plugin, load  # noqa: E402
 
@@ -51,9 +54,9 @@ def announced() -> dict[str, list[Plugin]]:
 def components() -> dict[str, dict[str, dict[str, str]]]:
     """Kind -> name -> its distribution ("package"), the smallest extra that brings all that it needs, and more.
 
-    A preset has the kind of output that its policy makes as well ("makes"), and a command its "summary". Of each kind,
-    those whose distribution, of a preset that of its policy, depends on the fewest others come first: they make the
-    examples.
+    A preset has the kind of output that its policy makes as well ("makes"), and a plugin's command its "summary". Of
+    each kind, those whose distribution, of a preset that of its policy, depends on the fewest others come first: they
+    make the examples.
     """
     specs = [(package, spec) for package, plugins in announced().items() for plugin in plugins for spec in plugin.specs]
     owners = {(spec.kind, spec.name): package for package, spec in specs}
@@ -79,6 +82,7 @@ def components() -> dict[str, dict[str, dict[str, str]]]:
         if kind == "command":
             more = {"summary": next(spec.summary for _, spec in specs if (spec.kind, spec.name) == (kind, name))}
         table.setdefault(kind, {})[name] = {"package": package, "extra": extra_with(needed - {"grpokit"}), **more}
+    table["command"] |= {name: {"package": "grpokit", "extra": ""} for name in get_command(app).commands}
     return table
 
 

@@ -38,19 +38,27 @@ _SETTINGS: dict[str, Any] = {
 class Commands(typer.core.TyperGroup):
     """The core's commands and those of plugins; a plugin's command is imported when it is called.
 
-    Help lists those of grpokit's own plugins, installed or not; `grpokit plugins` lists all.
+    Help lists those of installed plugins, and those of grpokit's own plugins, installed or not.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, those of plugins last."""
-        return list({**self.commands, **commands()})
+        return list({**self.commands, **_of_plugins()})
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Name the commands of plugins that cannot be called."""
+        hidden = [f"'{spec.name}' of {plugin.package}" for plugin, spec in registry.installed("command")
+                  if spec.name in self.commands]  # fmt: skip
+        if hidden:
+            with formatter.section("Hidden by a command of grpokit"):
+                formatter.write_text(", ".join(hidden))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command; for a plugin's command, only its entry in the list of commands."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        summary = commands().get(cmd_name)
-        return typer.core.TyperCommand(cmd_name, help=summary) if summary else None
+        summary = _of_plugins().get(cmd_name)
+        return None if summary is None else typer.core.TyperCommand(cmd_name, help=summary)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is called, and what follows it.
@@ -68,6 +76,11 @@ class Commands(typer.core.TyperGroup):
         if remedy := registry.remedy("command", args[0]):
             raise PluginError(f"The plugin of this command is not installed.{remedy}")
         return super().resolve_command(ctx, args)
+
+
+def _of_plugins() -> dict[str, str]:
+    """The commands of plugins with their summaries, those that can be called first."""
+    return {spec.name: spec.summary for _, spec in registry.installed("command")} | commands()
 
 
 app = typer.Typer(

@@ -159,10 +159,10 @@ def check(
     prompt: Prompts = None,
     prompts: PromptsFile = None,
 ) -> None:
-    """Check a component against its contract: a policy, a reward, an advantage or an objective.
+    """Check a component against its contract.
 
     A policy draws samples for the prompts you give (two or more), or for those of a preset that uses it. For a
-    reward, the command also measures how easily the reward is fooled.
+    reward, the command also measures how easily the reward is fooled. The other kinds need nothing.
     """
     from grpokit.testing import component
 
@@ -270,7 +270,7 @@ def new(
         ),
     ] = None,
 ) -> None:
-    """Write the package of a new component: a reward, a policy, an advantage and so on.
+    """Write the package of a new component.
 
     The package works and has tests. Edit it to make it your own.
     """

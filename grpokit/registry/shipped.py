@@ -40,11 +40,11 @@ def preset_making(output: str) -> str:
 
 def commands() -> dict[str, str]:
     """The commands that distributions of grpokit's own bring, with their summaries."""
-    return {name: entry["summary"] for name, entry in _table()["command"].items()}
+    return {name: entry["summary"] for name, entry in _table()["command"].items() if entry["extra"]}
 
 
 @functools.cache
 def _table() -> dict[str, dict[str, dict[str, str]]]:
-    """Kind -> name -> "package", "extra" and, for a preset, "makes", for a command, "summary"."""
+    """Kind -> name -> "package", "extra" and, for a preset, "makes", for a plugin's command, "summary"."""
     file = importlib.resources.files("grpokit.registry").joinpath("shipped.json")
     return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]

@@ -15,12 +15,15 @@ from grpokit.testing.check import NotChecked as NotChecked
 from grpokit.testing.check import Outcome as Outcome
 from grpokit.testing.check import outcomes as outcomes
 from grpokit.testing.check import parametrize_with_checks as parametrize_with_checks
+from grpokit.testing.commands import command_checks as command_checks
 from grpokit.testing.objectives import objective_checks as objective_checks
+from grpokit.testing.observers import observer_checks as observer_checks
 from grpokit.testing.policy.checks import policy_checks as policy_checks
 from grpokit.testing.reward.checks import reward_checks as reward_checks
 from grpokit.testing.reward.examples import example_samples as example_samples
 from grpokit.testing.robustness.grades import LadderReport as LadderReport
 from grpokit.testing.robustness.ladder import ladder as ladder
+from grpokit.testing.worlds import world_checks as world_checks
 
 __all__ = [
     "Check",
@@ -29,11 +32,14 @@ __all__ = [
     "NotChecked",
     "Outcome",
     "advantage_checks",
+    "command_checks",
     "example_samples",
     "ladder",
     "objective_checks",
+    "observer_checks",
     "outcomes",
     "parametrize_with_checks",
     "policy_checks",
     "reward_checks",
+    "world_checks",
 ]

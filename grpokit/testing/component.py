@@ -24,15 +24,18 @@ from grpokit.testing import (
     Check,
     LadderReport,
     advantage_checks,
+    command_checks,
     ladder,
     objective_checks,
+    observer_checks,
     policy_checks,
     reward_checks,
+    world_checks,
 )
 from grpokit.training.contract import missing_methods
 from grpokit.types import Prompt
 
-KINDS = ("policy", "reward", "advantage", "objective")
+KINDS = ("policy", "reward", "advantage", "objective", "observer", "world", "command")
 """The kinds of components that can be checked."""
 
 
@@ -47,6 +50,7 @@ def kind_of(name: str, kind: str | None) -> str:
     if kind not in (None, *KINDS):
         raise UsageError(f"--kind must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got '{kind}'.")
     kinds = [kind] if kind else [k for k in KINDS if registry.named(k, name)]
+    kinds += ["observer"] if kind is None and name in registry.observers() else []
     if len(kinds) > 1:
         options = " or ".join(f"--kind {k}" for k in kinds)
         raise UsageError(f"Several components are called '{name}' ({', '.join(kinds)}): add {options}.")
@@ -60,13 +64,27 @@ def kind_of(name: str, kind: str | None) -> str:
 
 
 def of_component(kind: str, name: str, params: dict[str, Any]) -> Iterable[Check]:
-    """The checks of a component that needs no data: all kinds but policies and rewards.
+    """The checks of a component that needs no data: of all kinds but policies and rewards.
 
     Raises:
         UsageError: it cannot be built with these parameters.
     """
-    _, module = _announced(kind, name)
-    return _GENERATORS[kind](registry.create(kind, name, params), module=module)
+    spec, module = _announced(kind, name)
+    build = functools.partial(registry.create, kind, name, params)
+    match kind:
+        case "advantage":
+            return advantage_checks(build(), module=module)
+        case "objective":
+            return objective_checks(build(), module=module)
+        case "world":
+            build()
+            return world_checks(build, module=module)
+        case "command":
+            path = spec.factory if spec else name
+            return command_checks(registry.resolve(path, f"command '{name}'"), spec=spec, module=module)
+    if name in registry.observers():
+        return observer_checks(lambda: registry.observers()[name])
+    return observer_checks(lambda: registry.call(name, params, what="observer"))
 
 
 def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | None) -> Iterable[Check]:
@@ -139,9 +157,3 @@ def _announced(kind: str, name: str) -> tuple[Any, str | None]:
         return None, None
     plugin, spec = registry.find(kind, name)
     return spec, plugin.module
-
-
-_GENERATORS: Mapping[str, Callable[..., Iterable[Check]]] = {
-    "advantage": advantage_checks,
-    "objective": objective_checks,
-}
