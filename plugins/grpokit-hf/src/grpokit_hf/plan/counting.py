@@ -60,13 +60,7 @@ def sizes_of(
         UsageError: it is no transformer whose sizes have the usual names, or `adapt` refuses it.
     """
     config = model.config.get_text_config()
-    try:
-        layers, hidden, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
-    except AttributeError as error:
-        raise UsageError(
-            f"The plan knows transformers with attention, and the configuration of {type(model).__name__} has no "
-            f"{error.name}."
-        ) from error
+    layers, hidden, heads = _counts(model, config)
     head_dim = getattr(config, "head_dim", None) or hidden // heads
     matrices, active = _matrices(decoder, config)
     weights = sum(p.numel() for p in model.parameters())
@@ -101,6 +95,17 @@ def sizes_of(
         adapter=adapter,
         ranks=ranks,
     )
+
+
+def _counts(model: Any, config: Any) -> tuple[int, int, int]:
+    """The number of layers, their width, and the heads of an attention."""
+    try:
+        return config.num_hidden_layers, config.hidden_size, config.num_attention_heads
+    except AttributeError as error:
+        raise UsageError(
+            f"The plan knows transformers with attention, and the configuration of {type(model).__name__} has no "
+            f"{error.name}."
+        ) from error
 
 
 def _matrices(decoder: nn.Module, config: Any) -> tuple[int, int]:

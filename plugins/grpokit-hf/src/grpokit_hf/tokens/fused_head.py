@@ -25,7 +25,12 @@ from grpokit_hf.cpu.products import filled, linear, spare_rows, sum_of_outer
 from grpokit_hf.tokens.truncation import check_kept, forbid, restrict
 
 Slope = Callable[[Tensor, int], Tensor]
-"""Log-probs [n] of some tokens and the place of the first -> the predicted derivative [n] of the loss by each."""
+"""Predicts dLoss/dlogprob: (log-probs [n] of the tokens from `start` on, start) -> [n].
+
+The gradients are then formed in the forward pass, and used if the backward pass brings the same slope up to a common
+factor. Otherwise they are computed again, so a wrong prediction costs time only. Not used with entropy "grad", whose
+slope nobody predicted, in fp16, where small gradients need the loss scale, or if a row is longer than 8 chunks.
+"""
 Entropy = Literal["no", "value", "grad"]
 """Whether entropies are computed, and with gradient: as in `grpokit.types.Ask`."""
 
@@ -71,12 +76,8 @@ class FusedHead(nn.Module):
             kept: the tokens that each target was drawn from, [N, ...] (`drawing.Draw.kept`); None for all.
             forbidden: [V] bool, tokens that are never drawn.
             entropy: "no"; "value": without gradient; "grad": with it.
-            slope: predicts dLoss/dlogprob: (log-probs [n] of the tokens from `start` on, start) -> [n]. The gradients
-                are then formed in the forward pass, and used if the backward pass brings the same slope up to a common
-                factor. Otherwise they are computed again, so a wrong prediction costs time only. Not used with entropy
-                "grad", whose slope nobody predicted, or in fp16, where small gradients need the loss scale.
-            ends: where rows end (ascending, the last is N), for a slope that needs whole rows. A chunk that is
-                predicted then stops at such an end only. The prediction is not used if a row is longer than 8 chunks.
+            slope: predicts dLoss/dlogprob, as `Slope` says.
+            ends: where rows end (ascending, the last is N), for a slope that needs whole rows: chunks stop there only.
             chunk: tokens at a time; by default 256 on a CPU and 1,024 elsewhere.
 
         Returns:
@@ -100,9 +101,7 @@ class FusedHead(nn.Module):
         )
         _check(hidden, targets, weight, bias, job)
         trained = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (hidden, weight, bias))
-        longest = max((part.stop - part.start for part in job.chunks), default=0)
-        predictable = slope is not None and entropy != "grad" and dtype != torch.float16
-        if not (trained and predictable and 0 < longest <= LONGEST_ROW * chunk):
+        if not (trained and job.predictable and 0 < job.longest <= LONGEST_ROW * chunk):
             job = replace(job, slope=None, chunks=tuple(_chunks(len(hidden), chunk, None)))
         with torch.autocast(device, enabled=False):
             logprobs, entropies = _Head.apply(hidden, weight, bias, targets, job)  # type: ignore[no-untyped-call]
@@ -121,6 +120,16 @@ class _Job:
     slope: Slope | None
     chunks: tuple[slice, ...]
     dtype: torch.dtype
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest chunk."""
+        return max((part.stop - part.start for part in self.chunks), default=0)
+
+    @property
+    def predictable(self) -> bool:
+        """Whether gradients may be formed in the forward pass."""
+        return self.slope is not None and self.entropy != "grad" and self.dtype != torch.float16
 
     @property
     def linear_and_wide(self) -> bool:

@@ -227,10 +227,9 @@ def decode(
         group_size: G.
         max_new_tokens: T, the most tokens of a sample.
         draw: (last hidden states [b, H], the token's index, its rows [b]) -> the next tokens.
-        ended: (tokens [B, t] so far, the first index that is new since the last call) -> [B] bool, the samples that one
-            of the new tokens ends.
-        positions: for each prompt the positions of its tokens and of those that are written, [S + T - 1], or
-            [3, S + T - 1] for a model that wants three; None: a token's position is its index.
+        ended: (tokens [B, t] so far, the first index that is new since the last call) -> [B] bool, what these end.
+        positions: of each prompt's tokens and of those that are written, [S + T - 1], or [3, S + T - 1] for a model
+            that wants three; None: a token's position is its index.
         check_every: tokens between two calls of `ended`; each makes a GPU wait.
         given: further arguments of the decoder while it reads the prompts.
 
@@ -243,10 +242,7 @@ def decode(
     logprobs = torch.zeros(rows, max_new_tokens, device=device)
     done = torch.zeros(rows, dtype=torch.bool)
     cache = GroupCache([len(prompt) for prompt in prompts], group_size, max_new_tokens, device=device)
-    spans = positions or [torch.arange(len(prompt) + max_new_tokens - 1) for prompt in prompts]
-    halves = [span.tensor_split([len(prompt)], -1) for span, prompt in zip(spans, prompts, strict=True)]
-    cache.positions = torch.stack([behind for _, behind in halves]).to(device, non_blocking=True)
-    before = torch.cat([before for before, _ in halves], -1).to(device, non_blocking=True)  # [N] or [3, N]
+    before, cache.positions = _positions(positions, prompts, max_new_tokens, device)
     hidden = run(decoder, torch.cat(list(prompts)), before, cache, **given)[cache.last].repeat_interleave(group_size, 0)
     left = torch.arange(rows)  # the samples that are still being written, each in a place of the cache
     places = left.to(device, non_blocking=True)
@@ -271,6 +267,17 @@ def decode(
         following = cache.positions[..., t][cache.prompt_of]  # [b] or [b, 3]
         hidden = step(tokens[places, t], following.movedim(0, -1))
     return Written(tokens=tokens[:, :count], logprobs=logprobs[:, :count])
+
+
+def _positions(
+    given: Sequence[Tensor] | None, prompts: Sequence[Tensor], max_new_tokens: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Those of the prompts' tokens, [N] or [3, N], and of what their samples write, [P, T - 1] or [P, 3, T - 1]."""
+    spans = given or [torch.arange(len(prompt) + max_new_tokens - 1) for prompt in prompts]
+    halves = [span.tensor_split([len(prompt)], -1) for span, prompt in zip(spans, prompts, strict=True)]
+    before = torch.cat([before for before, _ in halves], -1)
+    behind = torch.stack([behind for _, behind in halves])
+    return before.to(device, non_blocking=True), behind.to(device, non_blocking=True)
 
 
 class _Step:

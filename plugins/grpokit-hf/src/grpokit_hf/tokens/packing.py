@@ -189,20 +189,11 @@ def score(
     Returns:
         Log-probs and, if asked for, entropies: [b, t], zero where nothing was decided.
     """
-    device = completions.tokens.device
     plan = pack(completions, start, width=width)
     if plan is None:
-        return Decisions(logprobs=torch.zeros(len(completions.lengths), width, device=device))
-    arrangement = SharedPrompts(plan.prompts, plan.samples, device=device)
-    positions = plan.positions if plan.positions is not None else arrangement.positions()
-    further: Mapping[str, Any] = {}
-    if inputs is None:
-        tokens = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])[plan.source]
-    else:
-        tokens, further = inputs(plan.source)
-    hidden = run(decoder, tokens, positions.to(device, non_blocking=True), arrangement, **further)[plan.decided]
+        return Decisions(logprobs=torch.zeros(len(completions.lengths), width, device=completions.tokens.device))
     logprobs, entropy = head(
-        hidden,
+        _hidden(completions, plan, decoder, inputs),
         plan.places.pick(completions.tokens[:, start:]),
         casts(layer.weight),
         layer.bias,
@@ -217,6 +208,20 @@ def score(
     return Decisions(
         logprobs=plan.places.table(logprobs), entropy=None if entropy is None else plan.places.table(entropy)
     )
+
+
+def _hidden(completions: Completions, plan: Pack, decoder: Any, inputs: Inputs | None) -> Tensor:
+    """The last hidden states of all decisions: [N, H]."""
+    device = completions.tokens.device
+    arrangement = SharedPrompts(plan.prompts, plan.samples, device=device)
+    positions = plan.positions if plan.positions is not None else arrangement.positions()
+    further: Mapping[str, Any] = {}
+    if inputs is None:
+        tokens = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])[plan.source]
+    else:
+        tokens, further = inputs(plan.source)
+    hidden: Tensor = run(decoder, tokens, positions.to(device, non_blocking=True), arrangement, **further)
+    return hidden[plan.decided]
 
 
 def _slope(plan: Pack, ask: Ask) -> Callable[[Tensor, int], Tensor] | None:
