@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MethodType
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import nn
@@ -54,8 +54,8 @@ class Policy(Protocol):
             `state_dict` keeps it, and a run does not check that it stays the same.
     """
 
-    cut_by: ClassVar[CutBy] = "group"
-    packs: ClassVar[bool] = False
+    cut_by: CutBy = "group"
+    packs: bool = False
     reference_moves: bool = False
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:

@@ -91,16 +91,7 @@ PLUGIN_MAY_IMPORT = {
     "grpokit_glm_image": "grpokit_hf",
 }
 # What `faults` finds today: a mended one leaves the list.
-OPEN = {
-    "circle: grpokit_lm.policy grpokit_lm.rollouts",
-    "too long: grpokit_hf/plan/counting.py sizes_of",
-    "too long: grpokit_hf/tokens/fused_head.py FusedHead.forward",
-    "too long: grpokit_hf/tokens/group_decoding.py decode",
-    "too long: grpokit_hf/tokens/packing.py score",
-    "too long: grpokit_lm/loading.py load_model",
-    "too long: grpokit_lm/plan.py plan",
-    "too long: grpokit_lm/policy.py CausalLMPolicy.__init__",
-}
+OPEN: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -1843,8 +1843,8 @@ FAULTS = (
     Fault(
         "worlds behind one that cannot be closed stay open",
         f"{LM}worlds/conversations.py",
-        "stack.callback(self.settings.close, episode.world)",
-        "self.settings.close(episode.world)",
+        "stack.callback(self.worlds.close, episode.world)",
+        "self.worlds.close(episode.world)",
         (f"{WORLDS}worlds_are_closed_after_a_rollout_an_error_and_the_check",),
     ),
     # --- environments

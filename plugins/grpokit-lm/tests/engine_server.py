@@ -15,7 +15,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from grpokit_lm.loading import load_model
+from grpokit_lm.loading import LoadSettings, load_model
 
 MODEL = "grpokit_lm:models/arithmetic"
 
@@ -47,7 +47,7 @@ class Served:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.base = load_model(MODEL, trains_base=False, dtype="float32", device="cpu").model
+        self.base = load_model(MODEL, LoadSettings(lora={}, dtype="float32", device="cpu")).model
         self.model: Any = self.base
 
     def load(self, name: str, folder: str) -> None:

@@ -34,7 +34,7 @@ from grpokit_hf.models import dtypes
 from grpokit_hf.models.adapters import AdapterSettings, add_adapter
 from grpokit_hf.models.weights import save_weights
 from grpokit_lm import loading
-from grpokit_lm.loading import find_skeleton, load_model
+from grpokit_lm.loading import LoadSettings, find_skeleton, load_model
 from grpokit_lm.prompts import PromptEncoder, end_tokens
 
 BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 300}
@@ -48,7 +48,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_of_each_family_gives_its_weights_back(family: str, tmp_path: Path) -> None:
-    loaded = load_model(save_tiny_model(tmp_path, family), device="cpu")
+    loaded = load_model(save_tiny_model(tmp_path, family), LoadSettings(device="cpu"))
     tokens = torch.arange(12)[None]
     with torch.no_grad():
         assert torch.equal(loaded.model(tokens).logits, tiny_model(family)(tokens).logits)
@@ -61,7 +61,7 @@ def test_a_folder_of_each_family_gives_its_weights_back(family: str, tmp_path: P
 def test_a_gguf_file_gives_its_weights_and_its_tokenizer_back(kind: str, tmp_path: Path) -> None:
     """Whole matrices come back to the bit; packed ones as numbers that can be trained, half a step off at most."""
     model, text = tiny_model("llama", hidden_size=32, head_dim=8), "Grüße: 12 + 3?"
-    loaded = load_model(save_gguf(tmp_path / f"{kind}.gguf", model, kind=kind), device="cpu")
+    loaded = load_model(save_gguf(tmp_path / f"{kind}.gguf", model, kind=kind), LoadSettings(device="cpu"))
     for (name, own), (_, weight) in zip(loaded.model.named_parameters(), model.named_parameters(), strict=True):
         step = weight.detach().unflatten(-1, (-1, 32)).abs().amax(-1, keepdim=True) / 127
         off = (own - weight).detach().unflatten(-1, (-1, 32)).abs()
@@ -95,7 +95,7 @@ def test_a_gguf_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UsageError, match=r"There is no GGUF file '.*absent.gguf'. Give the path of one, or for one of"):
         load_model(tmp_path / "absent.gguf")
     with pytest.raises(UsageError, match=r"revision is for the hub's repositories, and '.*' is a file. Leave it out"):
-        load_model(file, revision="v2")
+        load_model(file, LoadSettings(revision="v2"))
     _without("gguf", monkeypatch)
     with pytest.raises(UsageError, match=r"the Python package gguf and .* Run: pip install 'grpokit-lm\[gguf\]'"):
         load_model(file)
@@ -109,14 +109,14 @@ def test_caps_of_attention_scores_are_not_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", VISION_FAMILIES)
 def test_a_vision_model_comes_with_its_processor(family: str, tmp_path: Path) -> None:
-    loaded = load_model(save_tiny_vision_model(tmp_path, family), device="cpu")
+    loaded = load_model(save_tiny_vision_model(tmp_path, family), LoadSettings(device="cpu"))
     assert loaded.processor is not None
     assert loaded.tokenizer.pad_token_id == PAD
 
 
 def test_an_object_stays_the_object_that_it_is() -> None:
     model, tokenizer = tiny_model("gpt2"), tiny_tokenizer()
-    loaded = load_model(model, tokenizer=tokenizer)
+    loaded = load_model(model, LoadSettings(tokenizer=tokenizer))
     assert loaded.model is model
     assert loaded.tokenizer is tokenizer
     assert loaded.name == "GPT2LMHeadModel"
@@ -126,9 +126,9 @@ def test_an_object_that_cannot_be() -> None:
     used = tiny_model("llama")
     add_adapter(used, AdapterSettings(r=2))
     with pytest.raises(UsageError, match=r"has an adapter in it, maybe of an earlier policy. Load the model again"):
-        load_model(used, tokenizer=tiny_tokenizer())
+        load_model(used, LoadSettings(tokenizer=tiny_tokenizer()))
     with pytest.raises(UsageError, match="is no causal language model: it is LlamaModel"):
-        load_model(tiny_model("llama").get_decoder(), tokenizer=tiny_tokenizer())
+        load_model(tiny_model("llama").get_decoder(), LoadSettings(tokenizer=tiny_tokenizer()))
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,7 @@ def test_an_object_that_cannot_be() -> None:
         ({"tokenizer": 3}, "tokenizer must be a name, or a tokenizer or processor of transformers, got an int"),
         ({"tokenizer": "/nowhere/own"}, "The tokenizer's folder '/nowhere/own' does not exist. Give a folder"),
         ({"dtype": "bfloat16"}, "dtype is for models that are loaded by name; a model object is used as it is. Leave"),
-        ({"quantization": "8bit", "trains_base": False}, "quantization is for models that are loaded by name"),
-        ({"attn_implementation": "eager"}, "attn_implementation is for models that are loaded by name"),
+        ({"quantization": "8bit", "lora": {}}, "quantization is for models that are loaded by name"),
         ({"revision": "v2"}, "revision is for models that are loaded by name"),
         ({"local_files_only": True, "tokenizer": tiny_tokenizer()}, "local_files_only is for what is loaded by name"),
         ({"trust_remote_code": True, "tokenizer": tiny_tokenizer()}, "both model and tokenizer are objects. Leave it"),
@@ -147,14 +146,14 @@ def test_an_object_that_cannot_be() -> None:
         ({"device": "cuda"}, "device is 'cuda', but torch finds no CUDA device"),
         ({"dtype": "float23"}, r"dtype must be 'auto', .*, got 'float23' \(did you mean 'float32'\?\)"),
         ({"quantization": "4bit"}, "quantised weights cannot be trained. Add an adapter"),
-        ({"quantization": "2bit"}, "quantization must be '4bit' or '8bit', got '2bit'"),
+        ({"quantization": "2bit"}, "quantization must be '4bit' or '8bit', or None, got '2bit'"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: "8bit" in settings.values())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     with pytest.raises(UsageError, match=words):
-        load_model(tiny_model("llama"), **settings)
+        load_model(tiny_model("llama"), LoadSettings(**settings))
 
 
 def test_a_tokenizer_by_name(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,9 +163,9 @@ def test_a_tokenizer_by_name(llama: Path, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(downloads, "unreachable", lambda endpoint: "")
     tiny_model("llama").save_pretrained(tmp_path)  # without a tokenizer
-    load_model(tmp_path, tokenizer="org/name", trust_remote_code=True)
-    load_model(tiny_model("llama"), tokenizer="org/name", local_files_only=True)
-    load_model(tiny_model("llama"), tokenizer=llama)
+    load_model(tmp_path, LoadSettings(tokenizer="org/name", trust_remote_code=True))
+    load_model(tiny_model("llama"), LoadSettings(tokenizer="org/name", local_files_only=True))
+    load_model(tiny_model("llama"), LoadSettings(tokenizer=llama))
     assert [(files.place, files.options["local_files_only"], files.options["trust_remote_code"]) for files in read] == [
         ("org/name", False, True),
         ("org/name", True, False),
@@ -179,7 +178,7 @@ def test_an_object_is_moved_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> No
     model, moves = tiny_model("llama"), []
     monkeypatch.setattr(model, "to", moves.append)
     for device in (None, "cpu", "cuda"):
-        load_model(model, tokenizer=tiny_tokenizer(), device=device)
+        load_model(model, LoadSettings(tokenizer=tiny_tokenizer(), device=device))
     assert moves == ["cuda"]
 
     def refuse(device: str) -> None:
@@ -187,7 +186,7 @@ def test_an_object_is_moved_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(model, "to", refuse)
     with pytest.raises(UsageError, match=r"'LlamaForCausalLM' cannot be moved to device 'cuda': `\.to` is not support"):
-        load_model(model, tokenizer=tiny_tokenizer(), device="cuda")
+        load_model(model, LoadSettings(tokenizer=tiny_tokenizer(), device="cuda"))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +216,7 @@ def test_weights_go_to_the_gpu_if_there_is_one(
     monkeypatch.setattr(dtypes, "cpu_has_bfloat16", lambda: False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(loading, "_weights", lambda source, kind, given: asked.update(given) or tiny_model("llama"))
-    load_model(tmp_path, trains_base=False, device=device, **options)
+    load_model(tmp_path, LoadSettings(lora={}, device=device, **options))
     assert (asked.get("device_map"), asked["dtype"]) == (place, dtype)
 
 
@@ -308,7 +307,7 @@ def test_an_index_that_nothing_is_read_by(tmp_path: Path) -> None:
 
 def test_a_folder_has_no_revisions(llama: Path) -> None:
     with pytest.raises(UsageError, match=r"revision is for the hub's repositories, and '.*' is a folder. Leave it out"):
-        load_model(llama, revision="v2")
+        load_model(llama, LoadSettings(revision="v2"))
     with pytest.raises(UsageError, match="model is empty: expected a hub id like 'org/name', or a folder"):
         load_model("")
 
@@ -359,30 +358,30 @@ def test_a_model_that_writes_no_text(config: Any, kind: type[Any], tmp_path: Pat
     with pytest.raises(UsageError, match=f"is no causal language model: it is {kind.__name__}"):
         load_model(tmp_path)
     with pytest.raises(UsageError, match=f"is no causal language model: it is {kind.__name__}"):
-        load_model(kind(config), tokenizer=tiny_tokenizer())
+        load_model(kind(config), LoadSettings(tokenizer=tiny_tokenizer()))
 
 
 def test_a_model_whose_configuration_calls_it_no_decoder_may_still_be_one() -> None:
     config = GPTNeoXConfig(vocab_size=272, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
     assert config.is_decoder is False
-    load_model(GPTNeoXForCausalLM(config), tokenizer=tiny_tokenizer())
+    load_model(GPTNeoXForCausalLM(config), LoadSettings(tokenizer=tiny_tokenizer()))
 
 
 def test_an_encoder_with_a_decoder() -> None:
     model = tiny_model("llama")
     model.config.is_encoder_decoder = True
     with pytest.raises(UsageError, match="is no causal language model: it is LlamaForCausalLM"):
-        load_model(model, tokenizer=tiny_tokenizer())
+        load_model(model, LoadSettings(tokenizer=tiny_tokenizer()))
 
 
 def test_a_tokenizer_of_another_model() -> None:
     with pytest.raises(UsageError, match=r"token ids up to 255, but the model 'LlamaForCausalLM' knows 200 tokens"):
-        load_model(tiny_model("llama", vocab_size=200, pad_token_id=0), tokenizer=tiny_tokenizer())
+        load_model(tiny_model("llama", vocab_size=200, pad_token_id=0), LoadSettings(tokenizer=tiny_tokenizer()))
 
 
 def test_an_added_token_beyond_the_model() -> None:
     """Gemma 3 has one for pictures, and its text models have no embedding of it: other prompts are read."""
-    loaded = load_model(tiny_model("llama", vocab_size=VIDEO), tokenizer=tiny_tokenizer())
+    loaded = load_model(tiny_model("llama", vocab_size=VIDEO), LoadSettings(tokenizer=tiny_tokenizer()))
     encoder = PromptEncoder(loaded=loaded, max_new_tokens=8)
     encoder.check([Prompt(text="<image>")])
     for read in (encoder.encode, lambda prompt: encoder.check([prompt])):
@@ -399,7 +398,7 @@ def test_a_tokenizer_that_knows_no_added_tokens(monkeypatch: pytest.MonkeyPatch)
     tokenizer = tiny_tokenizer()
     monkeypatch.delattr(type(tokenizer), "get_added_vocab", raising=False)
     monkeypatch.setattr(type(tokenizer), "get_added_vocab", property(lambda _: 1 / 0), raising=False)
-    assert load_model(tiny_model("llama"), tokenizer=tokenizer).tokenizer is tokenizer
+    assert load_model(tiny_model("llama"), LoadSettings(tokenizer=tokenizer)).tokenizer is tokenizer
 
 
 @pytest.mark.parametrize(
@@ -418,11 +417,14 @@ def test_dtype(
     tiny_model("llama").bfloat16().save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     monkeypatch.setattr(dtypes, "cpu_has_bfloat16", lambda: units)
-    assert load_model(tmp_path, dtype=dtype, trains_base=trains_base, device="cpu").model.dtype == expected
+    assert (
+        load_model(tmp_path, LoadSettings(dtype=dtype, lora=None if trains_base else {}, device="cpu")).model.dtype
+        == expected
+    )
 
 
 def test_bfloat16_is_not_emulated(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dtypes, "cpu_has_bfloat16", lambda: False)
     with pytest.warns(UserWarning, match="dtype 'bfloat16' on a CPU without bfloat16 units .* float32 is used"):
-        loaded = load_model(llama, dtype="bfloat16", device="cpu")
+        loaded = load_model(llama, LoadSettings(dtype="bfloat16", device="cpu"))
     assert loaded.model.dtype == torch.float32

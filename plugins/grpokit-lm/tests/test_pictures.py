@@ -12,7 +12,7 @@ from tiny_models import BOS, CHAT_TEMPLATE, IMAGE, tiny_model, tiny_tokenizer
 from tiny_vision import VISION_FAMILIES, tiny_processor, tiny_vision_model
 
 from grpokit import Prompt, UsageError
-from grpokit_lm.loading import load_model
+from grpokit_lm.loading import LoadSettings, load_model
 from grpokit_lm.pictures import joined
 from grpokit_lm.prompts import PromptEncoder, with_template
 
@@ -30,7 +30,7 @@ LLAVA = (  # as that of LLaVA-1.5 does, it reads parts only
 
 
 def encoder(family: str = "qwen2.5-vl", *, chat_template: str | None = None, **settings: Any) -> PromptEncoder:
-    loaded = load_model(tiny_vision_model(family), tokenizer=tiny_processor(family))
+    loaded = load_model(tiny_vision_model(family), LoadSettings(tokenizer=tiny_processor(family)))
     if chat_template is not None:
         loaded = with_template(loaded, chat_template)
     return PromptEncoder(loaded=loaded, **({"max_new_tokens": 8} | settings))
@@ -58,7 +58,7 @@ def test_a_text_begins_as_in_transformers(
     monkeypatch.setattr(kind, "__call__", lambda *args, **given: read(*args, **{"add_special_tokens": default} | given))
     processor: Any = tiny_processor("llava", begins=True)
     processor.chat_template = template
-    loaded = load_model(tiny_vision_model("llava"), tokenizer=processor)
+    loaded = load_model(tiny_vision_model("llava"), LoadSettings(tokenizer=processor))
     parts = [*({"type": "image", "image": image} for image in images), {"type": "text", "text": "What?"}]
     expected = processor.apply_chat_template(
         [{"role": "user", "content": parts}], tokenize=True, add_generation_prompt=True, return_dict=True
@@ -89,7 +89,7 @@ def test_a_template_of_one_form_prints_contents_of_either(template: str, questio
 
 def test_a_template_is_set_in_a_copy() -> None:
     processor: Any = tiny_processor("llava")
-    loaded = load_model(tiny_vision_model("llava"), tokenizer=processor)
+    loaded = load_model(tiny_vision_model("llava"), LoadSettings(tokenizer=processor))
     assert with_template(loaded, LLAVA).processor.chat_template == LLAVA
     assert processor.chat_template == CHAT_TEMPLATE
 
@@ -171,6 +171,8 @@ def test_prompts_that_cannot_be_read(settings: dict[str, Any], prompt: Prompt, w
 
 def test_a_text_model_refuses_a_picture() -> None:
     """Its tokens alone would be scored as if the model had seen it."""
-    text = PromptEncoder(loaded=load_model(tiny_model("llama"), tokenizer=tiny_tokenizer()), max_new_tokens=8)
+    text = PromptEncoder(
+        loaded=load_model(tiny_model("llama"), LoadSettings(tokenizer=tiny_tokenizer())), max_new_tokens=8
+    )
     with pytest.raises(UsageError, match=r"'What\?' has 1 source picture, and the model 'LlamaForCausalLM' has no"):
         text.check([Prompt(text="What?", image=SMALL)])

@@ -46,7 +46,7 @@ def qwen(monkeypatch: pytest.MonkeyPatch) -> None:
         tie_word_embeddings=True,
     )
 
-    def find_skeleton(model: str, **reading: Any) -> tuple[Any, torch.dtype]:
+    def find_skeleton(model: str, settings: Any) -> tuple[Any, torch.dtype]:
         with torch.device("meta"):
             return transformers.AutoModelForCausalLM.from_config(config), torch.bfloat16
 
@@ -181,7 +181,7 @@ def test_a_token_goes_through_some_experts_only() -> None:
     [
         ({"model": "no/such-model"}, r"'no/such-model' is not a folder here and not in the Hugging Face cache"),
         ({"quantization": "4bit"}, r"quantization '4bit' is for frozen weights: .* Add an adapter with lora"),
-        ({"quantization": "2bit", "lora": {}}, r"quantization must be '4bit' or '8bit', got '2bit'"),
+        ({"quantization": "2bit", "lora": {}}, r"quantization must be '4bit' or '8bit', or None, got '2bit'"),
         ({"dtype": "bfloat16"}, r"Trainable parameters would be torch.bfloat16"),
         ({"dtype": "half"}, r"dtype must be 'auto', 'float32'"),
         ({"temperature": -1}, r"temperature must be above 0"),

@@ -10,7 +10,7 @@ from tiny_models import CONTEXT, EOS, tiny_model, tiny_tokenizer
 from transformers import GenerationConfig
 
 from grpokit import Prompt, UsageError
-from grpokit_lm.loading import load_model
+from grpokit_lm.loading import LoadSettings, load_model
 from grpokit_lm.messages import Template
 from grpokit_lm.prompts import PromptEncoder, end_tokens, with_template
 
@@ -22,7 +22,7 @@ STRICT = (
 
 
 def encoder(*, tokenizer: dict[str, Any] | None = None, chat_template: Any = None, **settings: Any) -> PromptEncoder:
-    loaded = load_model(tiny_model("llama"), tokenizer=tiny_tokenizer(**(tokenizer or {})))
+    loaded = load_model(tiny_model("llama"), LoadSettings(tokenizer=tiny_tokenizer(**(tokenizer or {}))))
     if chat_template is not None:
         loaded = with_template(loaded, chat_template)
     return PromptEncoder(loaded=loaded, **({"max_new_tokens": 28} | settings))
@@ -100,7 +100,7 @@ def test_a_text_stays_a_text_where_the_template_takes_it() -> None:
     """Llama 3.2 Vision's takes both forms of a user, and a text only of the system."""
     user = "{% if m['content'] is string %}{{ m['content'] }}{% else %}{{ m['content'][0]['text'] }}{% endif %}"
     system = "{% if m['role'] == 'system' %}{{ m['content'] | trim }};{% else %}"
-    loaded = load_model(tiny_model("llama"), tokenizer=tiny_tokenizer(chat=False))
+    loaded = load_model(tiny_model("llama"), LoadSettings(tokenizer=tiny_tokenizer(chat=False)))
     changed = with_template(loaded, "{% for m in messages %}" + system + user + "{% endif %}{% endfor %}")
     messages = [{"role": "system", "content": "Go."}, {"role": "user", "content": "Hi"}]
     for placeholder in (None, "<image>"):
@@ -109,7 +109,7 @@ def test_a_text_stays_a_text_where_the_template_takes_it() -> None:
 
 def test_a_template_is_set_in_a_copy() -> None:
     tokenizer = tiny_tokenizer(chat=False)
-    loaded = load_model(tiny_model("llama"), tokenizer=tokenizer)
+    loaded = load_model(tiny_model("llama"), LoadSettings(tokenizer=tokenizer))
     assert with_template(loaded, STRICT).tokenizer.chat_template == STRICT
     assert tokenizer.chat_template is None
     assert loaded.tokenizer is tokenizer
@@ -135,7 +135,7 @@ def test_a_template_from_a_file(tmp_path: Path) -> None:
             r"A system prompt needs a chat template, and chat is false\. Leave chat out\.",
         ),
         ({"max_new_tokens": CONTEXT}, "max_new_tokens=128 leaves no room for a prompt: .* is 128 tokens"),
-        ({"max_prompt_tokens": 0}, "max_prompt_tokens must be at least 1, got 0"),
+        ({"max_prompt_tokens": 0}, "max_prompt_tokens must be at least 1, or None, got 0"),
         ({"template_options": {"tokenize": True}}, "template_options: 'tokenize' is not a variable for a config"),
     ],
 )
@@ -218,7 +218,7 @@ def test_the_longest_prompt(letters: int, settings: dict[str, Any], words: str) 
 def test_the_context_of_longrope_ends_where_its_frequencies_change() -> None:
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "long_factor": [4.0] * 2, "short_factor": [1.0] * 2}
     model = tiny_model("phi3", rope_parameters=rope, original_max_position_embeddings=64)
-    loaded = load_model(model, tokenizer=tiny_tokenizer())
+    loaded = load_model(model, LoadSettings(tokenizer=tiny_tokenizer()))
     encoder = PromptEncoder(loaded=loaded, max_new_tokens=14, chat=False)
     encoder.check([Prompt(text="y" * 50)])
     with pytest.raises(UsageError, match=r"context of 64 tokens less .* leaves 50 \(up to there LongRoPE keeps"):
@@ -226,7 +226,7 @@ def test_the_context_of_longrope_ends_where_its_frequencies_change() -> None:
 
 
 def test_end_tokens() -> None:
-    loaded = load_model(tiny_model("llama"), tokenizer=tiny_tokenizer())
+    loaded = load_model(tiny_model("llama"), LoadSettings(tokenizer=tiny_tokenizer()))
     assert end_tokens(loaded, None) == (EOS,)
     assert end_tokens(loaded, GenerationConfig(eos_token_id=[EOS, 7])) == (7, EOS)
     assert end_tokens(loaded, None, ["a", 3]) == (3, loaded.tokenizer.convert_tokens_to_ids("a"), EOS)

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from grpokit import UsageError
 from grpokit_lm import loading
-from grpokit_lm.loading import load_model
+from grpokit_lm.loading import LoadSettings, load_model
 
 BITS = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 
@@ -35,7 +35,7 @@ def quantised(folder: Path, **settings: Any) -> Path:
 def test_4bit_without_bitsandbytes(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"needs bitsandbytes 0.49 or later, .* Run: pip install 'bitsandbytes>="):
-        load_model(llama, quantization="4bit", trains_base=False)
+        load_model(llama, LoadSettings(quantization="4bit", lora={}))
 
 
 @pytest.mark.parametrize(("quantization", "away"), [("4bit", (0.1, 1.0)), ("8bit", (1e-4, 0.1))])
@@ -44,8 +44,8 @@ def test_a_row_and_its_gradient_do_not_depend_on_the_rows_beside_it(
 ) -> None:
     """Without gradient and with it, alone and in a batch. `away` is the distance from full precision, as a share."""
     pytest.importorskip("bitsandbytes")
-    full = load_model(llama, trains_base=False, device="cpu", dtype="float32").model
-    model = load_model(llama, quantization=quantization, trains_base=False, device="cpu", dtype="float32").model
+    full = load_model(llama, LoadSettings(lora={}, device="cpu", dtype="float32")).model
+    model = load_model(llama, LoadSettings(quantization=quantization, lora={}, device="cpu", dtype="float32")).model
     ids = torch.arange(3, 40).repeat(3, 1) + torch.tensor([[0], [1], [100]])
     with torch.no_grad():
         rows = model(ids).logits
@@ -73,16 +73,16 @@ def test_a_row_and_its_gradient_do_not_depend_on_the_rows_beside_it(
         (
             BITS,
             False,
-            {"trains_base": False},
+            {"lora": {}},
             r"'.*' needs bitsandbytes 0.49 or later, which .* Run: pip install 'bitsandbytes>=",
         ),
         (
             BITS,
             True,
-            {"trains_base": False, "quantization": "4bit"},
+            {"lora": {}, "quantization": "4bit"},
             "is quantised already. Leave quantization out, or",
         ),
-        ({"quant_method": "gptq"}, True, {"trains_base": False, "quantization": "8bit"}, "is quantised already"),
+        ({"quant_method": "gptq"}, True, {"lora": {}, "quantization": "8bit"}, "is quantised already"),
     ],
 )
 def test_a_checkpoint_that_is_quantised_is_refused_before_its_weights_are_read(
@@ -91,7 +91,7 @@ def test_a_checkpoint_that_is_quantised_is_refused_before_its_weights_are_read(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if there else None)
     monkeypatch.setattr(loading, "_weights", lambda *given: pytest.fail("weights were read"))
     with pytest.raises(UsageError, match=words):
-        load_model(quantised(tmp_path, **stored), **options)
+        load_model(quantised(tmp_path, **stored), LoadSettings(**options))
 
 
 @pytest.mark.parametrize("weights", [torch.uint8, torch.float8_e4m3fn, None])
@@ -106,18 +106,18 @@ def test_quantised_weights_are_not_trained(
         layer.weight = nn.Parameter(layer.weight.detach().to(weights), requires_grad=False)
     words = r"quantised weights \(such as 'model.layers.1.mlp.up_proj.weight'\), which" if weights else "weights, which"
     with pytest.raises(UsageError, match=f"{words} cannot be trained. Add an adapter with lora"):
-        load_model(model, tokenizer=tiny_tokenizer())
+        load_model(model, LoadSettings(tokenizer=tiny_tokenizer()))
     monkeypatch.setattr(loading, "_weights", lambda *given: model)
     with pytest.raises(UsageError, match=f"{words} cannot be trained"):
         load_model(llama)
-    assert load_model(model, tokenizer=tiny_tokenizer(), trains_base=False).model is model
+    assert load_model(model, LoadSettings(tokenizer=tiny_tokenizer(), lora={})).model is model
 
 
 def test_an_object_that_bitsandbytes_quantised(llama: Path) -> None:
     pytest.importorskip("bitsandbytes")
     config: Any = BitsAndBytesConfig
     model: Any = AutoModelForCausalLM.from_pretrained(llama, quantization_config=config(load_in_8bit=True))
-    loaded = load_model(model, tokenizer=tiny_tokenizer(), trains_base=False)
+    loaded = load_model(model, LoadSettings(tokenizer=tiny_tokenizer(), lora={}))
     assert {type(layer.mlp.up_proj).__name__ for layer in loaded.model.model.layers} == {"Linear8bit"}
     with pytest.raises(UsageError, match=r"The quantised model '.*' is for frozen weights"):
-        load_model(model, tokenizer=tiny_tokenizer())
+        load_model(model, LoadSettings(tokenizer=tiny_tokenizer()))

@@ -20,7 +20,7 @@ from grpokit import UsageError
 from grpokit_hf.models import weights
 from grpokit_hf.models.adapters import AdapterSettings, add_adapter
 from grpokit_hf.models.weights import save_weights
-from grpokit_lm.loading import Loaded, load_model
+from grpokit_lm.loading import Loaded, LoadSettings, load_model
 from grpokit_lm.saving import export
 
 
@@ -35,7 +35,7 @@ def by_card(usage: str, folder: Path, base: str = "") -> dict[str, Any]:
 
 def trained(folder: Path, family: str, adapter: str = "") -> tuple[Loaded, Any]:
     """A model that is not what the folder holds any more."""
-    loaded = load_model(save_tiny_model(folder, family), trains_base=not adapter, device="cpu")
+    loaded = load_model(save_tiny_model(folder, family), LoadSettings(lora={} if adapter else None, device="cpu"))
     model: Any = adapted(loaded.model, adapter) if adapter else loaded.model
     change(model)
     return loaded, model
@@ -65,7 +65,7 @@ def test_plain_transformers_reads_a_checkpoint_and_an_export(family: str, tmp_pa
 @pytest.mark.parametrize("dora", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_plain_peft_reads_an_adapter_and_a_merge_is_one_model(family: str, dora: bool, tmp_path: Path) -> None:
-    loaded = load_model(save_tiny_model(tmp_path / "base", family), trains_base=False, device="cpu")
+    loaded = load_model(save_tiny_model(tmp_path / "base", family), LoadSettings(lora={}, device="cpu"))
     model = add_adapter(loaded.model, AdapterSettings(r=2, dora=dora))
     change(model)
     expected = logits(model)
@@ -121,7 +121,9 @@ def test_a_base_that_is_quantised_on_disk_is_not_merged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", VISION_FAMILIES)
 @pytest.mark.parametrize("adapter", ["", "lora"])
 def test_the_card_of_a_vision_model_loads_it_with_its_processor(family: str, adapter: str, tmp_path: Path) -> None:
-    loaded = load_model(save_tiny_vision_model(tmp_path / "base", family), trains_base=not adapter, device="cpu")
+    loaded = load_model(
+        save_tiny_vision_model(tmp_path / "base", family), LoadSettings(lora={} if adapter else None, device="cpu")
+    )
     model: Any = adapted(loaded.model, adapter) if adapter else loaded.model
     change(model)
     (tmp_path / "out").mkdir()
@@ -149,7 +151,7 @@ def test_a_generation_config_is_written_as_it_was_published(adapter: str, merge:
 @needs_gguf
 def test_an_adapter_of_a_gguf_file(tmp_path: Path) -> None:
     """Its card names the file, and what is merged is a model like any other."""
-    loaded = load_model(save_gguf(tmp_path / "tiny.gguf", tiny_model("llama")), trains_base=False, device="cpu")
+    loaded = load_model(save_gguf(tmp_path / "tiny.gguf", tiny_model("llama")), LoadSettings(lora={}, device="cpu"))
     model = adapted(loaded.model, "lora")
     change(model)
     for merge in (False, True):
@@ -164,7 +166,7 @@ def test_an_adapter_of_a_gguf_file(tmp_path: Path) -> None:
 def test_the_card_of_an_adapter_quantises_its_base(quantization: Any, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     folder = save_tiny_model(tmp_path / "base", "llama")
-    loaded = load_model(folder, quantization=quantization, trains_base=False, device="cpu")
+    loaded = load_model(folder, LoadSettings(quantization=quantization, lora={}, device="cpu"))
     model = adapted(loaded.model, "lora")
     change(model)
     (tmp_path / "out").mkdir()
@@ -174,14 +176,14 @@ def test_the_card_of_an_adapter_quantises_its_base(quantization: Any, tmp_path: 
 
 
 def test_a_merge_without_adapter(tmp_path: Path) -> None:
-    loaded = load_model(tiny_model("llama"), tokenizer=tiny_tokenizer())
+    loaded = load_model(tiny_model("llama"), LoadSettings(tokenizer=tiny_tokenizer()))
     with pytest.raises(UsageError, match="There is no adapter to merge"):
         export(loaded.model, loaded, tmp_path, merge=True)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_code_of_a_card_finds_a_base_in_a_package(tmp_path: Path) -> None:
-    loaded = load_model("grpokit_lm:models/arithmetic", dtype="float32", trains_base=False, device="cpu")
+    loaded = load_model("grpokit_lm:models/arithmetic", LoadSettings(dtype="float32", lora={}, device="cpu"))
     model = adapted(loaded.model, "lora")
     change(model)
     usage = export(model, loaded, tmp_path)["usage"]

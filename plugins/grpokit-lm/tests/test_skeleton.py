@@ -78,7 +78,7 @@ def test_a_model_with_code_of_its_own_has_no_skeleton(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     code = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
     (folder / "config.json").write_text(json.dumps(config | {"auto_map": code}))
-    source = sources.find(folder, trust_remote_code=False)
+    source = sources.find(folder)
     assert skeleton_of(source, AutoModelForCausalLM) is not None
     source.options["trust_remote_code"] = True
     assert skeleton_of(source, AutoModelForCausalLM) is None

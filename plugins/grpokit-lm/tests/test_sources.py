@@ -19,7 +19,7 @@ from tiny_models import save_tiny_model, tiny_model
 
 from grpokit import UsageError
 from grpokit_lm import sources
-from grpokit_lm.loading import load_model
+from grpokit_lm.loading import LoadSettings, load_model
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ from grpokit_lm.loading import load_model
 def test_without_network(name: str, offline: bool, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
     with pytest.raises(UsageError, match=words):
-        sources.find(name, local_files_only=not offline)
+        sources.find(name, sources.ReadSettings(local_files_only=not offline))
 
 
 def test_a_folder_in_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_a_folder_in_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.syspath_prepend(tmp_path)
     found = sources.find("a_package:models/tiny")
     assert (found.name, found.place) == ("a_package:models/tiny", str(tmp_path / "a_package/models/tiny"))
-    assert load_model("a_package:models/tiny", tokenizer="a_package:models/tiny").name == found.name
+    assert load_model("a_package:models/tiny", LoadSettings(tokenizer="a_package:models/tiny")).name == found.name
     for name, words in (
         ("a_package:models/absent", r"The model folder '.*a_package/models/absent' does not exist"),
         ("no_package:models/tiny", r"should be in the Python package 'no_package', but"),
@@ -83,8 +83,8 @@ def test_a_model_in_the_cache_is_read_at_once(cached: Path) -> None:
     with pytest.warns(UserWarning, match=r":9 cannot be reached \(.*refused\); 'org/tiny' comes from the cache, '"):
         loaded = load_model("org/tiny")
     with pytest.warns(UserWarning, match="'org/tiny' comes from the cache"):
-        load_model(loaded.model, tokenizer="org/tiny")
-    assert load_model("org/tiny", local_files_only=True).name == "org/tiny"
+        load_model(loaded.model, LoadSettings(tokenizer="org/tiny"))
+    assert load_model("org/tiny", LoadSettings(local_files_only=True)).name == "org/tiny"
     assert time.monotonic() - began < 5
 
 
@@ -95,9 +95,9 @@ def test_a_gguf_file_of_a_repository(cached: Path) -> None:
     (cached / "model.safetensors").unlink()  # most such repositories have no other weights
     loaded = load_model("org/tiny/tiny.gguf")
     assert torch.equal(loaded.model.lm_head.weight, tiny_model("llama", seed=1).lm_head.weight)
-    assert load_model(loaded.name, **loaded.options).name == "org/tiny/tiny.gguf"
+    assert load_model(loaded.name, loaded.reading).name == "org/tiny/tiny.gguf"
     with pytest.raises(UsageError, match=r"'org/absent/a.gguf' is not a folder here .* by `hf download org/absent`"):
-        load_model("org/absent/a.gguf", local_files_only=True)
+        load_model("org/absent/a.gguf", LoadSettings(local_files_only=True))
 
 
 @pytest.mark.filterwarnings("ignore:.* comes from the cache")
@@ -124,7 +124,7 @@ def test_a_model_that_the_cache_has_in_part(
     for file in cached.glob(missing):
         file.unlink()
     with pytest.raises(UsageError, match=rf"'org/tiny' {words}\. It cannot be fetched, because {why}\. Fetch it"):
-        load_model("org/tiny", local_files_only=local_files_only)
+        load_model("org/tiny", LoadSettings(local_files_only=local_files_only))
 
 
 @pytest.mark.parametrize("by_name", [True, False])
@@ -134,7 +134,7 @@ def test_a_tokenizer_that_cannot_be_fetched(by_name: bool, cached: Path) -> None
     with pytest.raises(
         UsageError, match=r"The tokenizer 'org/absent' is not a folder here and .* because .*:9 cannot be reached: .*"
     ):
-        load_model(cached if by_name else tiny_model("llama"), tokenizer="org/absent")
+        load_model(cached if by_name else tiny_model("llama"), LoadSettings(tokenizer="org/absent"))
     assert time.monotonic() - began < 5
 
 

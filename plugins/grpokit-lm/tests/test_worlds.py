@@ -69,13 +69,16 @@ def test_a_row_is_the_conversation_as_the_template_writes_it(*, fast: bool) -> N
         )
         turns = stretches(rollout, row)
         assert [own for own, _ in turns] == [i % 2 == 0 for i in range(len(turns))]
-        said = [policy.text_of(tokens) for own, tokens in turns if own]
+        said = [policy.encoder.completion(tokens) for own, tokens in turns if own]
         assert said == [each["content"] for each in messages if each["role"] == "assistant"]
         assert sample.output == said[-1]
         for (_, before), (own, tokens) in pairwise(turns):
             if not own:
                 end = "" if before[-1] == EOS else "<eos>"
-                assert tokenizer.decode(tokens) == f"{end}<user>no, {len(policy.text_of(before))}<eos><assistant>"
+                assert (
+                    tokenizer.decode(tokens)
+                    == f"{end}<user>no, {len(policy.encoder.completion(before))}<eos><assistant>"
+                )
         read = sample.info["read"]
         assert read == [len(text) for text in said[: len(read)]]
         assert sample.info["tokens"] == int(rollout.mask[row].sum())
@@ -180,7 +183,7 @@ def test_contract_with_a_world(options: dict[str, Any]) -> None:
 
     def last_turns(rollout: Rollout) -> list[str]:
         own = [[tokens for own, tokens in stretches(rollout, row) if own] for row in range(rollout.rows)]
-        return [policy.text_of(turns[-1]) for turns in own]
+        return [policy.encoder.completion(turns[-1]) for turns in own]
 
     checks = policy_checks(
         lambda: build(**options), PROMPTS[:2], group_size=2, decode=last_turns, makes="text", module="grpokit_lm.plugin"
@@ -261,7 +264,7 @@ def test_rewards_see_the_models_own_words_and_torch_stays_as_it_was() -> None:
     assert {sample.info["finish"] for sample in rollout.samples} == {"length"}
     for row, sample in enumerate(rollout.samples):
         own = [tokens for decided, tokens in stretches(rollout, row) if decided]
-        assert sample.output == build().text_of(own[-1])
+        assert sample.output == build().encoder.completion(own[-1])
     assert torch.get_default_dtype() == torch.float32
     assert not rollout.old.logprobs.requires_grad
 
@@ -339,7 +342,7 @@ class Odd(Echo):
         ({"world": Strict}, "chat template does not write them"),
         ({"world": Strict, "chat": False}, "world has tools"),
         ({"max_turns": 0}, "max_turns must be at least 1"),
-        ({"world_errors": "ignore"}, "world_errors must be stop, message or end"),
+        ({"world_errors": "ignore"}, "world_errors must be 'stop' or 'message' or 'end'"),
         ({"engine": {"url": "http://here"}, "lora": {"r": 2}}, "engine writes one turn"),
     ],
     ids=str,

@@ -31,16 +31,37 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
-from transformers.utils import find_adapter_config_file
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from grpokit import UsageError
 from grpokit.errors import a_type, counted, one_line
 from grpokit_hf.models import dtypes, quantized
 from grpokit_hf.models.bars import progress_bars
-from grpokit_hf.models.quantized import Quantization
+from grpokit_hf.models.settings import ModelSettings
 from grpokit_hf.models.skeleton import skeleton_of
 from grpokit_hf.models.sources import PICKLED, Files, Source, warn_of_cache, why_not
 from grpokit_lm import sources
+from grpokit_lm.sources import ReadSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings(ReadSettings, ModelSettings):
+    """How a causal LM is found and loaded.
+
+    Attributes:
+        tokenizer: None for the model's own; needed if `model` is an object. An object may be a processor.
+        dtype: of the weights: "float32", "bfloat16", "float16", or "auto": the checkpoint's own, but float32 for
+            weights that are to be trained (an optimizer's small steps are lost in bfloat16), and on a CPU that computes
+            the checkpoint's own only by emulation.
+        quantization: "4bit" (NF4, doubly quantised) or "8bit", by bitsandbytes, for the frozen base under an adapter.
+        device: where to load the weights, or to move a model object: "cpu" or "cuda"; None loads on the GPU if there is
+            one, and leaves an object where it is.
+    """
+
+    tokenizer: Any = None
+
+
+_DEFAULT = LoadSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +73,7 @@ class Loaded:
         tokenizer: needs no pad token, since nothing is padded with it.
         processor: of a vision-language model, else None. `tokenizer` is its tokenizer.
         name: the hub id or folder that it came from, or the class of a given object.
-        options: revision, local_files_only and trust_remote_code, as they were given.
+        settings: how it was read by that name; None for a given object.
         quantization: keywords of `BitsAndBytesConfig` with which its weights were quantised here; empty if they were
             not.
     """
@@ -61,22 +82,19 @@ class Loaded:
     tokenizer: PreTrainedTokenizerBase
     processor: ProcessorMixin | None = None
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: LoadSettings | None = None
     quantization: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reading(self) -> LoadSettings:
+        """How to read more files of its name."""
+        return self.settings or _DEFAULT
 
 
 def load_model(
     model: str | Path | PreTrainedModel,
+    settings: LoadSettings = _DEFAULT,
     *,
-    tokenizer: str | Path | PreTrainedTokenizerBase | ProcessorMixin | None = None,
-    dtype: str = "auto",
-    trains_base: bool = True,
-    quantization: Quantization | None = None,
-    device: str | None = None,
-    attn_implementation: str | None = None,
-    revision: str | None = None,
-    local_files_only: bool = False,
-    trust_remote_code: bool = False,
     check: Callable[[Loaded], None] = lambda skeleton: None,
 ) -> Loaded:
     """Load a causal LM and its tokenizer.
@@ -84,57 +102,26 @@ def load_model(
     Args:
         model: a hub id, a folder, a folder in a package such as "grpokit_lm:models/arithmetic", a GGUF file in one of
             these, or a model of transformers.
-        tokenizer: None for the model's own; needed if `model` is an object. An object may be a processor.
-        dtype: of the weights: "float32", "bfloat16", "float16", or "auto": the checkpoint's own, but float32 for
-            weights that are to be trained (an optimizer's small steps are lost in bfloat16), and on a CPU that
-            computes the checkpoint's own only by emulation.
-        trains_base: whether the weights themselves will be trained; False where an adapter is.
-        quantization: "4bit" (NF4, doubly quantised) or "8bit", by bitsandbytes; for frozen weights only.
-        device: where to load the weights, or to move a model object: "cpu" or "cuda". None loads on the GPU if there is
-            one, else on the CPU, and leaves an object where it is.
-        attn_implementation: transformers' name of an attention; None for its default.
-        revision: a branch, tag or commit of the hub's repository.
-        local_files_only: use the cache and ask no hub.
-        trust_remote_code: whether code in the repository may run.
+        settings: how.
         check: called before the weights of a model with a name are read, so that what it refuses costs seconds. Its
             model has shapes and no values (torch's device "meta"), and may be changed.
 
     Raises:
         UsageError: the model, its tokenizer or one of the settings cannot be used; the message says what to do.
     """
-    dtypes.check_settings(dtype=dtype, device=device)
-    quantized.check_setting(quantization, trains_base=trains_base)
-    reading = {"local_files_only": local_files_only, "trust_remote_code": trust_remote_code}
+    settings.check_here()
     if isinstance(model, PreTrainedModel):
-        return _given(
-            model,
-            tokenizer,
-            device=device,
-            trains_base=trains_base,
-            reading=reading,
-            dtype=None if dtype == "auto" else dtype,
-            quantization=quantization,
-            attn_implementation=attn_implementation,
-            revision=revision,
-        )
+        return _given(model, settings)
     if not isinstance(model, (str, Path)):
         raise UsageError(f"model must be a hub id, a folder or a model of transformers, got {a_type(model)}.")
-    source = sources.find(model, own_tokenizer=tokenizer is None, revision=revision, **reading)
+    source = sources.find(model, settings, own_tokenizer=settings.tokenizer is None)
     sees = _check_class(source.name, source.config)
     _check_adapter(source)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    quantized.check_stored(source.name, source.config, quantization=quantization, trains_base=trains_base)
-    own, processor = _tokenizer(source, tokenizer, sees=sees, reading=reading)
-    chosen = dtypes.chosen(dtype, source.config.dtype, trains_base=trains_base, device=device)
-    if attn_implementation is None and getattr(source.config.get_text_config(), "attn_logit_softcapping", None):
-        attn_implementation = "eager"  # transformers 5.17 would take one that leaves the caps out, without a word
-    options: dict[str, Any] = {**source.options, "dtype": chosen, "attn_implementation": attn_implementation}
-    if quantization:
-        options["quantization_config"] = quantized.bitsandbytes_config(quantization, chosen)
-    elif "gguf_file" in options:
-        options["quantization_config"] = GgufConfig(dequantize=True)  # packed weights pass no gradient on
-    if device == "cuda":
-        options["device_map"] = {"": "cuda"}
+    quantized.check_stored(
+        source.name, source.config, quantization=settings.quantization, trains_base=settings.trains_base
+    )
+    own, processor = _tokenizer(source, settings, sees=sees)
+    options = _options(source, settings)
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     skeleton = skeleton_of(source, kind)
     if skeleton is not None:
@@ -145,32 +132,48 @@ def load_model(
     quantized.steady(network)
     _check_head(source.name, network)
     _check_vocabulary(network, own, source.name)
-    if trains_base:
+    if settings.trains_base:
         quantized.check_trainable(source.name, network)
+    quantization = settings.quantization
     return Loaded(
         model=network.eval(),
         tokenizer=own,
         processor=processor,
         name=source.name,
-        options={"revision": revision, **reading},
-        quantization=quantized.bitsandbytes_settings(quantization, chosen) if quantization else {},
+        settings=settings,
+        quantization=quantized.bitsandbytes_settings(quantization, options["dtype"]) if quantization else {},
     )
 
 
-def find_skeleton(model: Any, *, own_tokenizer: bool = True, **reading: Any) -> tuple[Any, object]:
+def _options(source: Source, settings: LoadSettings) -> dict[str, Any]:
+    """What transformers loads a model with."""
+    device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = dtypes.chosen(settings.dtype, source.config.dtype, trains_base=settings.trains_base, device=device)
+    options: dict[str, Any] = {**source.options, "dtype": dtype, "attn_implementation": None}
+    if getattr(source.config.get_text_config(), "attn_logit_softcapping", None):
+        options["attn_implementation"] = "eager"  # transformers 5.17 would take one that leaves the caps out
+    if settings.quantization:
+        options["quantization_config"] = quantized.bitsandbytes_config(settings.quantization, dtype)
+    elif "gguf_file" in options:
+        options["quantization_config"] = GgufConfig(dequantize=True)  # packed weights pass no gradient on
+    if device == "cuda":
+        options["device_map"] = {"": "cuda"}
+    return options
+
+
+def find_skeleton(model: Any, settings: LoadSettings = _DEFAULT) -> tuple[Any, object]:
     """A causal LM with shapes and no values, and the type that its weights are stored in; no weights are read.
 
     Args:
         model: a hub id, or a folder, as of `load_model`.
-        own_tokenizer: whether its tokenizer must be there, too.
-        reading: revision, local_files_only and trust_remote_code.
+        settings: as of `load_model`.
 
     Raises:
         UsageError: there is no such model, it is no causal LM, or its code is its own.
     """
     if not isinstance(model, (str, Path)):
         raise UsageError(f"model must be a hub id or a folder, got {a_type(model)}.")
-    source = sources.find(model, own_tokenizer=own_tokenizer, **reading)
+    source = sources.find(model, settings, own_tokenizer=settings.tokenizer is None)
     sees = _check_class(source.name, source.config)
     skeleton = skeleton_of(source, AutoModelForImageTextToText if sees else AutoModelForCausalLM)
     if skeleton is None:
@@ -182,35 +185,18 @@ def find_skeleton(model: Any, *, own_tokenizer: bool = True, **reading: Any) -> 
     return skeleton, source.config.dtype
 
 
-def _given(
-    model: Any,
-    tokenizer: Any,
-    *,
-    device: str | None,
-    trains_base: bool,
-    reading: Mapping[str, bool],
-    **loading: str | None,
-) -> Loaded:
-    """A model object: it stays as it is, but for its device.
-
-    Args:
-        model: the object.
-        tokenizer: as in `load_model`.
-        device: as in `load_model`.
-        trains_base: as in `load_model`.
-        reading: options that a tokenizer which is given by name is read with.
-        loading: options that only a model which is given by name can be loaded with.
-    """
+def _given(model: PreTrainedModel, settings: LoadSettings) -> Loaded:
+    """A model object: it stays as it is, but for its device."""
     name = model.config._name_or_path or type(model).__name__
-    idle = [option for option, value in loading.items() if value is not None]
+    idle = _changed(settings, "dtype", "quantization", "revision")
     if idle:
         raise UsageError(
             f"{idle[0]} is for models that are loaded by name; a model object is used as it is. Leave it out."
         )
-    if tokenizer is None:
+    if settings.tokenizer is None:
         raise UsageError("A model object needs its tokenizer: give tokenizer=... beside model=...")
-    idle = [option for option, value in reading.items() if value]
-    if idle and not isinstance(tokenizer, (str, Path)):
+    idle = _changed(settings, "local_files_only", "trust_remote_code")
+    if idle and not isinstance(settings.tokenizer, (str, Path)):
         raise UsageError(
             f"{idle[0]} is for what is loaded by name, and both model and tokenizer are objects. Leave it out."
         )
@@ -221,20 +207,31 @@ def _given(
             f"The model '{name}' has an adapter in it, maybe of an earlier policy. Load the model again; to train "
             "an adapter on, name it with lora: {adapter: FOLDER}."
         )
-    own, processor = _tokenizer(None, tokenizer, sees=sees, reading=reading)
+    own, processor = _tokenizer(None, settings, sees=sees)
     _check_vocabulary(model, own, name)
-    if device not in (None, model.device.type):
-        try:
-            model.to(device)
-        except torch.OutOfMemoryError:
-            raise
-        except (ValueError, RuntimeError) as error:  # quantised or offloaded weights stay where they are
-            raise UsageError(f"The model '{name}' cannot be moved to device '{device}': {one_line(error)}.") from error
-    quantized.check_stored(name, model.config, quantization=None, trains_base=trains_base)
+    _move(model, settings.device, name)
+    quantized.check_stored(name, model.config, quantization=None, trains_base=settings.trains_base)
     quantized.steady(model)
-    if trains_base:
+    if settings.trains_base:
         quantized.check_trainable(name, model)
     return Loaded(model=model.eval(), tokenizer=own, processor=processor, name=name)
+
+
+def _changed(settings: LoadSettings, *names: str) -> list[str]:
+    """Which of these settings do not have their defaults."""
+    return [name for name in names if getattr(settings, name) != getattr(_DEFAULT, name)]
+
+
+def _move(model: Any, device: str | None, name: str) -> None:
+    """Bring a model object to a device; None leaves it where it is."""
+    if device in (None, model.device.type):
+        return
+    try:
+        model.to(device)
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, RuntimeError) as error:  # quantised or offloaded weights stay where they are
+        raise UsageError(f"The model '{name}' cannot be moved to device '{device}': {one_line(error)}.") from error
 
 
 def _check_class(name: str, config: PreTrainedConfig, *, model: PreTrainedModel | None = None) -> bool:
@@ -288,14 +285,14 @@ def _classes(table: Mapping[str, Any], kind: str) -> tuple[str, ...]:
 
 
 def _tokenizer(
-    source: Source | None, given: Any, *, sees: bool, reading: Mapping[str, bool]
+    source: Source | None, settings: LoadSettings, *, sees: bool
 ) -> tuple[PreTrainedTokenizerBase, ProcessorMixin | None]:
     """The tokenizer, and the processor of a model that sees images."""
-    processor: ProcessorMixin | None = None
+    given, processor = settings.tokenizer, None
     if source is not None and given is None:
         given = _read_tokenizer(source, sees=sees)
     elif isinstance(given, (str, Path)):
-        files = sources.find_tokenizer(given, **reading)
+        files = sources.find_tokenizer(given, settings)
         given = _read_tokenizer(files, sees=sees)
         warn_of_cache(files)
     if isinstance(given, ProcessorMixin):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from grpokit.policy import CutBy
 from grpokit.types import Ask, Decisions
 from grpokit_hf.tokens import packing
 from grpokit_hf.tokens.fused_head import FusedHead
@@ -29,7 +30,8 @@ class PackedPath:
         check_every: tokens between two looks at which samples have ended; None for what suits the device.
     """
 
-    cut_by, packs = "group", True
+    cut_by: CutBy = "group"
+    packs = True
 
     def __init__(self, model: Any, *, check_every: int | None = None) -> None:
         install(model)

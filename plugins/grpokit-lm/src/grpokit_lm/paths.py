@@ -14,6 +14,7 @@ from torch import Tensor
 
 from grpokit import GrpokitError, UsageError
 from grpokit.errors import typed_line
+from grpokit.policy import CutBy
 from grpokit.types import Ask, Decisions
 from grpokit_hf.tokens.group_decoding import Drawn, Written
 from grpokit_hf.tokens.linear_layers import Casts
@@ -36,7 +37,7 @@ class Path(Protocol):
     """
 
     model: Any
-    cut_by: str
+    cut_by: CutBy
     packs: bool
     casts: Casts
 

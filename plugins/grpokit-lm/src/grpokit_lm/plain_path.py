@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grpokit.policy import CutBy
 from grpokit.types import Ask, Decisions
 from grpokit_hf.tokens.group_decoding import Drawn, Written
 from grpokit_hf.tokens.linear_layers import Casts, for_scoring
@@ -32,7 +33,8 @@ class PlainPath:
             every causal model.
     """
 
-    cut_by, packs = "length", False
+    cut_by: CutBy = "length"
+    packs = False
 
     def __init__(self, model: Any, *, cached: bool = True) -> None:
         self.model: Any = model

@@ -163,7 +163,8 @@ def masks_problem(model: Any, *, context: int | None) -> str:
     problems: list[str] = []
 
     def mask(*, mask_function: Callable[..., Tensor], **given: Any) -> Tensor:
-        made: Tensor = sdpa_mask(mask_function=mask_function, **given | {"allow_is_causal_skip": False})
+        made = sdpa_mask(mask_function=mask_function, **given | {"allow_is_causal_skip": False})
+        assert made is not None
         rules[made.data_ptr()] = made, mask_function
         return made
 

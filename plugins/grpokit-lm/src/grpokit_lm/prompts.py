@@ -22,6 +22,7 @@ from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
 from grpokit.errors import a_type, counted, nearest, one_line, shown
 from grpokit.files import read_text
+from grpokit.settings import Settings, Total
 from grpokit_hf.tokens.reserved import OwnTokens, most_tokens
 from grpokit_lm.loading import Loaded
 from grpokit_lm.messages import Template, checked_messages
@@ -31,38 +32,57 @@ _SET_HERE = {"messages", "conversation", "chat_template", "tokenize", "add_gener
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromptEncoder:
+class PromptSettings(Settings):
+    """How the model reads a prompt, and rewards a completion.
+
+    Attributes:
+        max_new_tokens: the most tokens of a completion, its end token included. With a world, all tokens behind the
+            prompt count, those of the world too.
+        max_prompt_tokens: the most tokens of a prompt; None for what the context leaves.
+        system: a message that goes before each prompt's own.
+        chat: whether prompts go through the chat template; None: where there is one.
+        template_options: further variables of the template.
+        prepend: a text that rewards see before each completion, such as "<think>\\n" where the template has begun it.
+    """
+
+    max_new_tokens: Total = 256
+    max_prompt_tokens: Total | None = None
+    system: str | None = None
+    chat: bool | None = None
+    template_options: Mapping[str, Any] | None = None
+    prepend: str | None = None
+
+    def check_together(self) -> None:
+        """Refuse options of the template that it does not take from a config.
+
+        Raises:
+            UsageError: with what to write.
+        """
+        options: Any = self.template_options or {}
+        if not isinstance(options, Mapping):
+            what = a_type(options)
+            raise UsageError(f"template_options must be a mapping such as {{enable_thinking: false}}, got {what}.")
+        for name in _SET_HERE & set(options):
+            raise UsageError(f"template_options: '{name}' is not a variable for a config: hf-lm sets it. Leave it out.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptEncoder(PromptSettings):
     """Turns prompts into tokens, and their pictures into what the model needs.
 
     Attributes:
         loaded: the model, for its tokenizer, processor and context.
-        max_new_tokens: tokens that a completion may have; they must fit into the context behind the prompt.
-        max_prompt_tokens: the most tokens of a prompt; None for what the context leaves.
-        system: a message that goes before each prompt's own; needs a chat template.
-        chat: whether a prompt's text becomes a user's message of the chat template; None: where there is a template.
-        template_options: further variables of the template, such as {"enable_thinking": False}.
     """
 
     loaded: Loaded
-    max_new_tokens: int
-    max_prompt_tokens: int | None = None
-    system: str | None = None
-    chat: bool | None = None
-    template_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.chat and not self._has_template:
             raise UsageError(f"chat: true needs a chat template, and {_NO_TEMPLATE}")
         if self.system is not None and not self.chats:
             why = _CHAT_IS_FALSE if self.chat is False else _NO_TEMPLATE
             raise UsageError(f"A system prompt needs a chat template, and {why}")
-        if not isinstance(self.template_options or {}, Mapping):
-            what = a_type(self.template_options)
-            raise UsageError(f"template_options must be a mapping such as {{enable_thinking: false}}, got {what}.")
-        for name in _SET_HERE & set(self.template_options or {}):
-            raise UsageError(f"template_options: '{name}' is not a variable for a config: hf-lm sets it. Leave it out.")
-        if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
-            raise UsageError(f"max_prompt_tokens must be at least 1, got {self.max_prompt_tokens}.")
         if self._context is not None and self.max_new_tokens >= self._context:
             raise UsageError(
                 f"max_new_tokens={self.max_new_tokens:,} leaves no room for a prompt: the context of the model "
@@ -313,6 +333,11 @@ class PromptEncoder:
         tag = re.search(r"<([A-Za-z_]+)>\s*\Z", self.sample) if self.chats else None
         vocabulary = self.loaded.tokenizer.get_vocab()
         return "" if tag is None or vocabulary.get(tag[0].strip()) in self.frame else tag[0]
+
+    def completion(self, tokens: Sequence[int]) -> str:
+        """What rewards see of a completion: all but the tokens that frame it (`frame`)."""
+        written = self.loaded.tokenizer.decode([token for token in tokens if token not in self.frame])
+        return (self.prepend or "") + str(written)
 
     @cached_property
     def _frame(self) -> OwnTokens:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from grpokit_hf.models.quantized import is_quantised, stored_settings
 from grpokit_hf.models.sources import in_package
 from grpokit_hf.models.weights import save_generation, save_weights, save_whole, tensors_of
 from grpokit_lm import sources
-from grpokit_lm.loading import Loaded, load_model
+from grpokit_lm.loading import Loaded, LoadSettings, load_model
 
 
 def export(model: nn.Module, loaded: Loaded, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
@@ -83,14 +84,20 @@ def _merged(model: Any, loaded: Loaded) -> Any:
     """The base with the adapter added, as a model of its own; a quantised base is loaded again in full."""
     if not is_quantised(model.get_base_model()):
         return copy.deepcopy(model).merge_and_unload(safe_merge=True)
-    if stored_settings(sources.find(loaded.name, own_tokenizer=False, **loaded.options).config):
+    if stored_settings(sources.find(loaded.name, loaded.reading, own_tokenizer=False).config):
         raise UsageError(
             f"The adapter cannot be merged: its base '{loaded.name}' is quantised on disk. Leave out --merge; peft's "
             "merge_and_unload can then add what is written to the model in full precision."
         )
-    reader = loaded.processor or loaded.tokenizer
-    # On the CPU, since the GPU may have room for the quantised weights only.
-    full: Any = load_model(loaded.name, tokenizer=reader, trains_base=False, device="cpu", **loaded.options).model
+    settings = replace(
+        LoadSettings.of(vars(loaded.reading)),
+        lora={},
+        tokenizer=loaded.processor or loaded.tokenizer,
+        dtype="auto",
+        quantization=None,
+        device="cpu",  # the GPU may have room for the quantised weights only
+    )
+    full: Any = load_model(loaded.name, settings).model
     with quiet():
         adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))
     trained = tensors_of(model)

@@ -7,7 +7,7 @@ import json
 import re
 import struct
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -49,23 +49,28 @@ READS_GGUF = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 23)
 _GGUF_OF_HUB = re.compile(r"([\w.-]+/[\w.-]+)/(.+\.gguf)")
 
 
-def find(
-    model: str | Path,
-    *,
-    own_tokenizer: bool = True,
-    revision: str | None = None,
-    local_files_only: bool = False,
-    trust_remote_code: bool = False,
-) -> Source:
+@dataclass(frozen=True, kw_only=True)
+class ReadSettings(SourceSettings):
+    """How the files of a model are read.
+
+    Attributes:
+        trust_remote_code: whether code in the repository may run.
+    """
+
+    trust_remote_code: bool = False
+
+
+_DEFAULT = ReadSettings()
+
+
+def find(model: str | Path, settings: ReadSettings = _DEFAULT, *, own_tokenizer: bool = True) -> Source:
     """Find a model and read its configuration.
 
     Args:
         model: a folder, a folder in a package such as "grpokit_lm:models/arithmetic", a hub id such as
             "Qwen/Qwen3-0.6B", or a GGUF file in one of these, such as "models/small.gguf" or "org/name/small.gguf".
+        settings: how it is read.
         own_tokenizer: whether its tokenizer must be there, too.
-        revision: a branch, tag or commit of the hub's repository.
-        local_files_only: use the cache and ask no hub.
-        trust_remote_code: whether code in the repository may run.
 
     Raises:
         UsageError: there is no such model, it may not be read, or it lacks a file.
@@ -78,11 +83,10 @@ def find(
     if folder is not None:
         if not gguf:
             _check_folder(folder, own_tokenizer=own_tokenizer)
-        if revision is not None:
+        if settings.revision is not None:
             what = "file" if gguf else "folder"
             raise UsageError(f"revision is for the hub's repositories, and '{name}' is a {what}. Leave it out.")
-    settings = SourceSettings(revision=revision, local_files_only=local_files_only)
-    files = locate(place, settings, trust_remote_code=trust_remote_code)
+    files = locate(place, settings, trust_remote_code=settings.trust_remote_code)
     if gguf:
         files = replace(files, name=name, options={**files.options, "gguf_file": gguf})
     try:
@@ -99,13 +103,12 @@ def find(
     return Source(**vars(files), config=config)
 
 
-def find_tokenizer(tokenizer: str | Path, *, local_files_only: bool = False, trust_remote_code: bool = False) -> Files:
+def find_tokenizer(tokenizer: str | Path, settings: ReadSettings) -> Files:
     """Find a tokenizer or processor that is not the model's own.
 
     Args:
         tokenizer: a folder or hub id, as the model of `find`.
-        local_files_only: use the cache and ask no hub.
-        trust_remote_code: whether code in the repository may run.
+        settings: as of the model, whose revision is not the tokenizer's.
 
     Raises:
         UsageError: there is no such folder.
@@ -117,7 +120,8 @@ def find_tokenizer(tokenizer: str | Path, *, local_files_only: bool = False, tru
             f"The tokenizer's folder '{folder}' {'is a file' if folder.exists() else 'does not exist'}. Give a folder "
             "that save_pretrained wrote, or a hub id like 'org/name'."
         )
-    return locate(name, SourceSettings(local_files_only=local_files_only), trust_remote_code=trust_remote_code)
+    own = SourceSettings(local_files_only=settings.local_files_only)
+    return locate(name, own, trust_remote_code=settings.trust_remote_code)
 
 
 def _lack(folder: Path, *, own_tokenizer: bool) -> str:

@@ -3,11 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from grpokit import UsageError
+from grpokit.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopSettings(Settings):
+    """What ends a completion.
+
+    Attributes:
+        stop: texts that end a completion, at the token that completes one.
+        stop_tokens: further tokens that end a completion, as text or ids, beside the model's own end tokens.
+        ignore_eos: no token ends a completion, so all have `max_new_tokens`; not with `stop` or `stop_tokens`.
+        mask_truncated: a completion that did not end by itself is not trained on.
+    """
+
+    stop: Sequence[str] = ()
+    stop_tokens: Sequence[str | int] = ()
+    ignore_eos: bool = False
+    mask_truncated: bool = False
+
+    def check_together(self) -> None:
+        """Refuse ends that are no lists, or none of which may count.
+
+        Raises:
+            UsageError: with what to write.
+        """
+        for key in ("stop", "stop_tokens"):
+            ends = getattr(self, key)
+            if isinstance(ends, str) or not isinstance(ends, Sequence):
+                remedy = f"Write [{ends!r}]" if isinstance(ends, (str, int)) else "Leave it out for none"
+                raise UsageError(f"{key} must be a list, got {ends!r}. {remedy}.")
+        if self.ignore_eos and (self.stop or self.stop_tokens):
+            raise UsageError("ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens.")
 
 
 class Stops:

@@ -15,13 +15,15 @@ from peft import LoraConfig
 from grpokit import UsageError
 from grpokit.registry.settings import read_settings
 from grpokit_lm.engines.engine import Completing as Completing
-from grpokit_lm.engines.engine import Engine, named
+from grpokit_lm.engines.engine import Engine as Engine
+from grpokit_lm.engines.engine import named
 from grpokit_lm.engines.offline import Offline, OfflineSettings
 from grpokit_lm.engines.protocol import Host
-from grpokit_lm.engines.server import Server, ServerSettings
+from grpokit_lm.engines.server import Server
+from grpokit_lm.engines.server import ServerSettings as ServerSettings
 from grpokit_lm.engines.stated_logprobs import refuse_ignored_adapter as refuse_ignored_adapter
 from grpokit_lm.engines.stated_logprobs import refuse_untempered as refuse_untempered
-from grpokit_lm.loading import Loaded, Quantization
+from grpokit_lm.loading import Loaded
 
 EngineSettings: TypeAlias = ServerSettings | OfflineSettings
 
@@ -46,7 +48,6 @@ def start_engine(
     *,
     loaded: Loaded,
     adapter: LoraConfig,
-    quantization: Quantization | None,
     longest: int | None,
     top_k: int,
 ) -> Engine:
@@ -56,7 +57,6 @@ def start_engine(
         settings: which.
         loaded: the policy's model.
         adapter: that trains.
-        quantization: of the policy's base.
         longest: the most tokens of a prompt with its completion; None if only the model bounds them.
         top_k: of the policy's training samples.
 
@@ -74,8 +74,7 @@ def start_engine(
     host = Offline(
         settings,
         loaded=loaded,
-        rank=max([adapter.r, *adapter.rank_pattern.values()]),
-        quantization=quantization,
+        rank=max([adapter.r, *(adapter.rank_pattern or {}).values()]),
         longest=longest,
         named=named(top_k),
     )

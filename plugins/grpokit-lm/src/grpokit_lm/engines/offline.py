@@ -28,7 +28,7 @@ from grpokit.errors import one_line
 from grpokit.settings import Count, check_settings
 from grpokit_hf.models.sources import cached, local
 from grpokit_lm.engines.protocol import Adapter, Answer, Row
-from grpokit_lm.loading import Loaded, Quantization
+from grpokit_lm.loading import Loaded
 
 _GRACE = 2.0  # seconds in which vLLM may say itself what has happened
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vLLM's max_lora_rank is one of them
@@ -90,7 +90,6 @@ class Offline:
         settings: how to start it.
         loaded: the policy's model.
         rank: of the largest adapter.
-        quantization: of the policy's base.
         longest: the most tokens of a prompt with its completion; None if only the model bounds them.
         named: how many log-probs it must be able to state for a token.
 
@@ -106,22 +105,22 @@ class Offline:
         *,
         loaded: Loaded,
         rank: int,
-        quantization: Quantization | None,
         longest: int | None,
         named: int,
     ) -> None:
         fitting = [bound for bound in _RANKS if bound >= rank]
         if not fitting:
             raise UsageError(f"engine: vLLM takes adapters of r up to {_RANKS[-1]}, and lora has r {rank}.")
-        if quantization == "8bit":
+        reading = loaded.reading
+        if reading.quantization == "8bit":
             raise UsageError("engine: vLLM does not quantise to 8 bits as it loads. Use quantization: 4bit, or none.")
         arguments = {
             "dtype": str(loaded.model.dtype).removeprefix("torch."),
             "tokenizer": _read_from(loaded.tokenizer.name_or_path, loaded, marker="tokenizer_config.json") or None,
-            "revision": None if settings.model else loaded.options.get("revision"),  # where a hub's name is left
-            "tokenizer_revision": loaded.options.get("revision"),
-            "trust_remote_code": loaded.options.get("trust_remote_code", False),
-            "quantization": "bitsandbytes" if quantization else None,
+            "revision": None if settings.model else reading.revision,  # where a hub's name is left
+            "tokenizer_revision": reading.revision,
+            "trust_remote_code": reading.trust_remote_code,
+            "quantization": "bitsandbytes" if reading.quantization else None,
             "max_lora_rank": fitting[0],
             "max_loras": 1,
             "max_logprobs": max(20, named),
@@ -246,8 +245,8 @@ def _read_from(name: str, loaded: Loaded, *, marker: str) -> str:
         marker: a file that the folder has.
     """
     folder = local(name)
-    if folder is None and loaded.options:
-        folder = cached(name, marker=marker, revision=loaded.options["revision"])
+    if folder is None and loaded.settings is not None:
+        folder = cached(name, marker=marker, revision=loaded.settings.revision)
     return name if folder is None else str(folder)
 
 

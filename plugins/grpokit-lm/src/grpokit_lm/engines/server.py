@@ -54,7 +54,7 @@ class ServerSettings:
     retries: Annotated[int, Ge(0)] = 4
 
     def __post_init__(self) -> None:
-        for url in self._urls or [None]:
+        for url in self._urls or [""]:
             checked_address(
                 url,
                 key="engine: url",

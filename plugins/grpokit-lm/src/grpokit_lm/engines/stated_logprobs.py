@@ -65,7 +65,7 @@ def _are_of_other(stated: Tensor, policy: Tensor, other: Tensor, mask: Tensor) -
         return False
     total, gap = float(((e - o) ** 2 - (e - p) ** 2).sum()), float(((p - o) ** 2).sum())
     rounding = float(((e - o) ** 2).mean()) ** 0.5
-    return total + _NOISE * 2 * rounding * gap**0.5 < 0 < gap
+    return bool(total + _NOISE * 2 * rounding * gap**0.5 < 0 < gap)
 
 
 def _mean(one: Tensor, other: Tensor, mask: Tensor) -> float:

@@ -40,7 +40,9 @@ def _score(sample: Sample) -> float:
     answer, right = marked(text), str(target)
     if not right.strip():
         return math.nan
-    return float(bool(answer) and value(marked(right) or right) in map(value, unwrapped(answer)))
+    if not answer:
+        return 0.0
+    return float(value(marked(right) or right) in map(value, unwrapped(answer)))
 
 
 def marked(text: str) -> str | None:

@@ -7,7 +7,7 @@ all turns, no row waits for another one, and no token of the model is ever read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +22,7 @@ from grpokit_hf.tokens.drawing import Draw
 from grpokit_hf.tokens.sampler import Sampler
 from grpokit_lm.prompts import PromptEncoder
 from grpokit_lm.stopping import Stops
-from grpokit_lm.worlds.world import Message, World, WorldSettings
+from grpokit_lm.worlds.world import Message, World, Worlds, WorldSettings
 
 _ERRORS = "world_errors: message tells the model, and end ends the episode."
 
@@ -56,16 +56,14 @@ class Conversations:
     """Draws the tokens of a rollout, with each row's world.
 
     Args:
-        settings: of the worlds.
-        encoder: writes a world's messages as the model reads them.
+        settings: how long they are, and what an error does.
+        worlds: makes each row's world.
+        encoder: writes a world's messages as the model reads them, and a turn as its world does.
         stops: when a turn ends.
-        text_of: tokens of a turn -> what its world reads.
     """
 
-    def __init__(
-        self, settings: WorldSettings, *, encoder: PromptEncoder, stops: Stops, text_of: Callable[[Sequence[int]], str]
-    ) -> None:
-        self.settings, self._encoder, self._stops, self._text_of = settings, encoder, stops, text_of
+    def __init__(self, settings: WorldSettings, worlds: Worlds, *, encoder: PromptEncoder, stops: Stops) -> None:
+        self.settings, self.worlds, self._encoder, self._stops = settings, worlds, encoder, stops
         self._episodes: list[_Episode] = []
 
     def start(self, prompts: Sequence[Prompt], group_size: int, seeds: Sequence[int]) -> list[Prompt]:
@@ -77,10 +75,10 @@ class Conversations:
         """
         begun = []
         for prompt, seed in zip(prompts, seeds, strict=True):
-            first, *others = [self._begin(self.settings.make(), prompt, seed) for _ in range(group_size)]
+            first, *others = [self._begin(self.worlds.make(), prompt, seed) for _ in range(group_size)]
             if any(other != first for other in others):
                 raise RunError(
-                    f"The world '{self.settings.name}' starts the episodes of a group with different messages, such as "
+                    f"The world '{self.worlds.name}' starts the episodes of a group with different messages, such as "
                     f"{shown(first, most=60)}. All chance in start must come from its seed."
                 )
             messages = [] if first is None else self._read(first)
@@ -92,7 +90,7 @@ class Conversations:
     def _begin(self, world: World, prompt: Prompt, seed: int) -> Message | None:
         """A world's first message; from here on it is closed with the others."""
         self._episodes.append(_Episode(world=world))
-        return self.settings.start(world, prompt, seed)
+        return self.worlds.start(world, prompt, seed)
 
     def close(self) -> None:
         """Close all worlds.
@@ -102,7 +100,7 @@ class Conversations:
         """
         with ExitStack() as stack:
             for episode in self._episodes:
-                stack.callback(self.settings.close, episode.world)
+                stack.callback(self.worlds.close, episode.world)
 
     def _prompt(self, prompt: Prompt, messages: Sequence[Mapping[str, Any]]) -> Prompt:
         """The prompt that has a world's first messages in place of its own text."""
@@ -114,9 +112,7 @@ class Conversations:
         try:
             return self._encoder.messages(message)
         except UsageError as error:
-            raise UsageError(
-                f"The world '{self.settings.name}' sends a message that cannot be read. {error}"
-            ) from error
+            raise UsageError(f"The world '{self.worlds.name}' sends a message that cannot be read. {error}") from error
 
     def draws(self, sampler: Sampler, columns: int) -> None:
         """Draw with a sampler, at most so many columns."""
@@ -165,7 +161,7 @@ class Conversations:
             episode.finish = "length"
 
     def _say(self, episode: _Episode) -> str:
-        episode.output = self._text_of(episode.turn)
+        episode.output = self._encoder.completion(episode.turn)
         episode.messages.append({"role": "assistant", "content": episode.output})
         episode.turns += 1
         return episode.output
@@ -176,13 +172,13 @@ class Conversations:
         last = episode.turn[-1]
         turn = f"turn {episode.turns}, after the model wrote {shown(text, most=60)}"
         try:
-            with outside_code(f"The world '{self.settings.name}' failed in {turn}", remedy=_ERRORS):
+            with outside_code(f"The world '{self.worlds.name}' failed in {turn}", remedy=_ERRORS):
                 answer = episode.world.reply(text)
                 tokens = None if answer is None else self._tokens(episode, answer, last)
         except RunError as error:
-            if self.settings.errors == "stop":
+            if self.settings.world_errors == "stop":
                 raise
-            if self.settings.errors == "end":
+            if self.settings.world_errors == "end":
                 episode.finish = "error"
                 return None
             role = "tool" if getattr(episode.world, "tools", ()) else "user"
@@ -228,10 +224,10 @@ class Conversations:
         ]
 
     def _facts(self, world: World) -> dict[str, Any]:
-        with outside_code(f"The world '{self.settings.name}' failed in facts"):
+        with outside_code(f"The world '{self.worlds.name}' failed in facts"):
             facts = world.facts() if hasattr(world, "facts") else {}
         if not isinstance(facts, Mapping):
-            raise RunError(f"facts of the world '{self.settings.name}' must return a mapping, got {a_type(facts)}.")
+            raise RunError(f"facts of the world '{self.worlds.name}' must return a mapping, got {a_type(facts)}.")
         return dict(facts)
 
     def outputs(self) -> list[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 from grpokit import Prompt, UsageError, create
 from grpokit.errors import shown
 from grpokit.rewards.isolation import outside_code
+from grpokit.settings import Count, Settings
 
 Message = str | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A text, which is a user's message; a message of a chat template; or a list of such messages."""
@@ -40,33 +41,47 @@ class World(Protocol):
         ...
 
 
+WorldName = str | Mapping[str, Any] | Callable[[], World]
+"""A name, a mapping with `use` and the world's parameters, or in Python a class or function without arguments."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class WorldSettings:
-    """How a policy makes its worlds.
+class WorldSettings(Settings):
+    """What a language model talks to.
 
     Attributes:
-        world: a name, a mapping with `use` and the world's parameters, or in Python a class or function without
-            arguments.
-        max_turns: the most turns of the model in an episode.
-        errors: what an error in `reply` does.
-
-    Raises:
-        UsageError: a setting is wrong.
+        world: what answers the model's turns, such as {"use": "guess-the-number"}; in Python also a class. None: a
+            completion is one turn.
+        max_turns: the most turns of the model with a world.
+        world_errors: what an error in a world's `reply` does: "stop" the run, become the world's next "message", or
+            "end" the episode.
     """
 
-    world: str | Mapping[str, Any] | Callable[[], World]
-    max_turns: int
-    errors: Errors
+    world: WorldName | None = None
+    max_turns: Count = 10
+    world_errors: Errors = "stop"
 
-    def __post_init__(self) -> None:
-        if self.max_turns < 1:
-            raise UsageError(f"max_turns must be at least 1, got {self.max_turns}.")
-        if self.errors not in get_args(Errors):
-            raise UsageError(f"world_errors must be stop, message or end, got {shown(self.errors)}.")
+    def check_together(self) -> None:
+        """Refuse a mapping that names no world.
+
+        Raises:
+            UsageError: with an example.
+        """
         if isinstance(self.world, Mapping) and not isinstance(self.world.get("use"), str):
             raise UsageError(
                 f"world must name a world, as in {{use: guess-the-number}}, got {shown(dict(self.world))}."
             )
+
+
+class Worlds:
+    """Makes the worlds of a policy, and talks to them.
+
+    Args:
+        world: which.
+    """
+
+    def __init__(self, world: WorldName) -> None:
+        self.world = world
 
     @property
     def name(self) -> str:
