@@ -43,7 +43,8 @@ def reduction_weights(mask: Tensor, reduction: Reduction, *, rows: int, decision
     """
     m = mask.to(torch.float64)
     if reduction == "sequence_mean":
-        return m / (m.sum(-1, keepdim=True).clamp(min=1) * max(rows, 1))
+        lengths = m.sum(-1, keepdim=True).clamp(min=1)  # [b, 1]
+        return m / (lengths * max(rows, 1))
     normalisers = {"token_mean": decisions, "fixed_length": rows * max_decisions, "sequence_sum": rows}
     return m / max(normalisers[reduction], 1)
 
@@ -188,8 +189,10 @@ class GRPO(ClipSettings, Objective):
         high = 1 + (self.clip_range if self.clip_range_high is None else self.clip_range_high)
         value = -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
         if self.dual_clip is not None:
-            value = torch.where(advantages < 0, torch.minimum(value, -self.dual_clip * advantages), value)
-        clip_low, clip_high = (ratio < low) & (advantages < 0), (ratio > high) & (advantages > 0)
+            bounded_value = torch.minimum(value, -self.dual_clip * advantages)
+            value = torch.where(advantages < 0, bounded_value, value)
+        clip_low = (ratio < low) & (advantages < 0)
+        clip_high = (ratio > high) & (advantages > 0)
         return Loss(value=value, stats={"clip_low": clip_low.detach(), "clip_high": clip_high.detach()})
 
 

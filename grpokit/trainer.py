@@ -157,9 +157,10 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             probe=self._probe,
             team=self.team,
         )
+        observed = {f"observers/{name}": x for name, x in self.observers.items() if isinstance(x, Stateful)}
         self._parts: dict[str, Stateful] = {
             "batch_sizes": self.sizes,
-            **{f"observers/{name}": x for name, x in self.observers.items() if isinstance(x, Stateful)},
+            **observed,
             **self._modifiers.parts(),
             "loss_scale": LossScale(self.updates),
         }
@@ -336,7 +337,8 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             raise UsageError("Every reward has the weight 0, so all are monitors and none is trained on.")
         if len(self.train_prompts) == 0:
             raise UsageError("There is no prompt to train on.")
-        trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(trained))
-        same = torch.zeros(2, dtype=torch.int64)
+        column = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+        scores, weights = column.expand(2, len(trained)), torch.ones(len(trained))
+        one_group = torch.zeros(2, dtype=torch.int64)
         with forks_ended():
-            compute(self.advantage, trial, torch.ones(len(trained)), same, trial[:, :1])  # refuses wrong options
+            compute(self.advantage, scores, weights, one_group, column)  # refuses wrong options

@@ -828,8 +828,8 @@ FAULTS = (
     Fault(
         "groups that were drawn again keep the former rewards of decisions",
         "training/dynamic_sampling.py",
-        "next(latest) if drawn else row for",
-        "row for",
+        "            own[row] = latest\n",
+        "            pass\n",
         (MERGED_REWARDS,),
     ),
     Fault(
@@ -1514,7 +1514,7 @@ FAULTS = (
     Fault("a copy's score without its weight", "flow.py", "t ** _POWERS[self.weight] * ", "", (COPY,)),
     Fault("a copy's prediction as if without noise", "flow.py", "mean=x0 - t * error", "mean=x0 - error", (COPY,)),
     Fault("nft at an advantage of 0", "builtin/objectives.py", "mask & (advantages != 0)", "mask", (NFT,)),
-    Fault("nft's divisors with a gradient", "builtin/objectives.py", "x.detach().abs()", "x.abs()", (NFT,)),
+    Fault("nft's divisors with a gradient", "builtin/objectives.py", "error.detach().abs()", "error.abs()", (NFT,)),
     Fault(
         "evaluations of a flow without its average",
         f"{HF}diffusion/flow_policy.py",
@@ -1639,8 +1639,8 @@ FAULTS = (
     Fault(
         "optimizer moments by place",
         "training/trainer_state.py",
-        "for i, name in enumerate(ours)}",
-        "for i, name in enumerate(theirs)}",
+        "for place, name in enumerate(ours)}",
+        "for place, name in enumerate(theirs)}",
         (SHARED_NAME,),
     ),
     Fault(

@@ -57,13 +57,14 @@ def brightness(samples: Sequence[Sample]) -> list[float]:
     Raises:
         RewardError: a picture has no pixels, or a mode that does not define which number is white.
     """
-    return [
-        ImageStat.Stat(to_rgb(s.output, what=f"the output of row {row} (reward 'brightness')").convert("L")).mean[0]
-        / 255
-        if isinstance(s.output, Image.Image)
-        else math.nan
-        for row, s in enumerate(samples)
-    ]
+    scores = []
+    for row, sample in enumerate(samples):
+        if not isinstance(sample.output, Image.Image):
+            scores.append(math.nan)
+            continue
+        picture = to_rgb(sample.output, what=f"the output of row {row} (reward 'brightness')")
+        scores.append(ImageStat.Stat(picture.convert("L")).mean[0] / 255)
+    return scores
 
 
 def pixel_diversity(samples: Sequence[Sample]) -> list[float]:
@@ -85,8 +86,11 @@ def pixel_diversity(samples: Sequence[Sample]) -> list[float]:
         rows = [row for row in group if isinstance(samples[row].output, Image.Image)]
         if len(rows) < 2:
             continue
-        small = [to_rgb(samples[row].output, what=f"the output of row {row}").resize(_SMALL) for row in rows]
-        pixels = np.stack([np.asarray(picture, dtype=np.float32).ravel() for picture in small]) / 255  # [G, 3072]
+        vectors = []
+        for row in rows:
+            small = to_rgb(samples[row].output, what=f"the output of row {row}").resize(_SMALL)
+            vectors.append(np.asarray(small, dtype=np.float32).ravel())
+        pixels = np.stack(vectors) / 255  # [G, 3072]
         for row, own in zip(rows, pixels, strict=True):
             scores[row] = float(np.partition(np.abs(pixels - own).mean(1), 1)[1])  # the least one is its own
     return scores

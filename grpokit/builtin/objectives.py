@@ -108,7 +108,8 @@ class VESPO(Objective):
 
     def policy_loss(self, ratio: Tensor, advantages: Tensor, mask: Tensor, new: Decisions, old: Decisions) -> Loss:
         """See the class."""
-        log_w = ratio.detach().log().sum(-1, keepdim=True).clamp(math.log(1e-8), 20.0)  # [b, t] -> [b, 1]
+        log_product = ratio.detach().log().sum(-1, keepdim=True)  # [b, t] -> [b, 1]
+        log_w = log_product.clamp(math.log(1e-8), 20.0)
         k = torch.where(advantages >= 0, self.k_pos, ratio.new_tensor(self.k_neg))  # [b, t]
         decay = torch.where(advantages >= 0, self.lambda_pos, ratio.new_tensor(self.lambda_neg))
         phi = (k * log_w + decay * (1 - log_w.exp())).exp()
@@ -183,15 +184,21 @@ class NFT(Objective):
                 "denoising steps. Give a flow policy matching, such as policy.matching={times: 4}, or take grpo."
             )
         decided = mask.reshape(*mask.shape, *[1] * (new.mean.ndim - 2))
-        error, before = (torch.where(decided, x - new.target, 0.0).flatten(2) for x in (new.mean, old.mean.detach()))
-        attracted, repelled = (
-            x.square().mean(-1) / x.detach().abs().mean(-1).clamp(min=1e-5)  # [b, t, ...] -> [b, t]
-            for x in (self.beta * error + (1 - self.beta) * before, (1 + self.beta) * before - self.beta * error)
-        )
-        good = (advantages.to(error) / self.advantage_bound).clamp(-1, 1) / 2 + 0.5
+        error = torch.where(decided, new.mean - new.target, 0.0).flatten(2)
+        before = torch.where(decided, old.mean.detach() - new.target, 0.0).flatten(2)
+        attracted = _normalised(self.beta * error + (1 - self.beta) * before)
+        repelled = _normalised((1 + self.beta) * before - self.beta * error)
+        share = (advantages.to(error) / self.advantage_bound).clamp(-1, 1)
+        good = share / 2 + 0.5
         value = (good * attracted + (1 - good) * repelled) * self.advantage_bound / self.beta
         value = torch.where(mask & (advantages != 0), value, 0.0)
         return Loss(value=value, stats={"clip_low": _never(ratio), "clip_high": _never(ratio)})
+
+
+def _normalised(error: Tensor) -> Tensor:
+    """The mean square over the mean distance, which has no gradient: [b, t, D] -> [b, t]."""
+    distance = error.detach().abs().mean(-1).clamp(min=1e-5)
+    return error.square().mean(-1) / distance
 
 
 def _never(ratio: Tensor) -> Tensor:

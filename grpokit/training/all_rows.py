@@ -38,13 +38,15 @@ def gather_rows(rollout: Rollout | None, team: Team, device: torch.device) -> tu
     facts: tuple[Tensor, Tensor, int, list[End], Rollout | None] = none, none, 0, [], None
     if rollout is not None:
         infos = [sample.info for sample in rollout.samples]
-        ends = [(info["finish"], info.get("tokens")) for info in infos if info.get("finish") in ("stop", "length")]
-        decided, empty = rollout.host_mask.sum(-1), on(rollout.select(none), "cpu")
+        ended = [info for info in infos if info.get("finish") in ("stop", "length")]
+        ends = [(info["finish"], info.get("tokens")) for info in ended]
+        decided = rollout.host_mask.sum(-1)
+        empty = on(rollout.select(none), "cpu")
         facts = rollout.groups, decided, rollout.mask.shape[1], ends, empty
     all_groups, all_decided, widths, all_ends, empties = zip(*team.gather(facts), strict=True)
-    whole = concatenate_rollouts(
-        [*([rollout] if rollout else []), *(on(empty, device) for empty in empties if empty is not None)]
-    )
+    parts = [rollout] if rollout else []
+    parts += [on(empty, device) for empty in empties if empty is not None]
+    whole = concatenate_rollouts(parts)
     start = sum(map(len, all_groups[: team.rank]))
     rows = AllRows(
         groups=torch.cat(all_groups),
@@ -60,12 +62,15 @@ def whole_report(report: StepReport, team: Team, train_prompts: Sequence[Prompt]
     """The report with the rows of all processes, in process 0; the others keep theirs."""
     if team.size == 1:
         return report
-    bare = [replace(sample, prompt=Prompt(text="")) for sample in report.rollout.samples]
+    no_prompt = Prompt(text="")
+    bare = [replace(sample, prompt=no_prompt) for sample in report.rollout.samples]
     parts = team.gather_in_first(replace(on(report.rollout, "cpu"), samples=bare))
     if not parts:
         return report
     whole = concatenate_rollouts(parts)
     prompts = [train_prompts[i] for i in report.prompts]
     size = whole.rows // len(prompts)
-    samples = [replace(sample, prompt=prompts[row // size]) for row, sample in enumerate(whole.samples)]
+    samples = []
+    for row, sample in enumerate(whole.samples):
+        samples.append(replace(sample, prompt=prompts[row // size]))
     return replace(report, rollout=replace(whole, samples=samples))

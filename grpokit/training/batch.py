@@ -22,8 +22,10 @@ from grpokit.types import Decisions, Rollout
 def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int]) -> list[Tensor]:
     """The rows of each of the `count` optimizer steps of one pass: groups [B] shuffled by seed, step and pass."""
     ids = groups.unique()  # ascending
-    order = range(len(ids)) if count == 1 else permutation(len(ids), STREAMS["minibatch"], *key)
-    steps = ids[torch.tensor(order)].split(len(ids) // count)
+    if count > 1:
+        order = permutation(len(ids), STREAMS["minibatch"], *key)
+        ids = ids[torch.tensor(order)]
+    steps = ids.split(len(ids) // count)
     return [torch.isin(groups, step).nonzero()[:, 0] for step in steps]
 
 
@@ -111,8 +113,8 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""
         names = ("mask", "advantages", "weights", "kl_weights", "old", "reference", "entropy")
-        there = {name: getattr(self, name) for name in names}
-        moved = {name: x.to(device) for name, x in there.items() if x is not None}
+        known = [name for name in names if getattr(self, name) is not None]
+        moved = {name: getattr(self, name).to(device) for name in known}
         return replace(self, rollout=on(self.rollout, device), **moved)
 
 

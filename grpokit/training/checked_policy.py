@@ -129,7 +129,8 @@ class CheckedPolicy:
             return []
         slices = [slice(*s.indices(count)) for s in self.policy.slices(rollout)]
         starts, stops = [s.start for s in slices], [s.stop for s in slices]
-        if [*starts, count] != [0, *stops] or any(s.step != 1 for s in slices):
+        without_gaps = all(s.step == 1 for s in slices)
+        if [*starts, count] != [0, *stops] or not without_gaps:
             raise RunError(
                 f"The policy's slices are {list(zip(starts, stops, strict=True))}; expected slices that follow "
                 f"each other from 0 to {count}. Mask decisions that are not to be trained; do not leave them out."
@@ -166,9 +167,10 @@ def _check(rollout: Rollout, prompts: Sequence[Prompt], group_size: int, seeds: 
             f"The policy's rollout has the groups {rollout.groups.tolist()}; expected {expected}: "
             "`seeds.group_ids`, each repeated for its samples."
         )
-    for row, (sample, group) in enumerate(zip(rollout.samples, expected, strict=True)):
-        prompt = prompts[row // group_size]
-        if sample.group != group or (sample.prompt is not prompt and sample.prompt.text != prompt.text):
+    for row, sample in enumerate(rollout.samples):
+        group, prompt = expected[row], prompts[row // group_size]
+        other_prompt = sample.prompt is not prompt and sample.prompt.text != prompt.text
+        if sample.group != group or other_prompt:
             raise RunError(
                 f"The policy's rollout has a sample of group {sample.group}, prompt {sample.prompt.text!r}, in row "
                 f"{first_row + row}; expected group {group}, prompt {prompt.text!r}. Row p * {group_size} + i must be "

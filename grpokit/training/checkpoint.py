@@ -74,7 +74,8 @@ def _whole(name: str, part: Stateful) -> tuple[dict[str, Any], State]:
 def _write(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], content: State) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; a checkpoint is a folder. Choose another name.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / STATE).is_file():
+    has_files = folder.is_dir() and any(folder.iterdir())
+    if has_files and not (folder / STATE).is_file():
         raise UsageError(
             f"{folder} contains files that are not a checkpoint; saving would replace them. Choose another folder."
         )
@@ -113,7 +114,8 @@ def load(folder: Path, parts: Mapping[str, Stateful]) -> None:
     """
     state = read_state(folder)
     for what in (PHASES, POLICY):
-        theirs, ours = (sorted(_names(what, some)) for some in (state["parts"], parts))
+        theirs = sorted(_names(what, state["parts"]))
+        ours = sorted(_names(what, parts))
         if theirs != ours:
             raise CheckpointError(
                 f"The checkpoint {folder} belongs to a run with {_few_of(what, theirs)}, and this one has "
@@ -121,8 +123,9 @@ def load(folder: Path, parts: Mapping[str, Stateful]) -> None:
                 page="guards#checkpoints",
             )
     _check_files(folder, state)
-    states = {name: _read(folder, state, name) for name in parts if name in state["parts"]}
-    for name, kept in states.items():  # a part that the run did not have stays as it is
+    known = [name for name in parts if name in state["parts"]]  # a part that the run did not have stays as it is
+    states = {name: _read(folder, state, name) for name in known}
+    for name, kept in states.items():
         _take_over(folder, name, parts[name], kept)
 
 
@@ -148,8 +151,9 @@ def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
 
 def _names(kind: str, parts: Mapping[str, Any]) -> list[str]:
     """The names of policies or of phases; [""] for a single one."""
-    paths = (f"{part}/".split("/") for part in parts)
-    return list(dict.fromkeys(path[1] for path in paths if path[0] == kind)) or [""]
+    paths = [f"{part}/".split("/") for part in parts]
+    names = [path[1] for path in paths if path[0] == kind]
+    return list(dict.fromkeys(names)) or [""]
 
 
 def _few_of(kind: str, names: Sequence[str]) -> str:
@@ -221,7 +225,8 @@ def _check_files(folder: Path, state: State, *, below: str = "") -> None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    return {p.relative_to(folder).as_posix(): _digest(p) for p in sorted(folder.rglob("*")) if p.is_file()}
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {path.relative_to(folder).as_posix(): _digest(path) for path in files}
 
 
 def _digest(path: Path) -> str:
@@ -230,7 +235,8 @@ def _digest(path: Path) -> str:
 
 
 def _digest_of(state: State) -> str:
-    return hashlib.sha256(json.dumps(json.loads(json.dumps(state))).encode()).hexdigest()  # as it is read again
+    as_it_is_read_again = json.loads(json.dumps(state))
+    return hashlib.sha256(json.dumps(as_it_is_read_again).encode()).hexdigest()
 
 
 def _damaged(folder: Path, why: str) -> CheckpointError:
@@ -246,8 +252,9 @@ def _remedy(folder: Path) -> str:
 
 def steps(folder: Path) -> list[Path]:
     """The checkpoints `step_...` in a run's `checkpoints` folder, the earliest first."""
-    numbered = sorted((number, p) for p in folder.glob("step_*") if (number := step_number(p.name)) is not None)
-    return [p for _, p in numbered if p.is_dir()]  # without its state it is damaged, and says so when read
+    numbers = {path: step_number(path.name) for path in folder.glob("step_*")}
+    numbered = sorted((number, path) for path, number in numbers.items() if number is not None)
+    return [path for _, path in numbered if path.is_dir()]  # without its state it is damaged, and says so when read
 
 
 def latest(folder: Path) -> Path | None:

@@ -20,12 +20,14 @@ _error = partial(RunError, page="guards#while-it-runs")
 
 def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None) -> None:
     """Stop unless the advantages of all rows are finite: [B], or [B, T] of any T where that is not known yet."""
-    shapes = ((rows,), (rows, advantages.shape[-1] if decisions is None and advantages.ndim == 2 else decisions))
-    if tuple(advantages.shape) not in shapes or not bool(advantages.isfinite().all()):
+    if decisions is None and advantages.ndim == 2:
+        decisions = advantages.shape[-1]
+    shapes = ((rows,), (rows, decisions))
+    finite = advantages.isfinite()
+    if tuple(advantages.shape) not in shapes or not bool(finite.all()):
         raise _error(
-            f"The advantage function gave {tuple(advantages.shape)} values, "
-            f"{int((~advantages.isfinite()).sum())} of them not finite; expected finite numbers, one per row "
-            f"{shapes[0]} or one per decision {shapes[1]}.",
+            f"The advantage function gave {tuple(advantages.shape)} values, {int((~finite).sum())} of them not "
+            f"finite; expected finite numbers, one per row {shapes[0]} or one per decision {shapes[1]}.",
         )
 
 
@@ -33,14 +35,15 @@ def check_signal(signal: object, shape: Sequence[int], *, modifier: str) -> None
     """Stop unless a modifier gave a `Signal` whose advantages have this shape, with weights that can be used."""
     if not isinstance(signal, Signal):
         raise _error(f"rows() of the modifier {modifier} gave {shown(signal)}; expected a grpokit.Signal.")
-    rows = shape[:1]
-    for name, shapes in (("advantages", (rows, shape)), ("weights", (rows,)), ("kl_weights", (rows,))):
+    rows = (shape[0],)
+    for name in ("advantages", "weights", "kl_weights"):
         values: Tensor = getattr(signal, name)
-        if tuple(values.shape) not in map(tuple, shapes) or not bool(values.isfinite().all()):
+        finite = values.isfinite()
+        shapes = (rows, tuple(shape)) if name == "advantages" else (rows,)
+        if tuple(values.shape) not in shapes or not bool(finite.all()):
             raise _error(
-                f"The modifier {modifier} gave {name} of the shape {tuple(values.shape)}, "
-                f"{int((~values.isfinite()).sum())} of them not finite; expected finite numbers, one for each of "
-                f"{rows[0]} rows."
+                f"The modifier {modifier} gave {name} of the shape {tuple(values.shape)}, {int((~finite).sum())} of "
+                f"them not finite; expected finite numbers, one for each of {shape[0]} rows."
             )
         if name != "advantages" and bool((values < 0).any()):
             raise _error(f"The modifier {modifier} gave {name} below 0; a row that teaches nothing has the weight 0.")

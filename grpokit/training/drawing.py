@@ -45,13 +45,15 @@ class Drawn:
     @property
     def local_prompts(self) -> Sequence[int]:
         """The indices of this process's groups."""
-        size, share = len(self.rows.groups) // len(self.prompts), self.rows.share
+        size = len(self.rows.groups) // len(self.prompts)
+        share = self.rows.share
         return self.prompts[share.start // size : share.stop // size]
 
     def local(self, x: Tensor) -> Tensor:
         """This process's rows of what all rows have: [B] or [B, T] -> [b] or [b, t]."""
         rows = x[self.rows.share]
-        return rows if x.ndim == 1 else rows[:, : self.rollout.mask.shape[1]]
+        width = self.rollout.mask.shape[1]
+        return rows if x.ndim == 1 else rows[:, :width]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -143,14 +145,16 @@ class Drawing:
             self.seed, stream="train", step=completed, prompts=per_step, group_size=size, attempt=attempt
         )
         share = self.team.share(per_step)
-        prompts = {place: self.prompts[i] for place, i in zip(places, indices, strict=True) if place in share}
-        return indices, list(prompts.values()), seeds.select(list(prompts))
+        own = [(place, index) for place, index in zip(places, indices, strict=True) if place in share]
+        prompts = [self.prompts[index] for _, index in own]
+        return indices, prompts, seeds.select([place for place, _ in own])
 
     def _draw_ahead(self, completed: int, version: int) -> None:
         """Begin the groups of the next step, if their weights are not too old by then."""
         if self.settings.max_age < self.settings.updates_per_step or completed >= self.settings.steps:
             return
-        _, prompts, seeds = self._request(completed, 0, range(self.settings.prompts_per_step), ())
+        places = range(self.settings.prompts_per_step)
+        _, prompts, seeds = self._request(completed, 0, places, ())
         pending = self.policy.begin(prompts, self.settings.group_size, seeds)
         self._ahead = _Ahead(completed, version, pending) if pending else None
 

@@ -57,7 +57,8 @@ def with_spread(
         if not places:
             break
         attempt += 1
-        others = scores.select((~zero)[scores.groups.unique(return_inverse=True)[1]])
+        place_of_row = scores.groups.unique(return_inverse=True)[1]  # [B]
+        others = scores.select(~zero[place_of_row])
         further = draw(attempt, places, used, others)
         used += list(further.prompts)
         groups = _merged(groups, further, places)
@@ -70,13 +71,21 @@ def with_spread(
 
 def _merged(groups: Groups, further: Groups, places: Sequence[int]) -> Groups:
     """Put the groups of `further` at their places; times and notes of the scores are those of all draws."""
-    prompts = {**dict(enumerate(groups.prompts)), **dict(zip(places, further.prompts, strict=True))}
+    prompts = list(groups.prompts)
+    for place, prompt in zip(places, further.prompts, strict=True):
+        prompts[place] = prompt
     before, new = groups.scores(), further.scores()
-    rest = [part.select((~torch.isin(part.groups, new.groups)).nonzero()[:, 0]) for part in groups.parts]
-    matrix, lost, rows = before.matrix.clone(), before.lost.clone(), torch.isin(before.groups, new.groups)
+    rest = []
+    for part in groups.parts:
+        stays = ~torch.isin(part.groups, new.groups)
+        rest.append(part.select(stays.nonzero()[:, 0]))
+    rows = torch.isin(before.groups, new.groups)
+    matrix, lost = before.matrix.clone(), before.lost.clone()
     matrix[rows], lost[rows] = new.matrix, new.lost  # both in the order of the groups
-    latest = iter(new.decision_rewards)
-    own = [next(latest) if drawn else row for row, drawn in zip(before.decision_rewards, rows.tolist(), strict=False)]
+    own = list(before.decision_rewards)
+    if own:
+        for row, latest in zip(rows.nonzero()[:, 0].tolist(), new.decision_rewards, strict=True):
+            own[row] = latest
     scores = replace(
         before,
         matrix=matrix,
@@ -85,4 +94,4 @@ def _merged(groups: Groups, further: Groups, places: Sequence[int]) -> Groups:
         notes=[*before.notes, *new.notes],
         decision_rewards=own,
     )
-    return Groups(prompts=list(prompts.values()), parts=[*rest, *further.parts], scores=lambda: scores)
+    return Groups(prompts=prompts, parts=[*rest, *further.parts], scores=lambda: scores)

@@ -74,7 +74,9 @@ class LogprobPasses:
                     self.probe.take(rollout, prompts, self.team)
             if needs_entropy:
                 entropy = self._entropy(rollout, old if needs_old else None, notes)
-        return replace(Batch.of(rollout), old=old and replace(old, entropy=None), reference=reference, entropy=entropy)
+        if old is not None:
+            old = replace(old, entropy=None)
+        return replace(Batch.of(rollout), old=old, reference=reference, entropy=entropy)
 
     def _entropy(self, rollout: Rollout, old: Decisions | None, notes: Notes) -> Tensor:
         """[B, T] the entropy of each decision's distribution: the sampler's, or that of a pass."""
@@ -92,8 +94,10 @@ class LogprobPasses:
 
     def _weighs_sliced_sequences(self, rollout: Rollout) -> bool:
         """Whether the correction needs all decisions of a row, which is scored slice by slice."""
-        by_sequence = self.correction is not None and self.correction.per == "sequence"
-        return by_sequence and any(self.team.gather(len(self.policy.slices(rollout)) > 1))
+        if self.correction is None or self.correction.per != "sequence":
+            return False
+        is_sliced = len(self.policy.slices(rollout)) > 1
+        return any(self.team.gather(is_sliced))
 
     def _scored_once(self, rollout: Rollout) -> bool:
         """Whether the reference is scored once for a rollout; if not, beside each slice.

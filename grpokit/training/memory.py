@@ -107,12 +107,17 @@ class Sizes:
             return replace(self.limit, rows=size) if by_rows else replace(self.limit, tokens=size)
 
         def load(cut: Cut) -> int:
-            return len(cut.rows) if by_rows else max(cut.passes, default=0) if len(cut.rows) > 1 else 0
+            if by_rows:
+                return len(cut.rows)
+            return max(cut.passes, default=0) if len(cut.rows) > 1 else 0
 
         def largest(size: int) -> int:
             return max(map(load, cut(limit(size))), default=0)
 
-        result, fits = fitting(lambda size: attempt(limit(size)), size, what="scoring samples", used=largest)
+        def at(size: int) -> T:
+            return attempt(limit(size))
+
+        result, fits = fitting(at, size, what="scoring samples", used=largest)
         if fits < size:
             same = "with the same result to rounding"
             warn(_reduced("scoring samples", f"{largest(size)} {unit}", name, fits, same))
@@ -121,7 +126,8 @@ class Sizes:
 
     def state_dict(self) -> State:
         """Name -> the size that was wanted, and the one that fits, where these differ."""
-        return {name: [size, getattr(self, name)] for name, size in self._wanted.items() if getattr(self, name) != size}
+        sizes = {name: [wanted, getattr(self, name)] for name, wanted in self._wanted.items()}
+        return {name: both for name, both in sizes.items() if both[0] != both[1]}
 
     def load_state_dict(self, state: State) -> None:
         """Load a result of `state_dict`, except for a size whose setting has changed."""

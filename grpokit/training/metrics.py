@@ -91,10 +91,12 @@ class Tally:
     def add(self, name: str, values: Tensor, mask: Tensor) -> None:
         """Count `values` [b, t] where `mask` [b, t] is True."""
         values = values.detach().double()
-        sums = torch.stack([torch.where(mask, values, 0.0).sum(), mask.sum(dtype=torch.float64)])
+        total = torch.where(mask, values, 0.0).sum()
+        sums = torch.stack([total, mask.sum(dtype=torch.float64)])
         self.sums[name] = self.sums.get(name, 0) + sums
         if name in _WITH_EXTREMES and values.numel():
-            self._widen(name, torch.where(mask, torch.stack([values, -values]), -torch.inf).amax((1, 2)))
+            both_signs = torch.stack([values, -values])  # [2, b, t]
+            self._widen(name, torch.where(mask, both_signs, -torch.inf).amax((1, 2)))
 
     def add_differences(self, difference: Tensor, mask: Tensor) -> None:
         """Count how far log-probs [b, t] are from those that the sampler stated, before any weight has changed."""
@@ -120,16 +122,21 @@ class Tally:
         """The same, for another process."""
         parts = [*self.sums.values(), *self.largest.values()]
         pairs: Iterator[Tensor] = iter(torch.stack(parts).cpu() if parts else ())  # in one copy
-        sums, largest = (dict(zip(part, pairs, strict=False)) for part in (self.sums, self.largest))
+        sums = {name: next(pairs) for name in self.sums}
+        largest = {name: next(pairs) for name in self.largest}
         return Tally(sums, largest, self.scored, self.decided)
 
     def means(self) -> dict[str, float]:
         """Name -> mean over decisions."""
-        return {name: float(total / count.clamp(min=1)) for name, (total, count) in self.sums.items()}
+        means = {}
+        for name, (total, count) in self.sums.items():
+            means[name] = float(total / count.clamp(min=1))
+        return means
 
     def extremes(self, name: str) -> tuple[float, float]:
         """The smallest and the largest value; NaN if there is none."""
-        largest, negated = self.largest.get(name, torch.tensor([math.nan, math.nan])).tolist()
+        none = torch.tensor([math.nan, math.nan])
+        largest, negated = self.largest.get(name, none).tolist()
         return (-negated, largest) if math.isfinite(largest) else (math.nan, math.nan)
 
     def _widen(self, name: str, largest: Tensor) -> None:
@@ -178,9 +185,11 @@ def correlation(x: Tensor, y: Tensor, groups: Tensor) -> float:
     if not bool(both.any()):
         return math.nan
     pair, members = torch.stack([x, y]), Groups(groups)
-    deviations = torch.stack([members.centre(column, both) for column in pair])[:, both]  # [2, b]
+    centred = torch.stack([members.centre(column, both) for column in pair])
+    deviations = centred[:, both]  # [2, b]
     spread = deviations.norm(dim=1)
-    if bool((spread <= 1e-12 * pair[:, both].abs().amax(1)).any()):
+    rounding = 1e-12 * pair[:, both].abs().amax(1)
+    if bool((spread <= rounding).any()):
         return math.nan
     a, b = deviations / spread[:, None]
     return float(a @ b)
@@ -219,7 +228,8 @@ def length_metrics(rows: AllRows) -> dict[str, float]:
     lengths = rows.decided.double()
     metrics = {"length/mean": float(lengths.mean()), "length/max": float(lengths.max())}
     if rows.ends:
-        metrics["completions/clipped_ratio"] = sum(finish == "length" for finish, _ in rows.ends) / len(rows.ends)
+        cut = [finish == "length" for finish, _ in rows.ends]
+        metrics["completions/clipped_ratio"] = sum(cut) / len(cut)
     ended = [tokens for finish, tokens in rows.ends if finish == "stop" and isinstance(tokens, int)]
     if ended:
         metrics["completions/mean_terminated_length"] = sum(ended) / len(ended)

@@ -55,22 +55,25 @@ def cuts(
     >>> [(cut.rows.tolist(), cut.slices) for cut in cuts(groups, mask, [slice(0, 2)], limit, by="length")]
     [([0, 2, 4], (slice(0, 2, None),)), ([1, 3, 5], (slice(0, 1, None),))]
     """
-    starts, stops = torch.tensor([s.start for s in slices]), torch.tensor([s.stop for s in slices])
     ends = row_lengths(mask)  # [B]
-    widths = (torch.minimum(ends[:, None], stops) - starts).clamp(min=0)  # [B, slices]
+    widths = _widths(ends, slices)
     lengths: list[int] = ends.tolist()
 
     def passes(rows: list[int]) -> list[int]:
         own = widths[rows]  # [b, slices]
-        scored: list[int] = (own.sum(0) if packed else len(rows) * own.amax(0)).tolist()
-        return scored
+        scored = own.sum(0) if packed else len(rows) * own.amax(0)
+        return scored.tolist()
 
     def fits(rows: list[int]) -> bool:
-        most = None if len(rows) == 1 else limit.tokens
-        return len(rows) <= limit.rows and (most is None or max(passes(rows)) <= most)
+        if len(rows) > limit.rows:
+            return False
+        if len(rows) == 1 or limit.tokens is None:
+            return True
+        return max(passes(rows)) <= limit.tokens
 
     def by_length(rows: Iterable[int]) -> list[list[int]]:
-        return _together(([row] for row in sorted(rows, key=lambda row: -lengths[row])), fits)
+        longest_first = sorted(rows, key=lambda row: -lengths[row])
+        return _together([[row] for row in longest_first], fits)
 
     def cut(rows: list[int]) -> Cut:
         end = max(lengths[row] for row in rows)
@@ -85,12 +88,27 @@ def cuts(
 
     if by == "length":
         return [cut(rows) for rows in by_length(range(len(mask)))]
+    parts: list[list[int]] = []
+    for rows in _members(groups):
+        parts += [rows] if fits(rows) else by_length(rows)
+    if by != "one group":
+        parts = _together(parts, fits)
+    return [cut(rows) for rows in parts]
+
+
+def _widths(lengths: Tensor, slices: Sequence[slice]) -> Tensor:
+    """How many decisions of each row lie in each slice: [B] -> [B, slices]."""
+    starts = torch.tensor([s.start for s in slices])
+    stops = torch.tensor([s.stop for s in slices])
+    return (torch.minimum(lengths[:, None], stops) - starts).clamp(min=0)
+
+
+def _members(groups: Tensor) -> list[list[int]]:
+    """The rows of each group, in the order of their ids."""
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups.tolist()):
         members.setdefault(group, []).append(row)
-    whole = [members[group] for group in sorted(members)]
-    parts = [part for rows in whole for part in ([rows] if fits(rows) else by_length(rows))]
-    return [cut(rows) for rows in (parts if by == "one group" else _together(parts, fits))]
+    return [members[group] for group in sorted(members)]
 
 
 def _together(parts: Iterable[list[int]], fits: Callable[[list[int]], bool]) -> list[list[int]]:

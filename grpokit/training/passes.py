@@ -40,11 +40,13 @@ def with_filler(batch: Batch, policy: CheckedPolicy, team: Team) -> Batch:
         return batch
     if not all(has_row):
         giver = has_row.index(True)
-        offers = team.gather(filler.to("cpu") if filler is not None and team.rank == giver else None)
+        own = filler.to("cpu") if filler is not None and team.rank == giver else None
+        offers = team.gather(own)  # which all processes call
         filler = filler or offers[giver]
     assert filler is not None
     filler = filler.to(batch.weights.device)
-    if len(set(team.gather(len(policy.slices(filler.rollout))))) > 1:
+    counts = team.gather(len(policy.slices(filler.rollout)))
+    if len(set(counts)) > 1:
         raise RunError(
             "run.sharding needs a policy with as many slices() in every process, and here they depend on the rows. "
             "Leave run.sharding out."
@@ -57,11 +59,18 @@ def _shortest_row(batch: Batch) -> Batch | None:
     decided = batch.rollout.host_mask.sum(-1)
     if not decided.any():
         return None
-    row = batch.select(torch.where(decided > 0, decided, decided.max() + 1).argmin()[None])
+    lengths = torch.where(decided > 0, decided, decided.max() + 1)
+    row = batch.select(lengths.argmin()[None])
     (sample,) = row.rollout.samples
-    bare = replace(sample, prompt=replace(sample.prompt, target=None), output=None, info={})
-    filler = Batch.of(replace(row.rollout, samples=[bare]))
-    return replace(filler, mask=torch.zeros_like(row.mask), old=row.old, reference=row.reference, before_updates=False)
+    prompt = replace(sample.prompt, target=None)
+    bare = replace(sample, prompt=prompt, output=None, info={})
+    return replace(
+        Batch.of(replace(row.rollout, samples=[bare])),
+        mask=torch.zeros_like(row.mask),
+        old=row.old,
+        reference=row.reference,
+        before_updates=False,
+    )
 
 
 def all_logprobs(
@@ -77,16 +86,25 @@ def all_logprobs(
     The result has what `ask` names, if the policy gives it.
     """
     whole = {"logprobs": torch.zeros_like(rollout.old.logprobs)}
-    wanted = {"logprobs", *(["entropy"] if ask.entropy != "no" else []), *(_MOMENTS if ask.moments else [])}
+    wanted = ["logprobs"]
+    if ask.entropy != "no":
+        wanted.append("entropy")
+    if ask.moments:
+        wanted += _MOMENTS
     device = whole["logprobs"].device
     with context():
         for cut in policy.cuts(rollout, limit):
-            part, rows = rollout.select(cut.rows), cut.rows.to(device, non_blocking=True)
+            part = rollout.select(cut.rows)
+            rows = cut.rows.to(device, non_blocking=True)
             for decisions in cut.slices:
                 view = policy.logprobs(part, decisions, ask, grad=False)
-                for name, x in ((name, x) for name, x in vars(view).items() if x is not None and name in wanted):
+                for name in wanted:
+                    x = getattr(view, name)
+                    if x is None:
+                        continue
                     if name not in whole:
-                        whole[name] = x.new_zeros(*rollout.mask.shape, *x.shape[2:], device=device)
+                        shape = (*rollout.mask.shape, *x.shape[2:])
+                        whole[name] = x.new_zeros(shape, device=device)
                     whole[name][rows, decisions] = x.to(whole[name])
     return Decisions(**whole)
 
@@ -107,7 +125,8 @@ class Term:
         """The slice, or the columns of several."""
         if len(self.slices) == 1:
             return self.slices[0]
-        columns = torch.cat([torch.arange(s.start, s.stop) for s in self.slices])
+        ranges = [torch.arange(s.start, s.stop) for s in self.slices]
+        columns = torch.cat(ranges)
         return columns.to(self.batch.weights.device, non_blocking=True)
 
     def __call__(self, new: Decisions) -> tuple[Tensor, Tensor]:
@@ -148,7 +167,9 @@ class Term:
         """The objective on some rows: its weighted sum, a scalar, and each decision's."""
         batch, decisions = self.batch, self.decisions
         old = batch.old.select(rows, decisions) if batch.old else new.detach()
-        advantages = batch.advantages[rows] if batch.advantages.ndim == 1 else batch.advantages[rows, decisions]
+        advantages = batch.advantages[rows]
+        if advantages.ndim == 2:
+            advantages = advantages[:, decisions]
         reference = self._reference and self._reference.select(rows)
         with forks_ended():
             loss = self.objective(
@@ -160,7 +181,8 @@ class Term:
                 correction=self._factors(old, rows),
                 kl_weights=batch.kl_weights[rows],
             )
-        return (loss.value * batch.weights[rows, decisions].to(loss.value)).sum(), loss
+        weights = batch.weights[rows, decisions].to(loss.value)
+        return (loss.value * weights).sum(), loss
 
     @cached_property
     def _reference(self) -> Decisions | None:
@@ -170,7 +192,8 @@ class Term:
             return batch.reference and batch.reference.select(decisions=self.decisions)
         ask = Ask(entropy="no", moments=True)
         with self.policy.reference():
-            return joined([self.policy.logprobs(batch.rollout, s, ask, grad=False) for s in self.slices], dim=1)
+            parts = [self.policy.logprobs(batch.rollout, s, ask, grad=False) for s in self.slices]
+        return joined(parts, dim=1)
 
     def _factors(self, old: Decisions, rows: slice) -> Tensor | None:
         """The factors of some rows' surrogate: [b', t], of the rollout and of the correction."""
@@ -188,8 +211,10 @@ class Term:
         sampled, mask = batch.rollout.old.logprobs[rows], batch.mask[rows]
         if batch.old is None:  # `old` has all decisions of its rows, or a weight is one decision's own
             decisions = self.decisions
-            return correction_weights(self.correction, old.logprobs, sampled[:, decisions], mask[:, decisions])
-        return correction_weights(self.correction, batch.old.logprobs[rows], sampled, mask)[:, self.decisions]
+            sampled, mask = sampled[:, decisions], mask[:, decisions]
+            return correction_weights(self.correction, old.logprobs, sampled, mask)
+        weights = correction_weights(self.correction, batch.old.logprobs[rows], sampled, mask)
+        return weights[:, self.decisions]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +227,8 @@ class LinearTerm:
 
     def __call__(self, new: Decisions) -> tuple[Tensor, Tensor]:
         """As `Term`."""
-        return torch.stack([(x * getattr(new, name)).sum() for name, x in self.gradients.items()]).sum(), self.total
+        products = [(x * getattr(new, name)).sum() for name, x in self.gradients.items()]
+        return torch.stack(products).sum(), self.total
 
     @property
     def ask(self) -> Ask:
@@ -235,14 +261,17 @@ class Gradient:
             ):
                 loss, tally = attempt(self.sizes.limit)
         else:
-            loss, tally = self.sizes.score(attempt, partial(self.policy.cuts, batch.rollout), notes.warn)
-        losses, tallies = zip(*self.team.gather((loss, tally.on_cpu())), strict=True)
+            cuts = partial(self.policy.cuts, batch.rollout)
+            loss, tally = self.sizes.score(attempt, cuts, notes.warn)
+        own = loss, tally.on_cpu()
+        losses, tallies = zip(*self.team.gather(own), strict=True)
         return losses, Tally.merged(tallies)
 
     def _attempt(self, batch: Batch, objective: Objective, limit: Limit, notes: Notes) -> tuple[Tensor, Tally]:
         """Nothing inside waits for the device."""
         self.optimizer.zero_grad()  # a failed attempt or step may have left gradients
-        total, tally = torch.zeros((), dtype=torch.float64, device=batch.weights.device), Tally()
+        total = torch.zeros((), dtype=torch.float64, device=batch.weights.device)
+        tally = Tally()
         tally.decided = int(batch.rollout.host_mask.numpy().sum())
         for piece, cut in self._pieces(batch, limit):
             tally.scored += sum(cut.passes)
@@ -268,9 +297,11 @@ class Gradient:
         slices = tuple(self.policy.slices(batch.filler.rollout))
         for cut in cuts:
             piece = batch.select(cut.rows)
-            same = len(cut.slices) == len(slices)
-            yield piece, cut if same else replace(cut, slices=tuple(self.policy.slices(piece.rollout)))
-        yield from [(batch.filler, Cut(rows=batch.filler.numbers, slices=slices, passes=()))] * lacking
+            if len(cut.slices) != len(slices):
+                cut = replace(cut, slices=tuple(self.policy.slices(piece.rollout)))
+            yield piece, cut
+        filling = Cut(rows=batch.filler.numbers, slices=slices, passes=())
+        yield from [(batch.filler, filling)] * lacking
 
     def _terms(
         self, objective: Objective, batch: Batch, slices: Sequence[slice], tally: Tally
@@ -286,12 +317,16 @@ class Gradient:
         if not objective.whole_sequence or len(slices) == 1:
             return [term(slices=[decisions]) for decisions in slices]
         ask = _ask(objective)
-        new = joined([self.policy.logprobs(batch.rollout, s, ask, grad=False) for s in slices], dim=1).detach()
+        parts = [self.policy.logprobs(batch.rollout, s, ask, grad=False) for s in slices]
+        new = joined(parts, dim=1).detach()
         inputs = {name: x.requires_grad_() for name, x in vars(new).items() if x is not None}
         value, total = term(slices=slices)(new)
         derivatives = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)
         widths = [s.stop - s.start for s in slices]
-        gradients = {n: x.split(widths, dim=1) for n, x in zip(inputs, derivatives, strict=True) if x is not None}
+        gradients = {}
+        for name, derivative in zip(inputs, derivatives, strict=True):
+            if derivative is not None:
+                gradients[name] = derivative.split(widths, dim=1)
         return [
             LinearTerm(
                 decisions=decisions,

@@ -40,7 +40,8 @@ class ReferenceProbe:
 
         `rollout` has this process's rows, and `prompts` the place of each group's prompt in the training prompts.
         """
-        lengths = team.gather(max(rollout.host_mask.sum(-1).tolist(), default=0))
+        longest_row = max(rollout.host_mask.sum(-1).tolist(), default=0)
+        lengths = team.gather(longest_row)
         owner = lengths.index(max(lengths))
         if not lengths[owner]:
             return
@@ -48,8 +49,12 @@ class ReferenceProbe:
             row = int(rollout.host_mask.sum(-1).argmax())
             longest = rollout.select(torch.tensor([row]))
             self.logprobs = self._score(longest)
-            self.rollout, self.prompt = longest, prompts[row // (rollout.rows // len(prompts))]
-        own = {key: x.cpu() if isinstance(x, Tensor) else x for key, x in self.state_dict().items()}
+            group_size = rollout.rows // len(prompts)
+            self.rollout, self.prompt = longest, prompts[row // group_size]
+        own = dict(self.state_dict())
+        for key, x in own.items():
+            if isinstance(x, Tensor):
+                own[key] = x.cpu()
         state = team.gather(own)[owner]
         if team.rank != owner:
             self.load_state_dict(state)
@@ -63,8 +68,11 @@ class ReferenceProbe:
             return
         with self.policy.during("score"):
             now = self._score(self.rollout)
-        difference = torch.where(self.rollout.mask, (now - self.logprobs.to(now)).abs(), 0.0).double()
-        mean, largest = float(difference.sum() / self.rollout.mask.sum().clamp(min=1)), float(difference.max())
+        mask = self.rollout.mask
+        distance = (now - self.logprobs.to(now)).abs()
+        difference = torch.where(mask, distance, 0.0).double()
+        mean = float(difference.sum() / mask.sum().clamp(min=1))
+        largest = float(difference.max())
         if self.limit.exceeded(mean, largest) or mean != mean:
             raise RunError(
                 f"The reference has changed: {when}, its log-probs for a sample of the first step differ from those "
@@ -114,7 +122,8 @@ class ReferenceProbe:
         tensors = {name: x.to(self.policy.device) for name, x in state.items() if isinstance(x, Tensor)}
 
         def trace(kind: str) -> dict[str, Tensor]:
-            return {name.removeprefix(kind): x for name, x in tensors.items() if name.startswith(kind)}
+            names = [name for name in tensors if name.startswith(kind)]
+            return {name.removeprefix(kind): tensors[name] for name in names}
 
         self.logprobs, groups = tensors["reference"], tensors["groups"]
         self.rollout = Rollout(

@@ -33,9 +33,15 @@ def call_at(row: int, seeds: Seeds, group_size: int, size: int) -> Call:
     if first or size < group_size:
         count, some = min(size, group_size - first), slice(prompt, prompt + 1)
     else:
-        count, some = group_size, slice(prompt, min(prompt + size // group_size, len(seeds.group)))
+        end_prompt = min(prompt + size // group_size, len(seeds.group))
+        count, some = group_size, slice(prompt, end_prompt)
     end = row + count * (some.stop - some.start)
-    share = replace(seeds, row=seeds.row[row:end], group=seeds.group[some], group_ids=seeds.group_ids[some])
+    share = replace(
+        seeds,
+        row=seeds.row[row:end],
+        group=seeds.group[some],
+        group_ids=seeds.group_ids[some],
+    )
     return Call(prompts=some, group_size=count, seeds=share)
 
 
@@ -47,10 +53,11 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
     """
     if len(parts) == 1:
         return parts[0]
+    versions = [part.version for part in parts if part.version is not None]
     together: dict[str, Any] = {
         "max_decisions": max(part.max_decisions for part in parts),
         "exact": all(part.exact for part in parts),
-        "version": min((part.version for part in parts if part.version is not None), default=None),
+        "version": min(versions, default=None),
     }
     parts = [part for part in parts if part.rows] or parts[:1]
     if len(parts) == 1:
@@ -58,9 +65,8 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
     ids = [group for part in parts for group in part.groups.unique().tolist()]  # in the order of their per_group
     first = [ids.index(group) for group in sorted(set(ids))]
     per_group = _stacked([part.trace.per_group for part in parts], "trace.per_group['{}']")
-    further: dict[str, Any] = _stacked(
-        [{name: getattr(part, name) for name in ("weights", "decision_rewards")} for part in parts], "{}"
-    )
+    optional = [{"weights": part.weights, "decision_rewards": part.decision_rewards} for part in parts]
+    further: dict[str, Any] = _stacked(optional, "{}")
     return Rollout(
         samples=[*itertools.chain.from_iterable(part.samples for part in parts)],
         groups=torch.cat([part.groups for part in parts]),
@@ -82,8 +88,13 @@ def on(rollout: Rollout, device: torch.device | str) -> Rollout:
         per_row={name: x.to(device) for name, x in rollout.trace.per_row.items()},
         per_group={name: x.to(device) for name, x in rollout.trace.per_group.items()},
     )
-    weights = None if rollout.weights is None else rollout.weights.to(device)
-    return replace(rollout, old=rollout.old.to(device), mask=rollout.mask.to(device), weights=weights, trace=trace)
+    return replace(
+        rollout,
+        old=rollout.old.to(device),
+        mask=rollout.mask.to(device),
+        weights=None if rollout.weights is None else rollout.weights.to(device),
+        trace=trace,
+    )
 
 
 def _stacked(parts: Sequence[Mapping[str, Any]], label: str) -> dict[str, Tensor]:
@@ -95,12 +106,17 @@ def _stacked(parts: Sequence[Mapping[str, Any]], label: str) -> dict[str, Tensor
 def _stack(parts: Sequence[Tensor], name: str) -> Tensor:
     """Concatenate along rows; a shorter axis 1 is padded with zeros."""
     if len({x.shape[1:] for x in parts}) > 1:
-        if len({(x.ndim, *x.shape[2:]) for x in parts}) > 1 or parts[0].ndim < 2:
+        other_axes = {(x.ndim, *x.shape[2:]) for x in parts}
+        if len(other_axes) > 1 or parts[0].ndim < 2:
             raise RunError(
                 f"The rollouts of several calls cannot be concatenated: {name} has the shapes "
                 f"{', '.join(str(tuple(x.shape)) for x in parts)}; only axis 1, the decisions, may differ. Pad it to "
                 "one size in the policy, or raise trainer.rollout_batch_size."
             )
         longest = max(x.shape[1] for x in parts)
-        parts = [torch.cat([x, x.new_zeros(len(x), longest - x.shape[1], *x.shape[2:])], dim=1) for x in parts]
+        padded = []
+        for x in parts:
+            padding = x.new_zeros(len(x), longest - x.shape[1], *x.shape[2:])
+            padded.append(torch.cat([x, padding], dim=1))
+        parts = padded
     return torch.cat(list(parts))

@@ -73,7 +73,8 @@ class Step:
 
     def report(self, team: Team, further: Mapping[str, float]) -> StepReport:
         """What the step did, in all processes; `further` metrics are those of its updates."""
-        times, warnings = zip(*team.gather((self.notes.metrics(), self.notes.warnings)), strict=True)
+        own = self.notes.metrics(), self.notes.warnings
+        times, warnings = zip(*team.gather(own), strict=True)
         return StepReport(
             step=self.number,
             metrics={

@@ -52,13 +52,15 @@ class Moments:
                 "take over. Resume with the optimizer of the run's config.",
                 page="guards#checkpoints",
             )
-        index, moments = {name: i for i, name in enumerate(ours)}, dict[int, dict[str, Any]]()
+        index = {name: place for place, name in enumerate(ours)}
+        moments: dict[int, dict[str, Any]] = {}
         for key, x in state.items():
             if key.startswith("moments/"):
                 name, _, moment = key.removeprefix("moments/").rpartition("/")
                 parameter = self.updates.names[name]
-                own = cut_as(x, parameter) if isinstance(x, Tensor) and x.shape == parameter.shape else x
-                moments.setdefault(index[name], {})[moment] = own
+                if isinstance(x, Tensor) and x.shape == parameter.shape:
+                    x = cut_as(x, parameter)
+                moments.setdefault(index[name], {})[moment] = x
         load(self.updates.optimizer, moments)
 
     @property
@@ -70,7 +72,8 @@ class Moments:
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+    first = ", ".join(f"'{name}'" for name in names[:3])
+    return f"{first} and {len(names) - 3:,} more" if len(names) > 3 else first
 
 
 @dataclass(frozen=True)

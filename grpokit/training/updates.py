@@ -24,18 +24,21 @@ _MANY = 0.1  # the share of weak updates from which a warning is due
 def trainable(policy: Policy) -> dict[str, torch.nn.Parameter]:
     """A policy's trainable parameters, each once, by their names in `modules()`."""
     modules = policy.modules()
-    pairs = [(f"{key}/{name}", p) for key, module in modules.items() for name, p in module.named_parameters()]
-    names = {p: name for name, p in sorted(pairs, key=lambda e: e[0], reverse=True)}  # the first of a shared one's
+    pairs = []
+    for key, module in modules.items():
+        pairs += [(f"{key}/{name}", p) for name, p in module.named_parameters()]
+    last_first = sorted(pairs, key=lambda pair: pair[0], reverse=True)
+    names = {p: name for name, p in last_first}  # of a shared one the first
     parameters = {names[p]: p for _, p in pairs if p.requires_grad}
     if not parameters:
         raise UsageError(
             f"The policy has no trainable parameter: modules() gives {', '.join(modules) or 'nothing'}, and none "
             "of their parameters requires a gradient. Is an adapter missing, or is everything frozen?"
         )
-    dtype = next((p.dtype for p in parameters.values() if is_low_precision(p.dtype)), None)
-    if dtype is not None:
+    low = [p.dtype for p in parameters.values() if is_low_precision(p.dtype)]
+    if low:
         raise UsageError(
-            f"Trainable parameters are {dtype}, which rounds away most updates of a usual learning rate. Keep them in "
+            f"Trainable parameters are {low[0]}, which rounds away most updates of a usual learning rate. Keep them in "
             "float32 (frozen ones may stay small) and set mixed_precision: bf16."
         )
     return parameters
@@ -170,14 +173,19 @@ class Updates:
             return rate
         beta, epsilon = self.settings.adam_beta2, self.settings.adam_epsilon
         # Of parts, which all processes add up, and of what all have.
-        counts = {sharded: torch.zeros(2, dtype=torch.int64, device=self.device) for sharded in (True, False)}
+        none = torch.zeros(2, dtype=torch.int64, device=self.device)
+        counts = {True: none, False: none.clone()}
         states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
         for state in (state for state in states if "exp_avg_sq" in state):  # a script may set another optimizer
             squares = local(state["exp_avg_sq"])
-            bound = epsilon**2 * (1 - beta ** torch.as_tensor(state["step"], dtype=torch.float64))
-            found = torch.stack([((squares > 0) & (squares <= bound)).sum(), (squares > 0).sum()])
-            counts[is_sharded(state["exp_avg_sq"])] += found.to(self.device)
-        parts = [counts[False].tolist(), *(self.team.gather(counts[True].tolist()) if self.sharded else [])]
+            steps = torch.as_tensor(state["step"], dtype=torch.float64)
+            bound = epsilon**2 * (1 - beta**steps)
+            moving = squares > 0
+            both = torch.stack([(moving & (squares <= bound)).sum(), moving.sum()])
+            counts[is_sharded(state["exp_avg_sq"])] += both.to(self.device)
+        parts = [counts[False].tolist()]
+        if self.sharded:
+            parts += self.team.gather(counts[True].tolist())
         small, moving = (sum(column) for column in zip(*parts, strict=True))
         share = small / max(1, moving)
         if share >= _MANY and step > 1 and not self._warned:
@@ -196,10 +204,13 @@ def clip(parameters: Sequence[torch.nn.Parameter], limit: float, team: Team) -> 
     All processes call this. `limit` may be infinite.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm, foreach = torch.nn.utils.get_total_norm([g for g in gradients if not is_sharded(g)]), None
+    whole = [gradient for gradient in gradients if not is_sharded(gradient)]
+    norm, foreach = torch.nn.utils.get_total_norm(whole), None
     if any(map(is_sharded, parameters)):
-        part = float(torch.nn.utils.get_total_norm([local(g) for g in gradients if is_sharded(g)]))
-        norm = torch.tensor(math.hypot(float(norm), *team.gather(part)), dtype=torch.float64)
+        shards = [local(gradient) for gradient in gradients if is_sharded(gradient)]
+        part = float(torch.nn.utils.get_total_norm(shards))
+        total = math.hypot(float(norm), *team.gather(part))
+        norm = torch.tensor(total, dtype=torch.float64)
         foreach = False  # which cannot mix sharded gradients and whole ones
     torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm, foreach=foreach)
     return float(norm)
