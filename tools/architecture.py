@@ -90,8 +90,6 @@ PLUGIN_MAY_IMPORT = {
     "grpokit_diffusers": "grpokit_hf",
     "grpokit_glm_image": "grpokit_hf",
 }
-# What `faults` finds today: a mended one leaves the list.
-OPEN: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

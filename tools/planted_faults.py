@@ -1688,9 +1688,9 @@ FAULTS = (
     ),
     Fault(
         "an adapter that trains on is held to the bare base",
-        f"{HF}models/references.py",
-        "adapter is None or adapter.adapter is not None or",
-        "adapter is None or",
+        f"{HF}models/settings.py",
+        "self.adapter is None or self.adapter.adapter is not None or",
+        "self.adapter is None or",
         (CONTINUED,),
     ),
     Fault(

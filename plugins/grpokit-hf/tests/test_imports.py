@@ -8,7 +8,7 @@ import architecture
 
 PACKAGE = Path(__file__).parents[1] / "src/grpokit_hf"
 FILES = sorted(PACKAGE.rglob("*.py"))
-MAY_IMPORT = {"cpu": "", "models": "", "plan": "models", "tokens": "cpu models", "diffusion": "models"}
+MAY_IMPORT = {"cpu": "", "models": "", "tokens": "cpu models", "diffusion": "models", "plan": "models diffusion"}
 
 
 def own_imports(file: Path) -> list[list[str]]:

@@ -397,6 +397,7 @@ def test_a_reference_that_moves_is_the_average_of_what_has_trained(options: dict
         ({"reference_ema": 0.9}, r"reference_ema must be a mapping such as \{decay: 0.99, every: 1\}, got a float"),
         ({"reference_ema": {"decay": 1}}, "reference_ema: decay must be below 1, got 1"),
         ({"reference_dtype": "int3"}, "reference_dtype must be one of"),
+        ({"reference_dtype": "bf16", "reference_ema": {}}, "reference_dtype and reference_ema exclude each other"),
     ],
     ids=str,
 )

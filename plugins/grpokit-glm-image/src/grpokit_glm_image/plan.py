@@ -7,9 +7,8 @@ the diffusion decoder: its weights, its activations, and the FLOP of each denois
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,8 +24,6 @@ from grpokit_glm_image.pipeline import types
 from grpokit_glm_image.settings import WritingSettings
 from grpokit_glm_image.skeleton import Skeleton, skeleton_of
 from grpokit_hf.models import dtypes
-from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
-from grpokit_hf.models.trained_adapter import TrainedAdapter
 from grpokit_hf.plan.counting import EIGHT_BITS, QUANTISE, sizes_of, stored
 from grpokit_hf.plan.diffusion import KERNELS, LIVE, MAPS, MFU, forward_flop
 from grpokit_hf.plan.transformer import Kept, TokenWork
@@ -108,7 +105,7 @@ def _writer(ar: Any, settings: WritingSettings, job: Job) -> TokenWork:
             head=ar.lm_head,
             width=width,
             quantization=settings.quantization,
-            adapt=None if settings.adapter is None else _adapter(ar, settings.adapter, settings.find_adapter()),
+            adapt=settings.adapting(ar),
         ),
         job=job,
         prompt=prompt_tokens(job, target),
@@ -217,10 +214,6 @@ def vae_flop(vae: Any, height: int, width: int) -> float:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         vae.decode(latents)
     return float(counter.get_total_flops())
-
-
-def _adapter(ar: Any, settings: AdapterSettings, trained: TrainedAdapter | None) -> Callable[[], object]:
-    return partial(add_adapter, ar, settings) if trained is None else partial(around, ar, trained.config)
 
 
 def _waiting(weights: Part, writer: TokenWork) -> list[Part]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import T5Config, T5EncoderModel
 
 from grpokit import UsageError
-from grpokit_hf.models.quantized import check_setting, check_trainable, layers_of, quantise
+from grpokit_hf.models.quantized import check_trainable, layers_of, quantise
 from grpokit_hf.plan.counting import stored
 
 WIDTH = 256
@@ -138,17 +138,6 @@ def test_the_plan_counts_what_is_there(quantization: str) -> None:
             taken += state.absmax.nbytes + state.state2.absmax.nbytes
     planned = stored(net(dtype=torch.bfloat16), width=2, quantization=quantization)
     assert planned == pytest.approx(taken, rel=0.01)
-
-
-def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"quantization must be '4bit' or '8bit', got '2bit'"):
-        check_setting("2bit", trains_base=False)
-    with pytest.raises(UsageError, match=r"quantization '4bit' is for frozen weights: .* Add an adapter with lora"):
-        check_setting("4bit", trains_base=True)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    check_setting("8bit", trains_base=False, planned=True)
-    with pytest.raises(UsageError, match=r"quantization '8bit' needs bitsandbytes 0.49 or later, .* Run: pip install"):
-        check_setting("8bit", trains_base=False)
 
 
 def test_a_quantised_model_is_not_trained() -> None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from grpokit import CheckpointError, UsageError
 from grpokit_hf.models.adapters import AdapterSettings, add_adapter
-from grpokit_hf.models.references import Average, Base, Twin, _own_buffers, dtype_of_twin
+from grpokit_hf.models.references import Average, Base, Twin, _own_buffers
 
 TOKENS = torch.arange(12)[None]
 
@@ -189,5 +189,3 @@ def test_a_reference_that_comes_too_late(work: str) -> None:
 def test_averages_that_cannot_be() -> None:
     with pytest.raises(UsageError, match="every must be at least 1, got 0"):
         Average(every=0)
-    with pytest.raises(UsageError, match="reference_dtype and reference_ema exclude each other"):
-        dtype_of_twin("bf16", offload=False, average=Average(), adapted=False)

@@ -147,8 +147,8 @@ def load_model(
 
 def _options(source: Source, settings: LoadSettings) -> dict[str, Any]:
     """What transformers loads a model with."""
-    device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = dtypes.chosen(settings.dtype, source.config.dtype, trains_base=settings.trains_base, device=device)
+    device, own = settings.place, source.config.dtype
+    dtype = dtypes.chosen(settings.dtype, own, trains_base=settings.trains_base, device=device)
     options: dict[str, Any] = {**source.options, "dtype": dtype, "attn_implementation": None}
     if getattr(source.config.get_text_config(), "attn_logit_softcapping", None):
         options["attn_implementation"] = "eager"  # transformers 5.17 would take one that leaves the caps out

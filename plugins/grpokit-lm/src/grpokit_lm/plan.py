@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from grpokit import UsageError
 from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy
 from grpokit_hf.models import dtypes
-from grpokit_hf.models.adapters import add_adapter, around
 from grpokit_hf.models.quantized import stored_settings
 from grpokit_hf.plan.counting import EIGHT_BITS, QUANTISE, sizes_of
 from grpokit_hf.plan.transformer import Sizes, TokenWork
@@ -49,7 +47,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         head=model.get_output_embeddings(),
         width=dtype.itemsize,
         quantization=settings.quantization,
-        adapt=_adapter(model, settings),
+        adapt=settings.adapting(model),
     )
     limit = settings.max_prompt_tokens
     prompt = job.prompt_tokens or min(_PROMPT, limit or _PROMPT)
@@ -90,14 +88,6 @@ def _drawing(engine: EngineSettings | None) -> tuple[str, ...]:
         f"vLLM draws, and takes {share:.0%} of the GPU's memory for itself{when} (engine: gpu_memory_utilization). "
         "Neither that nor its time is counted.",
     )
-
-
-def _adapter(model: Any, settings: CausalLMSettings) -> Callable[[], object] | None:
-    """What puts the adapter around the model; None where the weights themselves train."""
-    trained = settings.find_adapter()
-    if trained is not None:
-        return partial(around, model, trained.config)
-    return None if settings.adapter is None else partial(add_adapter, model, settings.adapter)
 
 
 def _reference(settings: CausalLMSettings, sizes: Sizes, job: Job) -> list[Part]:

@@ -13,7 +13,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from grpokit import UsageError
-from grpokit_hf.models.references import Reference, Twin, dtype_of_twin
+from grpokit.errors import nearest
+from grpokit_hf.models.dtypes import DTYPES, dtype_of
+from grpokit_hf.models.references import Reference, Twin
 from grpokit_hf.tokens.sampler import SamplerSettings
 from grpokit_lm.engines import EngineSettings, read_engine
 from grpokit_lm.loading import LoadSettings
@@ -91,13 +93,29 @@ class CausalLMSettings(LoadSettings, WorldSettings, StopSettings, SamplerSetting
 
     @cached_property
     def twin_dtype(self) -> torch.dtype | None:
-        """The type of a reference that is a copy; None for the model's."""
-        return dtype_of_twin(
-            self.reference_dtype,
-            offload=self.reference_offload,
-            average=self.reference,
-            adapted=not self.trains_base,
-        )
+        """The type of a reference that is a copy; None for the model's.
+
+        Raises:
+            UsageError: there is no such type, or one of the settings excludes another.
+        """
+        name = self.reference_dtype
+        if not self.trains_base and (name is not None or self.reference_offload):
+            raise UsageError(
+                "reference_dtype and reference_offload are for full training: with lora the reference needs no second "
+                "copy of the base's weights. Leave them out."
+            )
+        if name is None:
+            return None
+        if self.reference is not None:
+            raise UsageError(
+                "reference_dtype and reference_ema exclude each other: an average in a smaller dtype would lose its "
+                "small steps."
+            )
+        dtype = dtype_of(name)
+        if dtype is None:
+            known = f"{', '.join(DTYPES)}, got {name!r}{nearest(name, DTYPES)}"
+            raise UsageError(f"reference_dtype must be one of {known}.")
+        return dtype
 
     def reference_of(self, model: nn.Module) -> Reference:
         """See `LearningSettings`; a copy may be smaller, and wait on the CPU."""

@@ -20,12 +20,6 @@ def dtype_of(name: str) -> torch.dtype | None:
     return DTYPES.get(_SHORT.get(name, name))
 
 
-def check_settings(*, dtype: str, device: str | None) -> None:
-    """Refuse settings of a type and a device that do not exist, or not here, as `check_names` and `check_device`."""
-    check_names(dtype=dtype, device=device)
-    check_device(device)
-
-
 def check_names(*, dtype: str, device: str | None) -> None:
     """Refuse settings of a type and a device that do not exist.
 

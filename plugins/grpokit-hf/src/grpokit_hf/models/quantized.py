@@ -24,36 +24,23 @@ _FULL = "name the model in full precision"
 _NF4 = {"compress_statistics": True, "quant_type": "nf4"}
 
 
-def check_setting(quantization: str | None, *, trains_base: bool, planned: bool = False) -> None:
-    """Refuse the key `quantization` where it cannot work.
-
-    Args:
-        quantization: the setting.
-        trains_base: whether the weights themselves will be trained.
-        planned: whether this is about another machine, so that nothing needs to be installed here.
-
-    Raises:
-        UsageError: it is neither "4bit" nor "8bit", the weights are to be trained, or something is missing.
-    """
-    if quantization is None:
-        return
-    if quantization not in ("4bit", "8bit"):
-        raise UsageError(f"quantization must be '4bit' or '8bit', got {quantization!r}.")
-    what, remedy = f"quantization '{quantization}'", "leave quantization out"
-    _check_bitsandbytes(what, remedy, trains_base=trains_base, planned=planned)
-
-
 def check_stored(name: str, config: PreTrainedConfig, *, quantization: str | None, trains_base: bool) -> None:
     """Refuse a model that is quantised already, where it cannot work; the key `quantization` then has no meaning.
 
     Raises:
-        UsageError: as `check_setting` for bitsandbytes, or the key is given.
+        UsageError: the key is given, the weights are to be trained, or bitsandbytes is missing.
     """
     stored = stored_settings(config)
     if stored and quantization is not None:
         raise UsageError(f"The model '{name}' is quantised already. Leave quantization out, or {_FULL}.")
     if stored.get("quant_method") == "bitsandbytes" or stored.get("load_in_4bit") or stored.get("load_in_8bit"):
-        _check_bitsandbytes(f"The quantised model '{name}'", _FULL, trains_base=trains_base)
+        what = f"The quantised model '{name}'"
+        if trains_base:
+            raise UsageError(
+                f"{what} is for frozen weights: quantised weights cannot be trained. Add an adapter with lora: "
+                f"{{r: 16}}, or {_FULL}."
+            )
+        require("bitsandbytes", least="0.49", what=what)
 
 
 def check_trainable(name: str, model: nn.Module) -> None:
@@ -182,13 +169,3 @@ def steady(model: nn.Module) -> None:
             module.support_avx512bf16_for_cpu = False
         elif type(module) is Linear8bitLt:
             module.__class__ = Linear8bit
-
-
-def _check_bitsandbytes(what: str, remedy: str, *, trains_base: bool, planned: bool = False) -> None:
-    if trains_base:
-        raise UsageError(
-            f"{what} is for frozen weights: quantised weights cannot be trained. Add an adapter with lora: {{r: 16}}, "
-            f"or {remedy}."
-        )
-    if not planned:
-        require("bitsandbytes", least="0.49", what=what)

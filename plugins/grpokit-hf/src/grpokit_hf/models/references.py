@@ -18,12 +18,10 @@ from annotated_types import Ge, Lt
 from peft import PeftModel
 from torch import Tensor, nn
 
-from grpokit.errors import CheckpointError, UsageError, nearest
+from grpokit.errors import CheckpointError, UsageError
 from grpokit.reference import adapter_off, refuse_shards
 from grpokit.registry.settings import read_settings
 from grpokit.settings import Count, check_settings
-from grpokit_hf.models.adapters import AdapterSettings
-from grpokit_hf.models.dtypes import DTYPES, dtype_of
 
 
 class Reference(Protocol):
@@ -76,41 +74,6 @@ class Average:
             UsageError: a key is unknown, or a value is out of bounds.
         """
         return read_settings(cls, given, key="reference_ema", example="{decay: 0.99, every: 1}")
-
-
-def is_copied(adapter: AdapterSettings | None, average: Average | None) -> bool:
-    """Whether a reference is a copy of what trains (`Twin`), and not what is under a new adapter (`Base`)."""
-    return adapter is None or adapter.adapter is not None or average is not None
-
-
-def dtype_of_twin(name: str | None, *, offload: bool, average: Average | None, adapted: bool) -> torch.dtype | None:
-    """The type of a twin's own weights; None for the model's.
-
-    Args:
-        name: what `reference_dtype` says.
-        offload: `reference_offload`.
-        average: `reference_ema`.
-        adapted: whether the model has an adapter.
-
-    Raises:
-        UsageError: there is no such type, or one of the settings excludes another.
-    """
-    if adapted and (name is not None or offload):
-        raise UsageError(
-            "reference_dtype and reference_offload are for full training: with lora the reference needs no second copy "
-            "of the base's weights. Leave them out."
-        )
-    if name is None:
-        return None
-    if average is not None:
-        raise UsageError(
-            "reference_dtype and reference_ema exclude each other: an average in a smaller dtype would lose its small "
-            "steps."
-        )
-    dtype = dtype_of(name)
-    if dtype is None:
-        raise UsageError(f"reference_dtype must be one of {', '.join(DTYPES)}, got {name!r}{nearest(name, DTYPES)}.")
-    return dtype
 
 
 class Base:

@@ -30,9 +30,9 @@ here has a line of its own under `Attributes`; a default changes by declaring th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -40,9 +40,9 @@ import torch
 from grpokit.errors import UsageError, require
 from grpokit.settings import Settings
 from grpokit_hf.models import dtypes
-from grpokit_hf.models.adapters import AdapterSettings
+from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
 from grpokit_hf.models.quantized import Quantization
-from grpokit_hf.models.references import Average, Base, Reference, Twin, is_copied
+from grpokit_hf.models.references import Average, Base, Reference, Twin
 from grpokit_hf.models.sources import SourceSettings
 from grpokit_hf.models.trained_adapter import TrainedAdapter, find_adapter
 
@@ -85,7 +85,7 @@ class LearningSettings(Settings):
     @property
     def copies_reference(self) -> bool:
         """Whether the reference is a copy of what trains, and not what is under a new adapter."""
-        return is_copied(self.adapter, self.reference)
+        return self.adapter is None or self.adapter.adapter is not None or self.reference is not None
 
     def reference_of(self, model: Any) -> Reference:
         """What a model is held to, with the adapter around it where there is one."""
@@ -158,10 +158,19 @@ class ModelSettings(LearningSettings, LoadingSettings):
         Raises:
             UsageError: there is no such adapter, or it is neither LoRA nor DoRA.
         """
-        if self.adapter is None or self.adapter.adapter is None:
+        adapter = self.adapter
+        if adapter is None or adapter.adapter is None:
             return None
-        return find_adapter(
-            self.adapter.adapter,
-            revision=self.adapter.revision,
-            local_files_only=self.local_files_only,
-        )
+        source = SourceSettings(revision=adapter.revision, local_files_only=self.local_files_only)
+        return find_adapter(adapter.adapter, source)
+
+    def adapting(self, model: Any) -> Callable[[], object] | None:
+        """What puts an adapter of the right shapes around a model, for a plan; None where the weights train themselves.
+
+        Raises:
+            UsageError: as `find_adapter`.
+        """
+        trained = self.find_adapter()
+        if trained is not None:
+            return partial(around, model, trained.config)
+        return None if self.adapter is None else partial(add_adapter, model, self.adapter)

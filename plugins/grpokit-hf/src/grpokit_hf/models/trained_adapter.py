@@ -23,6 +23,7 @@ from grpokit.errors import UsageError, counted, one_line
 from grpokit_hf.models import sources
 from grpokit_hf.models.adapters import around, linear_layers
 from grpokit_hf.models.bars import progress_bars
+from grpokit_hf.models.sources import SourceSettings
 from grpokit_hf.models.weights import tensors_of
 
 _TRAINED = re.compile(r"base_model\.model\.(.+)\.lora_(?:A|B|magnitude_vector)\.default\.weight")
@@ -46,13 +47,12 @@ class TrainedAdapter:
     config: LoraConfig
 
 
-def find_adapter(adapter: str | Path, *, revision: str | None = None, local_files_only: bool = False) -> TrainedAdapter:
+def find_adapter(adapter: str | Path, source: SourceSettings) -> TrainedAdapter:
     """Find an adapter and read its configuration.
 
     Args:
         adapter: a folder, or a hub id.
-        revision: a branch, tag or commit of the hub's repository.
-        local_files_only: use the cache and ask no hub.
+        source: which files of a hub's repository.
 
     Raises:
         UsageError: there is no such adapter, or it is neither LoRA nor DoRA.
@@ -61,9 +61,9 @@ def find_adapter(adapter: str | Path, *, revision: str | None = None, local_file
     own, what = sources.local(name), f"lora: adapter: '{name}'"
     if own is not None and not own.is_dir():
         raise UsageError(f"{what} {'is a file' if own.exists() else 'does not exist'}. {_NEED}")
-    if own is not None and revision is not None:
+    if own is not None and source.revision is not None:
         raise UsageError(f"lora: revision is for the hub's repositories, and '{name}' is a folder. Leave it out.")
-    folder = own or _fetched(name, revision, local_files_only)
+    folder = own or _fetched(name, source)
     if not (folder / "adapter_config.json").is_file() and (folder / _DIFFUSION).is_file():
         raise UsageError(
             f"{what} is an adapter of a diffusion transformer ('{_DIFFUSION}'), and this policy trains another model. "
@@ -83,9 +83,9 @@ def find_adapter(adapter: str | Path, *, revision: str | None = None, local_file
     return TrainedAdapter(name=name, folder=folder, config=config)
 
 
-def _fetched(name: str, revision: str | None, local_files_only: bool) -> Path:
+def _fetched(name: str, source: SourceSettings) -> Path:
     """The folder of the cache that holds a hub's adapter."""
-    files = sources.locate(name, sources.SourceSettings(revision=revision, local_files_only=local_files_only))
+    files = sources.locate(name, source)
     options = {option: files.options[option] for option in ("revision", "local_files_only")}
     try:
         with progress_bars(f"fetch {name}"):
