@@ -57,4 +57,5 @@ def missing_letters(language: str, known: Collection[str]) -> str:
     letters = LETTERS[language]
     wanted: Iterable[str] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" + letters
     capitals = (letter.upper() for letter in letters)  # of some the capital is two letters, as of ß: nothing to ask for
-    return "".join(dict.fromkeys(letter for letter in [*wanted, *capitals] if len(letter) == 1 and letter not in known))
+    single = (letter for letter in [*wanted, *capitals] if len(letter) == 1)
+    return "".join(dict.fromkeys(letter for letter in single if letter not in known))

@@ -57,7 +57,9 @@ def build(
         UsageError: an argument is out of range, or not for this engine; its weights are not there.
         PluginError: the engine's package is not installed.
     """
-    for argument, value, known in (("engine", name, get_args(EngineName)), ("layout", layout, get_args(Layout))):
+    choices = (("engine", name, EngineName), ("layout", layout, Layout))
+    for argument, value, kind in choices:
+        known = get_args(kind)
         if value not in known:
             raise UsageError(f"ocr: {argument} must be one of {', '.join(known)}, got {value!r}.")
     if batch_size < 1 or (threads is not None and threads < 1):
@@ -94,5 +96,8 @@ def refuse_device(name: EngineName, device: str | None) -> None:
 
 def cores() -> int:
     """The processor cores that this process may use, at most 4."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        usable = len(os.sched_getaffinity(0))
+    else:
+        usable = os.cpu_count() or 1
     return min(4, usable)

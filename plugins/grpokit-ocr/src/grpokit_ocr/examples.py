@@ -23,6 +23,7 @@ _DRAWN = (
 
 def _sign(text: str, drawn: str) -> dict[str, Any]:
     face = ImageFont.load_default(size=24)
-    picture = Image.new("RGB", (32 + round(face.getlength(drawn)), 48), "white")
+    width = 32 + round(face.getlength(drawn))
+    picture = Image.new("RGB", (width, 48), "white")
     ImageDraw.Draw(picture).text((16, 10), drawn, fill="black", font=face)
     return {"prompt": f'a sign that says "{text}"', "output": picture}

@@ -36,11 +36,13 @@ def ink_box(image: Image.Image) -> tuple[int, int, int, int] | None:
     small = image.reduce(shrink) if shrink > 1 else image
     pixels = np.asarray(small.filter(ImageFilter.BoxBlur(1)), dtype=np.float32)  # [h, w, 3]
     edge = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
-    distance = np.abs(pixels - np.median(edge, axis=0)).max(axis=2)  # [h, w]
+    background = np.median(edge, axis=0)  # [3]
+    distance = np.abs(pixels - background).max(axis=2)  # [h, w]
     if distance.max() < MIN_CONTRAST:
         return None
     ink = distance > INK * distance.max()
-    ys, xs = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
+    ys = np.flatnonzero(ink.any(axis=1))
+    xs = np.flatnonzero(ink.any(axis=0))
     margin = max(1, (ys[-1] + 1 - ys[0]) // 8)
     return (
         max(0, int(xs[0] - margin) * shrink),
@@ -71,7 +73,7 @@ def in_reading_order(pieces: Iterable[tuple[Box, str]]) -> list[str]:
     ['שלום\\tעולם']
     """
     lines: list[list[tuple[Box, str]]] = []
-    for box, text in sorted(pieces, key=lambda piece: (piece[0][1], piece[0][0])):
+    for box, text in sorted(pieces, key=_upper_left):
         if not text.strip():
             continue
         if lines and _side_by_side(lines[-1][0][0], box):
@@ -83,14 +85,30 @@ def in_reading_order(pieces: Iterable[tuple[Box, str]]) -> list[str]:
 
 def _along(line: Sequence[tuple[Box, str]]) -> list[str]:
     """The texts of a line in the order in which its script runs."""
-    kinds = [unicodedata.bidirectional(letter) for _, text in line for letter in text]
-    wide = [unicodedata.east_asian_width(letter) in "WF" for _, text in line for letter in text]
-    upright = all(wide) and all(lower - upper > 1.5 * (right - left) for (left, upper, right, lower), _ in line)
-    if upright or kinds.count("R") + kinds.count("AL") > kinds.count("L"):
-        return [text.strip() for _, text in sorted(line, key=lambda piece: -piece[0][2])]
-    return [text.strip() for _, text in sorted(line, key=lambda piece: piece[0][0])]
+    letters = "".join(text for _, text in line)
+    wide = all(unicodedata.east_asian_width(letter) in "WF" for letter in letters)
+    upright = wide and all(_is_upright(box) for box, _ in line)
+    kinds = [unicodedata.bidirectional(letter) for letter in letters]
+    leftwards = kinds.count("R") + kinds.count("AL") > kinds.count("L")
+    if upright or leftwards:
+        pieces = sorted(line, key=lambda piece: -piece[0][2])
+    else:
+        pieces = sorted(line, key=lambda piece: piece[0][0])
+    return [text.strip() for _, text in pieces]
+
+
+def _upper_left(piece: tuple[Box, str]) -> tuple[float, float]:
+    left, upper, _, _ = piece[0]
+    return upper, left
+
+
+def _is_upright(box: Box) -> bool:
+    left, upper, right, lower = box
+    return lower - upper > 1.5 * (right - left)
 
 
 def _side_by_side(first: Box, second: Box) -> bool:
-    overlap = min(first[3], second[3]) - max(first[1], second[1])
-    return 2 * overlap > min(first[3] - first[1], second[3] - second[1])
+    _, upper, _, lower = first
+    _, second_upper, _, second_lower = second
+    overlap = min(lower, second_lower) - max(upper, second_upper)
+    return 2 * overlap > min(lower - upper, second_lower - second_upper)

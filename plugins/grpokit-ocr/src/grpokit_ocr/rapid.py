@@ -7,6 +7,7 @@ package's own pipeline. For pages the package's detector finds the lines, and th
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
@@ -98,9 +99,9 @@ class LineReader:
     def recognise(self, images: Sequence[Image.Image]) -> list[list[str]]:
         """Return one line, or none, for each RGB picture."""
         boxes = [ink_box(image) for image in images]
-        cut = [(i, images[i].crop(box)) for i, box in enumerate(boxes) if box is not None]
+        cut = {i: images[i].crop(box) for i, box in enumerate(boxes) if box}
         lines: list[list[str]] = [[] for _ in images]
-        for (i, _), (text, _) in zip(cut, self.read([line for _, line in cut]), strict=True):
+        for i, (text, _) in zip(cut, self.read(list(cut.values())), strict=True):
             if text.strip():
                 lines[i] = [text]
         return lines
@@ -116,22 +117,23 @@ class LineReader:
         surest = []
         for pictures in turned:
             upright, *others = [next(texts) for _ in pictures]
-            others = [(text, sure) for text, sure in others if sum(map(str.isalnum, text)) > 1]
-            surest.append(max([upright, *others], key=lambda reading: reading[1]))
+            long = [reading for reading in others if sum(map(str.isalnum, reading[0])) > 1]
+            surest.append(max([upright, *long], key=lambda reading: reading[1]))
         return surest
 
     def _read(self, lines: Sequence[Image.Image]) -> list[tuple[str, float]]:
         texts = [("", 0.0)] * len(lines)
-        by_width: dict[int, list[tuple[int, NDArray[np.float32]]]] = defaultdict(list)
-        for i, line in enumerate(lines):
-            pixels = _prepare(line)
-            by_width[pixels.shape[2]].append((i, pixels))
+        prepared = [_prepare(line) for line in lines]
+        by_width = defaultdict[int, list[int]](list)
+        for i, pixels in enumerate(prepared):
+            by_width[pixels.shape[2]].append(i)
         for width, rows in by_width.items():
             # Only equal widths share a batch: filling up to the widest would let a picture's text depend on its mates.
             size = max(1, min(self.batch_size, MAX_COLUMNS // width))
             for start in range(0, len(rows), size):
                 chunk = rows[start : start + size]
-                for (i, _), text in zip(chunk, self._decode(np.stack([line for _, line in chunk])), strict=True):
+                batch = np.stack([prepared[i] for i in chunk])
+                for i, text in zip(chunk, self._decode(batch), strict=True):
                     texts[i] = text
         return texts
 
@@ -140,11 +142,13 @@ class LineReader:
         probabilities = self._session.run(None, {self._input: batch})[0]  # [b, 3, 48, w] -> [b, w / 8, classes]
         best = probabilities.argmax(axis=2)  # [b, w / 8]
         sure = np.take_along_axis(probabilities, best[:, :, None], axis=2)[:, :, 0]  # [b, w / 8]
-        kept = (np.diff(best, axis=1, prepend=-1) != 0) & (best != 0)
-        return [
-            ("".join(self._characters[c] for c in row[keep]), float(p[keep].mean()) if keep.any() else 0.0)
-            for row, p, keep in zip(best, sure, kept, strict=True)
-        ]
+        changed = np.diff(best, axis=1, prepend=-1) != 0
+        kept = changed & (best != 0)
+        readings = []
+        for row, p, keep in zip(best, sure, kept, strict=True):
+            text = "".join(self._characters[c] for c in row[keep])
+            readings.append((text, float(p[keep].mean()) if keep.any() else 0.0))
+        return readings
 
 
 class PageReader:
@@ -167,12 +171,18 @@ class PageReader:
     def recognise(self, images: Sequence[Image.Image]) -> list[list[str]]:
         """Return the lines of each RGB picture, from top to bottom."""
         found = [self.find(image) for image in images]  # one by one: no picture is scaled for another
-        cut = [_straighten(image, quad) for image, quads in zip(images, found, strict=True) for quad in quads]
-        texts = iter(self._reader.read(cut))
+        cut = []
+        for image, quads in zip(images, found, strict=True):
+            cut += [_straighten(image, quad) for quad in quads]
+        readings = iter(self._reader.read(cut))
         pages = []
         for quads in found:
-            read = [(box, *next(texts)) for box in _upright(quads)]
-            pages.append(in_reading_order((box, text) for box, text, sure in read if sure >= MIN_CONFIDENCE))
+            pieces = []
+            for box in _upright(quads):
+                text, sure = next(readings)
+                if sure >= MIN_CONFIDENCE:
+                    pieces.append((box, text))
+            pages.append(in_reading_order(pieces))
         return pages
 
     def find(self, image: Image.Image) -> NDArray[np.float32]:
@@ -183,8 +193,8 @@ class PageReader:
         grown = enlargement(image.size, side=SMALL_SIDE, most=MAX_ENLARGEMENT)
         scale = min(grown, DETECTOR_SIDE / max(image.size))
         width, height = (max(1, round(side * scale / DETECTOR_STEP)) * DETECTOR_STEP for side in image.size)
-        pixels = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR), dtype=np.float32)
-        batch = np.ascontiguousarray(pixels[None, :, :, ::-1].transpose(0, 3, 1, 2) / 127.5 - 1)  # [1, 3, h, w]
+        pixels = _pixels(image, width, height)
+        batch = np.ascontiguousarray(pixels[None])
         text = self._session.run(None, {self._input: batch})[0]  # [1, 1, h, w]: the probability of text
         quads, _ = self._boxes(text, (height, width))
         if len(quads) == 0:
@@ -223,10 +233,17 @@ def packaged_model(kind: Literal["rec", "det"] = "rec") -> Path:
 
 def _straighten(image: Image.Image, quad: NDArray[np.float32]) -> Image.Image:
     """Cut a line out along its corners [4, 2]."""
-    width = max(1, round(float(max(np.linalg.norm(quad[0] - quad[1]), np.linalg.norm(quad[3] - quad[2])))))
-    height = max(1, round(float(max(np.linalg.norm(quad[0] - quad[3]), np.linalg.norm(quad[1] - quad[2])))))
-    corners = tuple(float(value) for corner in (0, 3, 2, 1) for value in quad[corner])
+    upper_left, upper_right, lower_right, lower_left = quad
+    width = _longer(upper_left - upper_right, lower_left - lower_right)
+    height = _longer(upper_left - lower_left, upper_right - lower_right)
+    corners = np.concatenate([upper_left, lower_left, lower_right, upper_right]).tolist()
     return image.transform((width, height), Image.Transform.QUAD, corners, Image.Resampling.BICUBIC)
+
+
+def _longer(first: NDArray[np.float32], second: NDArray[np.float32]) -> int:
+    """The length of the longer one of two edges, in pixels; at least 1."""
+    length = max(np.linalg.norm(first), np.linalg.norm(second))
+    return max(1, round(float(length)))
 
 
 def _turned(line: Image.Image) -> list[Image.Image]:
@@ -242,19 +259,26 @@ def _upright(quads: NDArray[np.float32]) -> list[Box]:
         return []
     right, down = (quads[:, 1] - quads[:, 0]).T  # along the upper edges
     slant = float(np.median(np.arctan2(down, right)))
-    turn = np.array([[np.cos(slant), -np.sin(slant)], [np.sin(slant), np.cos(slant)]])
-    turned = quads @ turn  # [n, 4, 2]
-    boxes = np.concatenate([turned.min(axis=1), turned.max(axis=1)], axis=1).tolist()  # [n, 4]
-    return [(left, upper, right, lower) for left, upper, right, lower in boxes]
+    cos, sin = np.cos(slant), np.sin(slant)
+    turned = quads @ np.array([[cos, -sin], [sin, cos]])  # [n, 4, 2]
+    boxes = np.concatenate([turned.min(axis=1), turned.max(axis=1)], axis=1)  # [n, 4]
+    return [(left, upper, right, lower) for left, upper, right, lower in boxes.tolist()]
 
 
 def _prepare(line: Image.Image) -> NDArray[np.float32]:
     """[3, 48, w]: the line at the model's height, blue first, in [-1, 1]; filled up with zeros, as in its training."""
     width = min(MAX_WIDTH, max(1, round(line.width * HEIGHT / line.height)))
-    pixels = np.asarray(line.resize((width, HEIGHT), Image.Resampling.BILINEAR), dtype=np.float32)
-    out = np.zeros((3, HEIGHT, -(-width // WIDTH_STEP) * WIDTH_STEP), dtype=np.float32)
-    out[:, :, :width] = pixels[:, :, ::-1].transpose(2, 0, 1) / 127.5 - 1
+    padded = math.ceil(width / WIDTH_STEP) * WIDTH_STEP
+    out = np.zeros((3, HEIGHT, padded), dtype=np.float32)
+    out[:, :, :width] = _pixels(line, width, HEIGHT)
     return out
+
+
+def _pixels(image: Image.Image, width: int, height: int) -> NDArray[np.float32]:
+    """[3, height, width]: a picture as the models see it, blue first, in [-1, 1]."""
+    resized = image.resize((width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(resized, dtype=np.float32)[:, :, ::-1]
+    return pixels.transpose(2, 0, 1) / 127.5 - 1
 
 
 def _open(path: Path, threads: int) -> Any:

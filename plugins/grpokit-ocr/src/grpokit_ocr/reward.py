@@ -104,7 +104,8 @@ class OCRReward:
         ]
         asked = [i for i, sample in enumerate(samples) if quoted(sample.prompt.text)]
         scores = [math.nan] * len(samples)
-        for i, lines in zip(asked, self.read([images[i] for i in asked]), strict=True):
+        pages = self.read([images[i] for i in asked])
+        for i, lines in zip(asked, pages, strict=True):
             text = samples[i].prompt.text
             if self.measure == "words":
                 scores[i] = word_accuracy(text, lines)
@@ -114,14 +115,21 @@ class OCRReward:
 
     def read(self, images: Sequence[Image.Image]) -> list[list[str]]:
         """Return the lines of text in each RGB picture, from the cache where it has them."""
-        keys = [hashlib.blake2b(repr(i.size).encode() + i.tobytes(), digest_size=16).digest() for i in images]
+        keys = [_content(image) for image in images]
         texts = {key: self._read[key] for key in keys if key in self._read}
         new = {key: image for key, image in zip(keys, images, strict=True) if key not in texts}
         if new:
-            texts.update(zip(new, self.engine.recognise(list(new.values())), strict=True))
+            pages = self.engine.recognise(list(new.values()))
+            texts.update(zip(new, pages, strict=True))
         for key, lines in texts.items():
             self._read[key] = lines
             self._read.move_to_end(key)
         while len(self._read) > self.cache_size:
             self._read.popitem(last=False)
         return [texts[key] for key in keys]
+
+
+def _content(image: Image.Image) -> bytes:
+    """What tells a picture from others."""
+    data = repr(image.size).encode() + image.tobytes()
+    return hashlib.blake2b(data, digest_size=16).digest()

@@ -56,9 +56,13 @@ def normalise(text: str) -> str:
 
 
 def _folded(text: str) -> str:
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text.translate(_ALIKE)).casefold())
-    kinds = zip(folded, map(unicodedata.category, folded), strict=True)
-    return _UNSEEN.sub("", "".join("-" if kind == "Pd" else c for c, kind in kinds if kind != "Cf"))
+    alike = unicodedata.normalize("NFKC", text.translate(_ALIKE))
+    folded = ""
+    for letter in unicodedata.normalize("NFKC", alike.casefold()):
+        kind = unicodedata.category(letter)
+        if kind != "Cf":
+            folded += "-" if kind == "Pd" else letter
+    return _UNSEEN.sub("", folded)
 
 
 def similarity(a: str, b: str) -> float:
@@ -67,7 +71,8 @@ def similarity(a: str, b: str) -> float:
     >>> similarity("river", "rivet")
     0.8
     """
-    return 1.0 - Levenshtein.distance(a, b) / max(len(a), len(b), 1)
+    longest = max(len(a), len(b), 1)
+    return 1.0 - Levenshtein.distance(a, b) / longest
 
 
 def score_text(prompt_text: str, lines: Sequence[str], *, extra_text_penalty: float = 1.0) -> float:
@@ -146,24 +151,31 @@ def _columns(lines: Sequence[str]) -> list[str]:
     ['open', 'daily', 'sale', 'now']
     """
     rows = [line.split("\t") for line in lines]
-    return [row[i] for i in range(max(map(len, rows), default=0)) for row in rows if i < len(row)]
+    columns = []
+    for i in range(max(map(len, rows), default=0)):
+        columns += [row[i] for row in rows if i < len(row)]
+    return columns
 
 
 def _words(lines: Sequence[str]) -> list[str]:
     """The words, each behind a space, or a line break where it begins a line; many are grouped."""
     text = "".join("\n" + " ".join(_folded(line).split()) for line in lines)
     words = re.findall(r"\s\S+", text)
+    if not words:
+        return []
     size = math.ceil(len(words) / MAX_WORDS)
-    return ["".join(words[i : i + size]) for i in range(0, len(words), size)] if words else []
+    return ["".join(words[i : i + size]) for i in range(0, len(words), size)]
 
 
 def _on_one_line(target: str, words: Sequence[str]) -> str:
     """Some words as one line: a break is nothing between letters that the target has side by side, else a space."""
     text = _NO_SPACE.sub("", "".join(words)[1:])
     plain = text.replace("\n", " ")
-    if "\n" not in text or len("".join(text.split())) > 3 * len(target):  # of which most is other text
+    letters = len("".join(text.split()))
+    if "\n" not in text or letters > 3 * len(target):  # of which most is other text
         return plain
-    places, begins = _places(text, target), set(itertools.accumulate(map(len, target.split())))
+    places = _places(text, target)
+    begins = set(itertools.accumulate(map(len, target.split())))
     line, count = "", 0  # what is joined so far, and its letters that are no spaces
     for part in text.split("\n"):
         hyphen = line.endswith("-") and count - 1 not in places
@@ -180,16 +192,18 @@ def _on_one_line(target: str, words: Sequence[str]) -> str:
 def _places(text: str, target: str) -> dict[int, int]:
     """Of a letter in a text, the place of the target's letter that it stands for; spaces and breaks are left out."""
     places: dict[int, int] = {}
-    for part in Levenshtein.opcodes("".join(text.split()), "".join(target.split())):
+    letters, wanted = "".join(text.split()), "".join(target.split())
+    for part in Levenshtein.opcodes(letters, wanted):
         if part.tag in ("equal", "replace"):
-            places.update(zip(range(part.src_start, part.src_end), range(part.dest_start, part.dest_end), strict=True))
+            moved = part.dest_start - part.src_start
+            places |= {i: i + moved for i in range(part.src_start, part.src_end)}
     return places
 
 
 def _part_scores(target: str, words: Sequence[str], penalty: float) -> NDArray[np.float64]:
     """[W + 1, W + 1]: entry [a, b] is what words a..b-1 score as the target's part; 0 where a >= b."""
     count = len(words)
-    spans = [(a, b) for a in range(count) for b in range(a + 1, count + 1)]
+    spans = list(itertools.combinations(range(count + 1), 2))  # (a, b) with a < b
     texts = [_on_one_line(target, words[a:b]) for a, b in spans]
     distances = process.cdist([target], texts, scorer=Levenshtein.distance)[0]
     whole = np.zeros((count + 1, count + 1))
@@ -212,11 +226,13 @@ def _best_cut(gains: Sequence[NDArray[np.float64]], count: int) -> float:
     is_part = np.tri(count + 1, dtype=bool).T  # [a, b]: a <= b
     reached = {0: np.full(count + 1, -np.inf)}
     reached[0][0] = 0.0
-    for members in range(1, 1 << len(gains)) if free else [(2 << last) - 1 for last in targets]:
+    everyone = (1 << len(gains)) - 1
+    for members in range(1, everyone + 1) if free else [(2 << last) - 1 for last in targets]:
         last_ones = [i for i in targets if members >> i & 1] if free else [members.bit_length() - 1]
-        sums = [
-            (reached[members ^ (1 << i)][:, None] + np.where(is_part, gains[i], -np.inf)).max(axis=0)  # [a, b] -> [b]
-            for i in last_ones
-        ]
+        sums = []
+        for i in last_ones:
+            before = reached[members ^ (1 << i)][:, None]  # [a, 1]
+            gain = np.where(is_part, gains[i], -np.inf)  # [a, b]
+            sums.append((before + gain).max(axis=0))  # [b]
         reached[members] = np.max(sums, axis=0)
-    return float(reached[(1 << len(gains)) - 1][count])
+    return float(reached[everyone][count])

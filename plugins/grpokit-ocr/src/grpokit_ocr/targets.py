@@ -22,7 +22,8 @@ def unscorable(
     spans = quoted(prompt.text)
     if not spans:
         return "it has no text in quotes"
-    letters = [letter for letter in unicodedata.normalize("NFKC", "".join(spans)) if letter.isalnum()]
+    text = unicodedata.normalize("NFKC", "".join(spans))
+    letters = [letter for letter in text if letter.isalnum()]
     if not letters or any(_writes(letter, engine, languages, weights_path) for letter in letters):
         return ""
     remedy = "a recogniser as weights_path, or another engine" if engine == "rapidocr" else "languages"
@@ -39,4 +40,6 @@ def _writes(letter: str, engine: Any, languages: Sequence[str] | None, weights_p
             return letter in characters(weights_path and Path(weights_path).expanduser())
         except (ModuleNotFoundError, UsageError):  # building the reward says so
             return True
-    return engine not in ("easyocr", "tesseract") or bool(languages) or "LATIN" in unicodedata.name(letter, "")
+    if engine not in ("easyocr", "tesseract") or languages:
+        return True
+    return "LATIN" in unicodedata.name(letter, "")

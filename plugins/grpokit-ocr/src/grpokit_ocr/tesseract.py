@@ -88,12 +88,13 @@ class TesseractReader:
         self._idle: SimpleQueue[Any] = SimpleQueue()
         for _ in range(self.threads):
             try:
-                self._idle.put(tesserocr.PyTessBaseAPI(path=f"{folder}/", lang="+".join(languages), psm=mode))
+                api = tesserocr.PyTessBaseAPI(path=f"{folder}/", lang="+".join(languages), psm=mode)
             except RuntimeError as error:
                 raise UsageError(
                     f"The OCR engine 'tesseract' cannot use the language data of {', '.join(languages)} in '{folder}': "
                     f"{error}. A file is torn, or made for another version. {_remedy(languages)}"
                 ) from error
+            self._idle.put(api)
 
     def recognise(self, images: Sequence[Image.Image]) -> list[list[str]]:
         """Return the lines of each RGB picture, from top to bottom; one at most with layout "line"."""
@@ -108,7 +109,8 @@ class TesseractReader:
             return []
         api = self._idle.get()  # waits while other threads have them all
         try:
-            api.SetImage(_line(image.crop(box)) if self.layout == "line" else _page(image))
+            readable = _line(image.crop(box)) if self.layout == "line" else _page(image)
+            api.SetImage(readable)
             api.Recognize()
             lines = api.GetIterator()  # None where nothing was found
             found = [
@@ -127,7 +129,8 @@ def _line(ink: Image.Image) -> Image.Image:
     width = max(1, round(ink.width * LINE_HEIGHT / ink.height))
     line = ink.resize((width, LINE_HEIGHT), Image.Resampling.BICUBIC)
     pixels = np.asarray(line)  # [h, w, 3]
-    red, green, blue = np.median(np.concatenate([pixels[0], pixels[-1]]), axis=0)
+    edge = np.concatenate([pixels[0], pixels[-1]])
+    red, green, blue = np.median(edge, axis=0)
     return ImageOps.expand(line, LINE_MARGIN, (int(red), int(green), int(blue)))
 
 
@@ -143,7 +146,9 @@ def _folder(languages: Sequence[str], weights_path: Path | None) -> Path:
     if odd:
         raise UsageError(f"ocr: {odd[0]!r} is no language code of Tesseract's; expected one such as eng or chi_sim.")
     prefix = os.environ.get("TESSDATA_PREFIX")
-    folders = [weights_path] if weights_path is not None else [*([Path(prefix)] if prefix else []), *map(Path, FOLDERS)]
+    folders = [Path(folder) for folder in (prefix, *FOLDERS) if folder]
+    if weights_path is not None:
+        folders = [weights_path]
     for folder in folders:
         if all((folder / f"{code}.traineddata").is_file() for code in languages):
             return folder

@@ -97,7 +97,8 @@ class AutoregressivePolicy(Policy, ABC):
                     last, chosen = sample_categorical(logits / temperature, draws[:, t])
                 else:
                     last = logits.argmax(-1)
-                    chosen = (logits / self.temperature).log_softmax(-1).gather(-1, last[:, None])[:, 0]
+                    scores = (logits / self.temperature).log_softmax(-1)
+                    chosen = scores.gather(-1, last[:, None])[:, 0]  # [B, V] -> [B]
                 tokens[:, t] = last
                 logprobs[:, t] = torch.where(open_rows, chosen, 0.0)
                 mask[:, t] = open_rows
@@ -105,20 +106,23 @@ class AutoregressivePolicy(Policy, ABC):
                     open_rows = open_rows & (last != self.eos)
                     if not open_rows.any():
                         break
-        kept = [row[keep].tolist() for row, keep in zip(tokens.cpu(), mask.cpu(), strict=True)]
-        samples = [
-            Sample(prompt=prompts[i // group_size], output=self.decode(kept[i]), group=group, info=self._info(kept[i]))
-            for i, group in enumerate(seeds.group_ids.repeat_interleave(group_size).tolist())
-        ]
+        groups = seeds.group_ids.repeat_interleave(group_size)
+        samples = []
+        rows_of_tokens, lengths = tokens.tolist(), mask.sum(1).tolist()
+        for i, group in enumerate(groups.tolist()):
+            decided = rows_of_tokens[i][: lengths[i]]
+            prompt = prompts[i // group_size]
+            samples.append(Sample(prompt=prompt, output=self.decode(decided), group=group, info=self._info(decided)))
         scored_at = temperature if temperature > 0 else self.temperature
+        temperatures = torch.full((rows,), scored_at, device=device)
         return Rollout(
             samples=samples,
-            groups=seeds.group_ids.repeat_interleave(group_size),
+            groups=groups,
             old=Decisions(logprobs=logprobs),
             mask=mask,
             max_decisions=length,
             trace=Trace(
-                per_row={"tokens": tokens, "temperature": torch.full((rows,), scored_at, device=device)},
+                per_row={"tokens": tokens, "temperature": temperatures},
                 per_group={"prompt": encoded[seeds.group_ids.argsort()]},
             ),
         )
@@ -137,13 +141,15 @@ class AutoregressivePolicy(Policy, ABC):
         decided = rollout.mask[:, start:stop].to(device)
         entropy = None
         if ask.entropy != "no":
-            entropy = torch.where(decided, -(logprobs.exp() * logprobs).sum(-1), 0.0)  # [b, t, V] -> [b, t]
+            surprise = -(logprobs.exp() * logprobs).sum(-1)  # [b, t, V] -> [b, t]
+            entropy = torch.where(decided, surprise, 0.0)
         return Decisions(logprobs=torch.where(decided, chosen, 0.0), entropy=entropy)
 
     @contextmanager
     def reference(self) -> Iterator[None]:
         """Inside, `logprobs` uses the weights that the policy was built with."""
-        with swapped(self, "model", self._reference_model().to(self.model.head.weight.device)):
+        reference = self._reference_model().to(self.model.head.weight.device)
+        with swapped(self, "model", reference):
             yield
 
     def modules(self) -> Mapping[str, nn.Module]:
@@ -186,7 +192,8 @@ class AutoregressivePolicy(Policy, ABC):
     def _info(self, tokens: Sequence[int]) -> dict[str, Any]:
         if self.eos is None:
             return {}
-        return {"finish": "stop" if tokens[-1] == self.eos else "length", "tokens": len(tokens)}
+        finish = "stop" if tokens[-1] == self.eos else "length"
+        return {"finish": finish, "tokens": len(tokens)}
 
 
 def read_weights(model: nn.Module, path: Path) -> None:
@@ -201,8 +208,9 @@ def read_weights(model: nn.Module, path: Path) -> None:
         stored = load_file(path)
     except SafetensorError as error:
         raise UsageError(f"{path} is not a readable safetensors file ({error}). Save it again.") from error
+    weights = {name: x for name, x in stored.items() if not name.startswith("codebook.")}
     try:
-        load_weights(model, {name: x for name, x in stored.items() if not name.startswith("codebook.")})
+        load_weights(model, weights)
     except CheckpointError as error:
         raise UsageError(f"{path} {error}") from error
 
@@ -213,7 +221,8 @@ def load_weights(model: nn.Module, state: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: a tensor is missing, unknown or of another shape: it is another model's.
     """
-    wanted, found = ({name: tuple(x.shape) for name, x in some.items()} for some in (model.state_dict(), state))
+    wanted = {name: tuple(x.shape) for name, x in model.state_dict().items()}
+    found = {name: tuple(x.shape) for name, x in state.items()}
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise CheckpointError(

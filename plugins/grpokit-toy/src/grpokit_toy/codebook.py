@@ -67,8 +67,10 @@ class Codebook:
         if len(tokens) != ROWS * COLUMNS:
             raise UsageError(f"A toy-glyph picture has {ROWS * COLUMNS} tokens, got {len(tokens)}.")
         raster = self.patches[np.asarray(tokens)].reshape(ROWS, COLUMNS, PATCH, PATCH, 3)
-        pixels = raster.transpose(0, 2, 1, 3, 4).reshape(ROWS * PATCH, COLUMNS * PATCH, 3)
-        paper = Image.new("RGB", (COLUMNS * PATCH + 2 * MARGIN, ROWS * PATCH), tuple(self.patches[0, 0, 0].tolist()))
+        width, height = COLUMNS * PATCH, ROWS * PATCH
+        pixels = raster.transpose(0, 2, 1, 3, 4).reshape(height, width, 3)
+        background = tuple(self.patches[0, 0, 0].tolist())
+        paper = Image.new("RGB", (width + 2 * MARGIN, height), background)
         paper.paste(Image.fromarray(np.ascontiguousarray(pixels)), (MARGIN, 0))
         return paper
 

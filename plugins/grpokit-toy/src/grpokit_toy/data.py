@@ -41,7 +41,8 @@ def _splits() -> dict[str, list[str]]:
 
 def _made_up(index: int) -> str:
     length = LENGTHS[mix(2, index) % len(LENGTHS)]
-    return "".join(ALPHABET[mix(2, index, k) % len(ALPHABET)] for k in range(length))
+    places = [mix(2, index, k) % len(ALPHABET) for k in range(length)]
+    return "".join(ALPHABET[place] for place in places)
 
 
 def glyph_words(split: str = "train") -> list[str]:
@@ -58,7 +59,8 @@ def glyph_prompts(split: str = "train", limit: int | None = None) -> list[Prompt
         split: "train", "eval" or "pretrain".
         limit: only the first so many; None for all.
     """
-    return [
-        Prompt(text=TEMPLATES[i % len(TEMPLATES)].format(word), target=target_image(word), meta={"word": word})
-        for i, word in enumerate(glyph_words(split)[:limit])
-    ]
+    prompts = []
+    for i, word in enumerate(glyph_words(split)[:limit]):
+        text = TEMPLATES[i % len(TEMPLATES)].format(word)
+        prompts.append(Prompt(text=text, target=target_image(word), meta={"word": word}))
+    return prompts

@@ -66,9 +66,11 @@ class Velocity(nn.Module):
 
     def forward(self, x: Tensor, sigma: Tensor, radius: Tensor) -> Tensor:
         """Points [..., 2], sigmas [...] and radii [...] -> velocities [..., 2]."""
-        angle = sigma[..., None] * math.pi * 2.0 ** torch.arange(self.octaves, device=sigma.device)  # [...] -> [..., F]
-        ring = 4 * (radius - 1)  # the range of the prompts, stretched to about -1 to 1
-        features = torch.cat([x, ring[..., None], sigma[..., None], angle.sin(), angle.cos()], dim=-1)
+        level = sigma[..., None]
+        octaves = 2.0 ** torch.arange(self.octaves, device=sigma.device)  # [F]
+        angle = level * math.pi * octaves  # [..., F]
+        ring = 4 * (radius[..., None] - 1)  # the range of the prompts, stretched to about -1 to 1
+        features = torch.cat([x, ring, level, angle.sin(), angle.cos()], dim=-1)
         velocity: Tensor = self.layers(features.to(next(self.parameters()).dtype))
         return velocity
 
@@ -113,8 +115,9 @@ class ToyFlow(Policy):
             self.matching.check(sampler=sampler, noise=noise, step_weight=step_weight)
         self.decisions = self.matching.times if self.matching else self.steps  # T
         sigmas = flow.linear_sigmas(steps)
-        self.decided = flow.kernel(sampler, sigmas[:-1, None], sigmas[1:, None], noise=noise)  # [K, 1] each
-        self.weights = flow.step_weights(step_weight, self.decided, (sigmas[:-1] - sigmas[1:])[:, None])  # [K, 1]
+        here, there = sigmas[:-1, None], sigmas[1:, None]  # [K, 1]
+        self.decided = flow.kernel(sampler, here, there, noise=noise)  # [K, 1] each
+        self.weights = flow.step_weights(step_weight, self.decided, here - there)  # [K, 1]
         self.sampler, self.noise = sampler, noise
         self.sigmas, self.eval_sigmas = sigmas, flow.linear_sigmas(eval_steps)
         self.shared_noise = shared_noise
@@ -130,7 +133,8 @@ class ToyFlow(Policy):
         radii = torch.tensor([prompt_radius(prompt) for prompt in prompts], dtype=torch.float64)
         radii = radii.to(device, self._dtype, non_blocking=True)
         radius = radii.repeat_interleave(group_size)  # [P] -> [B]
-        noise = normals(seeds.row, (1 + decisions) * DIMS).to(self._dtype).unflatten(1, (-1, DIMS))  # [B, 1 + T, 2]
+        noise = normals(seeds.row, (1 + decisions) * DIMS).to(self._dtype)
+        noise = noise.unflatten(1, (-1, DIMS))  # [B, 1 + T, 2]
         x = noise[:, 0]
         if self.shared_noise and noisy:
             x = normals(seeds.group, DIMS).to(self._dtype).repeat_interleave(group_size, 0)  # [P, 2] -> [B, 2]
@@ -145,7 +149,7 @@ class ToyFlow(Policy):
                     views.append(flow.score(step, here, v, there))
                 else:
                     # the ODE, and the step of 'cps' to sigma 0: its estimate of the clean point, which Euler gives too
-                    there = flow.ode(sigmas[k], sigmas[k + 1]).moments(here, v)[0]
+                    there, _ = flow.ode(sigmas[k], sigmas[k + 1]).moments(here, v)
                 latents.append(there[:, 0])
             copies: dict[str, Tensor] = {}
             if matching is not None:
@@ -153,13 +157,11 @@ class ToyFlow(Policy):
                 copies = {"noise": noise[:, 1:], "levels": levels.repeat_interleave(group_size, 0)}  # [B, T, 2], [B, T]
                 views = [self._matched(latents[-1], **copies, radius=radius)]
         groups = seeds.group_ids.repeat_interleave(group_size)
-        samples = [
-            Sample(prompt=prompts[i // group_size], output=_point_at(xy, radius=wanted), group=group)
-            for i, (group, xy, wanted) in enumerate(
-                zip(groups.tolist(), latents[-1].tolist(), radius.tolist(), strict=True)
-            )
-        ]
+        samples = _samples([p for p in prompts for _ in range(group_size)], groups, latents[-1], radius)
         empty = torch.zeros(len(samples), 0, dtype=self._dtype, device=device)
+        weights = self.weights
+        if weights is not None:
+            weights = weights[:decisions, 0].to(empty).expand(len(samples), -1)  # [K, 1] -> [B, T]
         return Rollout(
             samples=samples,
             groups=groups,
@@ -167,7 +169,7 @@ class ToyFlow(Policy):
             mask=torch.ones(len(samples), decisions, dtype=torch.bool, device=device),
             max_decisions=self.decisions,
             action_dims=DIMS,
-            weights=None if self.weights is None else self.weights[:decisions, 0].to(empty).expand(len(samples), -1),
+            weights=weights,
             trace=Trace(
                 per_row={"latents": torch.stack(latents, dim=1), **copies},  # [B, K + 1, 2], from noise to the output
                 per_group={"radius": radii[seeds.group_ids.argsort()]},
@@ -178,8 +180,9 @@ class ToyFlow(Policy):
         """Score the stored decisions again: log-probs [b, t] with gradient, mean [b, t, 2] and std [b, t, 1]."""
         start, stop, _ = steps.indices(rollout.mask.shape[1])
         steps = slice(start, max(start, stop))
-        stored = {name: x.to(self._weight.device) for name, x in rollout.trace.per_row.items()}
-        index = rollout.group_index.to(self._weight.device, non_blocking=True)
+        device = self._weight.device
+        stored = {name: x.to(device) for name, x in rollout.trace.per_row.items()}
+        index = rollout.group_index.to(device, non_blocking=True)
         radius = rollout.trace.per_group["radius"].to(stored["latents"])[index]  # [p] -> [b]
         if self.matching is not None:
             noise, levels = stored["noise"][:, steps], stored["levels"][:, steps]
@@ -236,8 +239,9 @@ class ToyFlow(Policy):
 
     def _velocity(self, x: Tensor, sigmas: Tensor, radius: Tensor) -> Tensor:
         """Latents [b, t, 2] at sigmas [t] or [b, t] for rings of radius [b] -> [b, t, 2]."""
-        shape, sigmas = x.shape[:2], sigmas.to(x, non_blocking=True)
-        velocity: Tensor = self.net(x, sigmas.expand(shape), radius[:, None].expand(shape))
+        shape = x.shape[:2]
+        level = sigmas.to(x, non_blocking=True).expand(shape)
+        velocity: Tensor = self.net(x, level, radius[:, None].expand(shape))
         return velocity
 
     def _kernel(self, steps: slice) -> flow.Kernel:
@@ -271,8 +275,13 @@ class Point(tuple[float, float]):
         return out.getvalue()
 
 
-def _point_at(xy: Sequence[float], *, radius: float) -> Point | None:
-    return Point(xy, radius=radius) if all(map(math.isfinite, xy)) else None
+def _samples(prompts: Sequence[Prompt], groups: Tensor, points: Tensor, radius: Tensor) -> list[Sample]:
+    """What B rows have drawn: groups, radius [B], points [B, 2]; None for a point that is not finite."""
+    samples = []
+    for prompt, group, xy, wanted in zip(prompts, groups.tolist(), points.tolist(), radius.tolist(), strict=True):
+        point = Point(xy, radius=wanted) if all(map(math.isfinite, xy)) else None
+        samples.append(Sample(prompt=prompt, output=point, group=group))
+    return samples
 
 
 def on_ring(samples: Sequence[Sample], *, width: float = 0.15) -> list[float]:
@@ -282,7 +291,11 @@ def on_ring(samples: Sequence[Sample], *, width: float = 0.15) -> list[float]:
         samples: with points (x, y) as outputs.
         width: half the thickness of the ring.
     """
-    return [float(abs(math.hypot(*_point(s)) - prompt_radius(s.prompt)) <= width) for s in samples]
+    scores = []
+    for sample in samples:
+        distance = math.hypot(*_point(sample)) - prompt_radius(sample.prompt)
+        scores.append(float(abs(distance) <= width))
+    return scores
 
 
 def ring_prompts(split: str = "train", limit: int | None = None) -> list[Prompt]:
@@ -295,7 +308,8 @@ def ring_prompts(split: str = "train", limit: int | None = None) -> list[Prompt]
     if split not in SPLITS:
         raise UsageError(f"toy-flow has the splits {', '.join(SPLITS)}; got {split!r}.")
     start = 0 if split == "train" else SPLITS["train"]
-    return [Prompt(text=f"a ring of radius {r / 100:.2f}") for r in _radii()[start : start + SPLITS[split]]][:limit]
+    radii = _radii()[start : start + SPLITS[split]]
+    return [Prompt(text=f"a ring of radius {radius / 100:.2f}") for radius in radii[:limit]]
 
 
 @lru_cache(maxsize=1)

@@ -9,6 +9,7 @@ was stopped early.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -95,7 +96,8 @@ def solution(a: int, b: int) -> str:
     >>> solution(47, 32)
     '<think>7+2=9;4+3=7</think><answer>79</answer>'
     """
-    (tens, ones), (more_tens, more_ones) = divmod(a, 10), divmod(b, 10)
+    tens, ones = divmod(a, 10)
+    more_tens, more_ones = divmod(b, 10)
     thoughts = f"{ones}+{more_ones}={ones + more_ones};{tens}+{more_tens}={tens + more_tens}"
     return f"<think>{thoughts}</think><answer>{a + b:02d}</answer>"
 
@@ -107,7 +109,8 @@ def question(a: int, b: int) -> str:
 
 @lru_cache(maxsize=1)
 def _splits() -> dict[str, list[tuple[int, int]]]:
-    pairs = [(a, b) for a in range(100) for b in range(100) if a % 10 + b % 10 < 10 and a // 10 + b // 10 < 10]
+    every = itertools.product(range(100), repeat=2)
+    pairs = [(a, b) for a, b in every if a % 10 + b % 10 < 10 and a // 10 + b // 10 < 10]  # no carry
     problems = [pairs[i] for i in permutation(len(pairs), 2)]
     first, second = SIZES["eval"], SIZES["eval"] + SIZES["pretrain"]
     return {"eval": problems[:first], "pretrain": problems[first:second], "train": problems[second:]}
@@ -127,4 +130,5 @@ def sum_prompts(split: str = "train", limit: int | None = None) -> list[Prompt]:
         split: "train", "eval" or "pretrain".
         limit: only the first so many; None for all.
     """
-    return [Prompt(text=question(a, b), target=str(a + b)) for a, b in sum_problems(split)[:limit]]
+    problems = sum_problems(split)[:limit]
+    return [Prompt(text=question(a, b), target=str(a + b)) for a, b in problems]

@@ -57,9 +57,10 @@ class KVCache:
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write [b, H, n, D] after the filled part and return all that the new positions may look at."""
         end = self.filled + keys.shape[2]
-        self.keys[layer][:, :, self.filled : end] = keys
-        self.values[layer][:, :, self.filled : end] = values
-        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+        all_keys, all_values = self.keys[layer], self.values[layer]
+        all_keys[:, :, self.filled : end] = keys
+        all_values[:, :, self.filled : end] = values
+        return all_keys[:, :, :end], all_values[:, :, :end]
 
     def expand(self, group_size: int) -> KVCache:
         """Give each row `group_size` copies, side by side: the prompt's part is computed once for its group."""
@@ -77,8 +78,10 @@ class Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor, visible: Tensor, cache: KVCache | None = None, layer: int = 0) -> Tensor:
         """Map [b, n, width] to the same shape.
@@ -96,8 +99,10 @@ class Block(nn.Module):
         if cache is not None:
             k, v = cache.append(layer, k, v)
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-        x = x + self.out(mixed.transpose(1, 2).reshape(b, n, width))  # [b, H, n, D] -> [b, n, width]
-        result: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
+        mixed = mixed.transpose(1, 2).reshape(b, n, width)  # [b, H, n, D] -> [b, n, width]
+        x = x + self.out(mixed)
+        inner = functional.gelu(self.up(self.norm2(x)))
+        result: Tensor = x + self.down(inner)
         return result
 
 
@@ -136,12 +141,12 @@ class Transformer(nn.Module):
             tokens: the response, t <= T; the last one is scored, not read.
         """
         length, t = prompts.shape[1], tokens.shape[1]
-        shifted = torch.cat([tokens.new_full((tokens.shape[0], 1), self.start), tokens[:, :-1]], 1)
+        start = tokens.new_full((len(tokens), 1), self.start)
+        shifted = torch.cat([start, tokens[:, :-1]], 1)
         x = torch.cat([self.prompt_embedding(prompts), self.token_embedding(shifted)], 1)  # [b, L + t, width]
         x = x + self.position.weight[: length + t]
         keys = self.visible_keys(prompts)[:, : length + t]
-        causal = torch.ones(length + t, length + t, dtype=torch.bool, device=x.device).tril()
-        visible = (causal & keys[:, None, :])[:, None]  # [b, 1, L + t, L + t]
+        visible = _causal(keys)
         for block in self.blocks:
             x = block(x, visible)
         logits: Tensor = self.head(self.norm(x[:, length:]))
@@ -151,12 +156,12 @@ class Transformer(nn.Module):
         """Read prompts [P, L] once; the cache has room for the response."""
         rows, length = prompts.shape
         x = self.prompt_embedding(prompts) + self.position.weight[:length]
-        causal = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
-        visible = (causal & self.visible_keys(prompts)[:, None, :length])[:, None]  # [P, 1, L, L]
+        visible = _causal(self.visible_keys(prompts)[:, :length])
         heads = self.shape.heads
         size = (rows, heads, length + self.shape.response_length, self.shape.width // heads)
         dtype = self.head(x[:1, :1]).dtype  # what autocast, if any, makes of a linear layer's output
-        keys, values = ([x.new_zeros(size, dtype=dtype) for _ in self.blocks] for _ in range(2))
+        keys = [x.new_zeros(size, dtype=dtype) for _ in self.blocks]
+        values = [x.new_zeros(size, dtype=dtype) for _ in self.blocks]
         cache = KVCache(keys, values, filled=0)
         for layer, block in enumerate(self.blocks):
             x = block(x, visible, cache, layer)
@@ -179,3 +184,10 @@ class Transformer(nn.Module):
         cache.filled = at + 1
         logits: Tensor = self.head(self.norm(x[:, 0]))
         return logits
+
+
+def _causal(keys: Tensor) -> Tensor:
+    """Where each of n positions may look, at itself and before: keys [b, n] that are no padding -> [b, 1, n, n]."""
+    n = keys.shape[1]
+    before = torch.ones(n, n, dtype=torch.bool, device=keys.device).tril()
+    return (before & keys[:, None, :])[:, None]
