@@ -49,7 +49,9 @@ class Box:
         if scale is None:
             return self
         across, down = size[0] / scale, size[1] / scale
-        return Box(x1=self.x1 * across, y1=self.y1 * down, x2=self.x2 * across, y2=self.y2 * down)
+        x1, x2 = self.x1 * across, self.x2 * across
+        y1, y2 = self.y1 * down, self.y2 * down
+        return Box(x1=x1, y1=y1, x2=x2, y2=y2)
 
 
 def read_box(value: Any, edges: Edges) -> Box:

@@ -64,7 +64,8 @@ class CropMatch:
             RewardError: an output is not a text, or `match` does not give a score for each crop.
         """
         scores, crops = [0.0] * len(samples), {}
-        boxes = [answer_box(text_of(row, sample, NAME), self.edges) for row, sample in enumerate(samples)]
+        texts = [text_of(row, sample, NAME) for row, sample in enumerate(samples)]
+        boxes = [answer_box(text, self.edges) for text in texts]
         self._warned = self._warned or warn_of_scale(NAME, samples, boxes, self.scale)
         for row, (sample, box) in enumerate(zip(samples, boxes, strict=True)):
             if sample.prompt.image is None:
@@ -81,6 +82,9 @@ class CropMatch:
     def _crop(self, image: Image.Image, box: Box) -> Image.Image | None:
         """The pixels that a box covers; None if there are none."""
         box = box.in_pixels(image.size, self.scale)
-        left, top = max(0, math.floor(box.x1)), max(0, math.floor(box.y1))
-        right, bottom = min(image.width, math.ceil(box.x2)), min(image.height, math.ceil(box.y2))
-        return image.crop((left, top, right, bottom)) if left < right and top < bottom else None
+        left = max(0, math.floor(box.x1))
+        top = max(0, math.floor(box.y1))
+        right = min(image.width, math.ceil(box.x2))
+        bottom = min(image.height, math.ceil(box.y2))
+        empty = left >= right or top >= bottom
+        return None if empty else image.crop((left, top, right, bottom))

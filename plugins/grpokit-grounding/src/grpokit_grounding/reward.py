@@ -65,9 +65,10 @@ class BoxIoU:
             RewardError: an output is not a text.
             DataError: a target is not a box, or lies outside of the picture.
         """
-        boxes = [answer_box(text_of(row, sample, "box-iou"), self.edges) for row, sample in enumerate(samples)]
+        texts = [text_of(row, sample, "box-iou") for row, sample in enumerate(samples)]
+        boxes = [answer_box(text, self.edges) for text in texts]
         self._warned = self._warned or warn_of_scale("box-iou", samples, boxes, self.scale)
-        return [self._one(row, sample, box) for row, (sample, box) in enumerate(zip(samples, boxes, strict=True))]
+        return [self._one(row, samples[row], box) for row, box in enumerate(boxes)]
 
     def _one(self, row: int, sample: Sample, answer: Box | None) -> float:
         prompt = sample.prompt
@@ -125,7 +126,8 @@ def _check_place(box: Box, size: tuple[int, int]) -> None:
     if box.x2 - box.x1 < 1 or box.y2 - box.y1 < 1:
         raise ValueError(f"in {picture} it is less than a pixel wide or high")
     across, down = OUTSIDE * width, OUTSIDE * height
-    if box.x1 < -across or box.y1 < -down or box.x2 > width + across or box.y2 > height + down:
+    beside = box.x1 < -across or box.x2 > width + across
+    if beside or box.y1 < -down or box.y2 > height + down:
         raise ValueError(f"it lies outside of {picture}")
 
 
@@ -157,13 +159,16 @@ class BoxFormat:
         Raises:
             RewardError: an output is not a text.
         """
-        return [float(self._holds(text_of(row, sample, "box-format"))) for row, sample in enumerate(samples)]
+        texts = [text_of(row, sample, "box-format") for row, sample in enumerate(samples)]
+        return [float(self._holds(text)) for text in texts]
 
     def _holds(self, text: str) -> bool:
         if any(text.count(tag) != 1 for tag in _TAGS):
             return False
         whole = _WHOLE.fullmatch(text)
-        return whole is not None and bool(whole[1].strip()) and answer_box(text, self.edges) is not None
+        if whole is None or not whole[1].strip():
+            return False
+        return answer_box(text, self.edges) is not None
 
 
 def answer_box(text: str, edges: Edges) -> Box | None:
@@ -211,11 +216,12 @@ def warn_of_scale(reward: str, samples: Sequence[Sample], answers: Sequence[Box 
     """
     misfits, count = [], 0
     for sample, box in zip(samples, answers, strict=True):
-        if box is None or sample.prompt.image is None:
+        image = sample.prompt.image
+        if box is None or image is None:
             continue
         count += 1
         try:
-            _check_place(box.in_pixels(sample.prompt.image.size, scale), sample.prompt.image.size)
+            _check_place(box.in_pixels(image.size, scale), image.size)
         except ValueError as error:
             misfits.append(str(error))
     if count < FEWEST_ANSWERS or 2 * len(misfits) <= count:

@@ -75,7 +75,9 @@ def mask(form: str, width: int, height: int) -> Mask:
     >>> mask("cross", 3, 3).astype(int).tolist()
     [[0, 1, 0], [1, 1, 1], [0, 1, 0]]
     """
-    v, u = np.meshgrid((np.arange(height) + 0.5) / height, (np.arange(width) + 0.5) / width, indexing="ij")
+    across = (np.arange(width) + 0.5) / width
+    down = (np.arange(height) + 0.5) / height
+    v, u = np.meshgrid(down, across, indexing="ij")
     return FORMS[form](u, v)
 
 
@@ -115,14 +117,21 @@ def matching(phrase: str, shapes: Sequence[Shape]) -> list[Shape]:
     """
     first, relation, other = re.fullmatch(rf"(.*?)(?: ({'|'.join(RELATIONS)}) (.*))?", phrase).groups()  # type: ignore[union-attr]
     extreme, colour, form = described(first)
-    found = [shape for shape in shapes if shape.form == form and colour in (None, shape.colour)]
+    found = [shape for shape in shapes if shape.form == form]
+    if colour:
+        found = [shape for shape in found if shape.colour == colour]
     if extreme:
         found.sort(key=lambda shape: shape.side, reverse=extreme == "largest")
         return [shape for shape in found if abs(shape.side - found[0].side) < _DIFFERENCE]
     if relation:
         others = matching(other, shapes)
-        found = [a for a in found if any(RELATIONS[relation](a, b) > -min(a.side, b.side) / 2 for b in others)]
+        found = [shape for shape in found if any(_holds(relation, shape, each) for each in others)]
     return found
+
+
+def _holds(relation: str, a: Shape, b: Shape) -> bool:
+    """Whether one shape stands in a relation to another, if they overlap by less than half of the smaller one."""
+    return RELATIONS[relation](a, b) > -min(a.side, b.side) / 2
 
 
 def described(phrase: str) -> tuple[str | None, str | None, str | None]:
@@ -149,7 +158,8 @@ def scenes(split: str, limit: int | None = None) -> Iterator[Scene]:
     if split not in SPLITS:
         raise UsageError(f"There is no split {split!r} of scenes: {', '.join(SPLITS)}.")
     wanted = list(SPLITS).index(split)
-    for number in range(SPLITS[split] if limit is None else min(limit, SPLITS[split])):
+    size = SPLITS[split]
+    for number in range(size if limit is None else min(limit, size)):
         draw = random.Random(f"{split} {number}")
         found = None
         while found is None or _part(found.shapes) != wanted:
@@ -159,7 +169,8 @@ def scenes(split: str, limit: int | None = None) -> Iterator[Scene]:
 
 def _part(shapes: Sequence[Shape]) -> int:
     """The split that shapes belong to, whatever the phrase."""
-    return zlib.crc32(repr(sorted(map(repr, shapes))).encode()) % len(SPLITS)
+    words = repr(sorted(map(repr, shapes)))
+    return zlib.crc32(words.encode()) % len(SPLITS)
 
 
 def _scene(draw: random.Random) -> Scene | None:
@@ -173,7 +184,7 @@ def _scene(draw: random.Random) -> Scene | None:
         x, y = (draw.randint(1, SIZE - 1 - side) for _ in "xy")
         colour, form = kinds[len(shapes)]
         shape = Shape(colour=colour, form=form, x=x, y=y, side=side)
-        if all(max(gap(shape, other) for gap in RELATIONS.values()) >= 1 for other in shapes):
+        if all(_apart(shape, other) for other in shapes):
             shapes.append(shape)
         if len(shapes) == len(kinds):
             break
@@ -181,7 +192,14 @@ def _scene(draw: random.Random) -> Scene | None:
         return None
     meant = draw.choice(shapes)
     names = phrases(meant, shapes)
-    return Scene(shapes=tuple(shapes), target=meant, phrase=draw.choice(names)) if names else None
+    if not names:
+        return None
+    return Scene(shapes=tuple(shapes), target=meant, phrase=draw.choice(names))
+
+
+def _apart(a: Shape, b: Shape) -> bool:
+    """Whether there is a pixel between two shapes."""
+    return max(gap(a, b) for gap in RELATIONS.values()) >= 1
 
 
 def phrases(target: Shape, shapes: Sequence[Shape]) -> list[str]:
@@ -189,7 +207,9 @@ def phrases(target: Shape, shapes: Sequence[Shape]) -> list[str]:
     plain = f"the {target.colour} {target.form}"
     forms = [shape.form for shape in shapes]
     if matching(plain, shapes) == [target]:
-        names = [plain, *(f"the {extreme} {target.form}" for extreme in EXTREMES if forms.count(target.form) > 1)]
+        names = [plain]
+        if forms.count(target.form) > 1:
+            names += [f"the {extreme} {target.form}" for extreme in EXTREMES]
     else:
         others = [shape for shape in shapes if forms.count(shape.form) == 1]
         names = [
@@ -207,7 +227,8 @@ def picture(scene: Scene) -> Image.Image:
     pixels = np.full((SIZE, SIZE, 3), float(_BACKGROUND))
     for shape in scene.shapes:
         x1, y1, x2, y2 = shape.box
-        pixels[y1:y2, x1:x2][mask(shape.form, shape.side, shape.side)] = COLOURS[shape.colour]
+        inside = mask(shape.form, shape.side, shape.side)
+        pixels[y1:y2, x1:x2][inside] = COLOURS[shape.colour]
     pixels += noise.normal(0, _NOISE, pixels.shape)
     return Image.fromarray(pixels.round().clip(0, 255).astype(np.uint8))
 
@@ -222,9 +243,11 @@ def prompts(split: str = "train", limit: int | None = None) -> list[Prompt]:
     Raises:
         UsageError: there is no such split.
     """
-    return [
-        Prompt(text=scene.phrase, image=picture(scene), target=list(scene.target.box)) for scene in scenes(split, limit)
-    ]
+    made = []
+    for scene in scenes(split, limit):
+        box = list(scene.target.box)
+        made.append(Prompt(text=scene.phrase, image=picture(scene), target=box))
+    return made
 
 
 def fits(samples: Sequence[Sample]) -> list[float]:
@@ -241,7 +264,11 @@ def fits(samples: Sequence[Sample]) -> list[float]:
     Returns:
         B scores; NaN where the prompt names no form of these scenes.
     """
-    return [_fit(sample.output, *described(sample.prompt.text)[1:]) for sample in samples]
+    scores = []
+    for sample in samples:
+        _, colour, form = described(sample.prompt.text)
+        scores.append(_fit(sample.output, colour, form))
+    return scores
 
 
 def _fit(crop: Image.Image, colour: str | None, form: str | None) -> float:
@@ -251,7 +278,12 @@ def _fit(crop: Image.Image, colour: str | None, form: str | None) -> float:
         return 0.0
     references = np.array([[_BACKGROUND] * 3, *COLOURS.values()], dtype=np.float64)
     pixels = np.asarray(crop.convert("RGB"), dtype=np.float64)
-    nearest = ((pixels[:, :, None] - references) ** 2).sum(-1).argmin(-1)  # [H, W]
+    distances = ((pixels[:, :, None] - references) ** 2).sum(-1)  # [H, W, C]
+    nearest = distances.argmin(-1)  # [H, W]
     wanted = mask(form, *crop.size)
-    shown = [nearest == number for number, name in enumerate(COLOURS, 1) if colour in (None, name)]
-    return max(float((each & wanted).sum() / (each | wanted).sum()) for each in shown)
+    best = 0.0
+    for number, name in enumerate(COLOURS, 1):
+        if colour in (None, name):
+            shown = nearest == number
+            best = max(best, float((shown & wanted).sum() / (shown | wanted).sum()))
+    return best

@@ -67,7 +67,8 @@ class Gaussian:
 
     def entropy(self) -> Tensor:
         """[...] in nats per dimension."""
-        own = (self.std.log() + 0.5 * math.log(2 * math.pi * math.e)).mean()
+        of_std_1 = 0.5 * math.log(2 * math.pi * math.e)
+        own = (self.std.log() + of_std_1).mean()
         return own.expand(self.mean.shape[:-1])
 
     def moments(self) -> dict[str, Tensor]:
@@ -101,17 +102,22 @@ class Actor(nn.Module):
         self.register_buffer("mean", torch.zeros(space.observation))
         self.register_buffer("scale", torch.ones(space.observation))
         if not self.discrete:
-            self.log_std = nn.Parameter(torch.full((space.actions,), math.log(std)))
+            start = torch.full((space.actions,), math.log(std))
+            self.log_std = nn.Parameter(start)
 
     def normalise(self, observations: np.ndarray[Any, Any]) -> None:
         """Take mean and spread of observations [n, O]."""
         self.mean.copy_(torch.from_numpy(observations.mean(0)))
-        self.scale.copy_(torch.from_numpy(observations.std(0)).clamp(min=1e-3))
+        spread = torch.from_numpy(observations.std(0))
+        self.scale.copy_(spread.clamp(min=1e-3))
 
     def forward(self, observations: Tensor) -> Categorical | Gaussian:
         """The distribution of actions for observations [..., O]."""
-        answer = self.net(((observations - self.mean) / self.scale).clamp(-_FAR, _FAR)).float()
-        return Categorical(logits=answer) if self.discrete else Gaussian(mean=answer, std=self.log_std.exp())
+        normal = (observations - self.mean) / self.scale
+        answer = self.net(normal.clamp(-_FAR, _FAR)).float()
+        if self.discrete:
+            return Categorical(logits=answer)
+        return Gaussian(mean=answer, std=self.log_std.exp())
 
 
 def network_of(network: nn.Module | str | None, hidden: Sequence[int], space: Space) -> nn.Module:
@@ -124,7 +130,9 @@ def network_of(network: nn.Module | str | None, hidden: Sequence[int], space: Sp
         return network
     if network is None:
         widths = [space.observation, *hidden]
-        layers = [layer for pair in itertools.pairwise(widths) for layer in (nn.Linear(*pair), nn.Tanh())]
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise(widths):
+            layers += [nn.Linear(before, after), nn.Tanh()]
         last = nn.Linear(widths[-1], space.actions)
         nn.init.normal_(last.weight, std=0.01 / math.sqrt(widths[-1]))
         nn.init.zeros_(last.bias)

@@ -76,4 +76,5 @@ def _truth(value: Any, name: str) -> bool:
 def _number(value: Any) -> float:
     """A real number or an array of one; NaN for anything else."""
     array = np.asarray(value)
-    return float(array.item()) if array.size == 1 and array.dtype.kind in "biuf" else math.nan
+    real = array.dtype.kind in "biuf"
+    return float(array.item()) if real and array.size == 1 else math.nan

@@ -73,7 +73,8 @@ class Environments:
             self.actions, self._first = int(actions.n), int(actions.start)
         elif isinstance(actions, gym.spaces.Box) and actions.is_bounded() and actions.dtype.kind == "f":
             self.actions, self._low, self._high = flatdim(actions), actions.low, actions.high
-            self._middle, self._half = (actions.low + actions.high) / 2, (actions.high - actions.low) / 2
+            self._middle = (actions.low + actions.high) / 2
+            self._half = (actions.high - actions.low) / 2
         else:
             raise UsageError(
                 f"'{name}' has actions {actions}; expected Discrete, or a Box of floats with finite bounds. Wrap it, "
@@ -89,7 +90,8 @@ class Environments:
         if self.discrete:
             return self._first + int(decision[0]), False
         scaled = self._middle + self._half * decision.reshape(self._middle.shape)
-        return np.clip(scaled, self._low, self._high), bool((np.abs(decision) > 1).any())
+        outside = bool((np.abs(decision) > 1).any())
+        return np.clip(scaled, self._low, self._high), outside
 
     def random(self, generator: np.random.Generator) -> Array:
         """A decision [A] without a policy."""
@@ -193,8 +195,9 @@ class Environments:
         for seed in seeds:
             generator, seen = np.random.default_rng(seed), self._reset(env, seed)
             for step in range(1, int(generator.integers(most + 1)) + 1):
+                action, _ = self.action(self.random(generator))
                 with self.at_work(f"step {step} before a branch"):
-                    seen, _, ended, cut, _ = env.step(self.action(self.random(generator))[0])
+                    seen, _, ended, cut, _ = env.step(action)
                 if ended or cut:
                     seen = self._reset(env)
             try:
@@ -281,10 +284,11 @@ class Playing:
     def _answers(self, rows: Sequence[int]) -> list[tuple[Any, float, bool, bool, Any]]:
         """Observation, reward, terminated, truncated and success of some rows."""
         if isinstance(self._envs, AsyncVectorEnv):  # all go on, and what has ended begins anew, unseen
-            seen, *numbers, info = self._envs.step(np.stack(self._actions))
+            seen, rewards, ended, cut, info = self._envs.step(np.stack(self._actions))
             each = list(iterate(self._envs.observation_space, seen))
             reported = info.get("_is_success", [False] * len(each))  # the others have a False that nobody said
             success = [info["is_success"][row] if reported[row] else None for row in rows]
-            return [(each[row], *(x[row] for x in numbers), told) for row, told in zip(rows, success, strict=True)]
+            every = list(zip(each, rewards, ended, cut, strict=True))
+            return [(*every[row], told) for row, told in zip(rows, success, strict=True)]
         answers = [self._envs[row].step(self._actions[row]) for row in rows]
         return [(*answer[:4], answer[4].get("is_success")) for answer in answers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from PIL import Image
@@ -27,13 +28,16 @@ class Film:
                 self._frames, self._every = self._frames[::2], self._every * 2
             if self._seen % self._every == 0:
                 frame = draw()
-                self._frames.append(frame.resize((max(1, frame.width * _HEIGHT // frame.height), _HEIGHT)))
+                width = max(1, frame.width * _HEIGHT // frame.height)
+                self._frames.append(frame.resize((width, _HEIGHT)))
         self._seen += 1
 
     def picture(self) -> Image.Image:
         """The frames in rows of three."""
-        width, rows = self._frames[0].width, -(-len(self._frames) // _COLUMNS)
-        page = Image.new("RGB", (width * min(len(self._frames), _COLUMNS), _HEIGHT * rows), "white")
+        width = self._frames[0].width
+        columns = min(len(self._frames), _COLUMNS)
+        rows = math.ceil(len(self._frames) / _COLUMNS)
+        page = Image.new("RGB", (width * columns, _HEIGHT * rows), "white")
         for place, frame in enumerate(self._frames):
             page.paste(frame, (place % _COLUMNS * width, place // _COLUMNS * _HEIGHT))
         return page

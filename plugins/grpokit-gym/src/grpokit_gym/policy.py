@@ -91,7 +91,10 @@ class GymPolicy(Policy):
             playing = envs.begin(repeated, pictures=self._pictures if evaluate else 0)
         wide = 1 if envs.discrete else envs.actions
         rows = seeds.row.to(device)
-        draws = uniforms(rows, envs.limit) if envs.discrete else normals(rows, envs.limit * wide).float()
+        if envs.discrete:
+            draws = uniforms(rows, envs.limit)
+        else:
+            draws = normals(rows, envs.limit * wide).float()
         observations: list[Tensor] = []
         actions: list[Tensor] = []
         logprobs: list[Tensor] = []
@@ -105,12 +108,15 @@ class GymPolicy(Policy):
             logprobs.append(distribution.logprobs(action))
             playing.step(action.cpu().numpy())
         lengths = torch.tensor([len(rewards) for rewards in playing.rewards])
-        mask = (torch.arange(len(actions)) < lengths[:, None]).to(device)
+        played = torch.arange(len(actions)) < lengths[:, None]
+        mask = played.to(device)  # [B, T]
         groups = seeds.group_ids.cpu().repeat_interleave(group_size)
+        prompt_of_row = [prompt for prompt in prompts for _ in range(group_size)]
+        old = torch.where(mask, torch.stack(logprobs, 1), 0.0)
         return Rollout(
-            samples=_samples(playing, [prompt for prompt in prompts for _ in range(group_size)], groups.tolist()),
+            samples=_samples(playing, prompt_of_row, groups.tolist()),
             groups=groups,
-            old=Decisions(logprobs=torch.where(mask, torch.stack(logprobs, 1), 0.0)),
+            old=Decisions(logprobs=old),
             mask=mask,
             max_decisions=envs.limit,
             action_dims=wide,
@@ -122,14 +128,15 @@ class GymPolicy(Policy):
 
     def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
         """Score the stored actions again in one pass: [b, t], with entropies and the moments of Gaussian actions."""
-        seen, actions = (rollout.trace.per_row[name][:, steps].to(self.device) for name in ("observations", "actions"))
+        seen = rollout.trace.per_row["observations"][:, steps].to(self.device)
+        actions = rollout.trace.per_row["actions"][:, steps].to(self.device)
         decided = rollout.mask[:, steps].to(self.device)
         distribution = self.actor(seen)
-        return Decisions(
-            logprobs=torch.where(decided, distribution.logprobs(actions), 0.0),
-            entropy=None if ask.entropy == "no" else torch.where(decided, distribution.entropy(), 0.0),
-            **distribution.moments(),
-        )
+        logprobs = torch.where(decided, distribution.logprobs(actions), 0.0)
+        entropy = None
+        if ask.entropy != "no":
+            entropy = torch.where(decided, distribution.entropy(), 0.0)
+        return Decisions(logprobs=logprobs, entropy=entropy, **distribution.moments())
 
     @contextmanager
     def reference(self) -> Iterator[None]:
