@@ -34,20 +34,25 @@ class Head:
     def __init__(self, place: Path, *, width: int) -> None:
         state = _read(place)
         wanted = [f"{layer}.{part}" for layer in LAYERS for part in ("weight", "bias")]
-        missing = [name for name in wanted if not isinstance(state, dict) or not isinstance(state.get(name), Tensor)]
+        tensors = state if isinstance(state, dict) else {}
+        missing = [name for name in wanted if not isinstance(tensors.get(name), Tensor)]
         if missing:
             raise UsageError(
                 f"The file '{place}' is not an aesthetic predictor: expected a state dict with {', '.join(LAYERS)} "
                 f"(as in {weights.HEAD_FILE}), and '{missing[0]}' is not in it. {weights.head_remedy()}"
             )
-        self.layers = [(state[f"{layer}.weight"].double(), state[f"{layer}.bias"].double()) for layer in LAYERS]
+        self.layers = []
+        for layer in LAYERS:
+            weight, bias = tensors[f"{layer}.weight"], tensors[f"{layer}.bias"]
+            self.layers.append((weight.double(), bias.double()))
         self._check(place, width)
 
     def _check(self, place: Path, width: int) -> None:
         shapes = [(tuple(weight.shape), tuple(bias.shape)) for weight, bias in self.layers]
         outs = [bias[0] if len(bias) == 1 else -1 for _, bias in shapes]
         ins = [weight[1] if len(weight) == 2 else -1 for weight, _ in shapes]
-        chained = [weight for weight, _ in shapes] == list(zip(outs, ins, strict=True)) and ins[1:] == outs[:-1]
+        linear = [weight for weight, _ in shapes] == list(zip(outs, ins, strict=True))
+        chained = linear and ins[1:] == outs[:-1]
         if not chained or outs[-1] != 1:
             raise UsageError(
                 f"The file '{place}' is not an aesthetic predictor: expected linear layers that follow one another "

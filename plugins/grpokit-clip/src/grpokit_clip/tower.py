@@ -166,7 +166,8 @@ class Tower:
 
     def _embed_texts(self, texts: Sequence[str]) -> Tensor:
         with self._computing():
-            return _of_length_1(self.model.encode_text(self.tokenizer(list(texts)).to(self.device)))
+            tokens = self.tokenizer(list(texts)).to(self.device)
+            return _of_length_1(self.model.encode_text(tokens))
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
@@ -180,7 +181,8 @@ class Tower:
             return picture
         start = (long - LONGEST * short) // 2
         end = start + LONGEST * short
-        return picture.crop((start, 0, end, short) if picture.width == long else (0, start, short, end))
+        box = (start, 0, end, short) if picture.width == long else (0, start, short, end)
+        return picture.crop(box)
 
 
 class _Recent(OrderedDict[tuple[_Item, ...], Tensor]):

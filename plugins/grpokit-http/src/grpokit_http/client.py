@@ -159,7 +159,10 @@ def _seconds(headers: httpx.Headers) -> float:
 
 def public(text: Any, key: str = "", *, most: int = 300) -> str:
     """What a server says, for a message: on one line, not too long, and without the secret that it may have echoed."""
-    return plain(str(text).replace(key, "***") if key else str(text), most=most)
+    shown = str(text)
+    if key:
+        shown = shown.replace(key, "***")
+    return plain(shown, most=most)
 
 
 def error_in(answer: Any) -> str:
@@ -182,7 +185,8 @@ def checked_address(given: Any, *, key: str, example: str, instead: str) -> str:
         UsageError: it is none, or has a secret in it. The message does not quote a secret.
     """
     text = given if isinstance(given, str) else ""
-    if "@" in text.rpartition("://")[2].partition("/")[0] or "?" in text or "#" in text:
+    host, _, _ = text.rpartition("://")[2].partition("/")
+    if "@" in host or "?" in text or "#" in text:
         raise UsageError(
             f"{key} has a user, a password, a query or a fragment in it. It is stored with the run, so a key or a "
             f"password does not belong there. {instead}"

@@ -30,7 +30,8 @@ _LONGEST_PAUSE = 1.0
 
 def place(use: str, params: Mapping[str, Any], timeout: float, *, urls: str | Sequence[str]) -> RemoteReward:
     """What `placement: {http: URL}` builds."""
-    reward = RemoteReward([urls] if isinstance(urls, str) else urls, use=use, params=params, timeout=timeout)
+    several = [urls] if isinstance(urls, str) else urls
+    reward = RemoteReward(several, use=use, params=params, timeout=timeout)
     reward.start()
     return reward
 
@@ -74,7 +75,8 @@ class RemoteReward(RewardElsewhere):
         for url in self.urls:
             self._check(url)
         self._stop.clear()
-        shifted = [self.urls[i:] + self.urls[:i] for i in range(len(self.urls))]  # each service is the first of some
+        count = len(self.urls)
+        shifted = [self.urls[i:] + self.urls[:i] for i in range(count)]  # each service is the first of some
         return [partial(self._portion, urls) for urls in shifted * _AT_ONCE]
 
     def disconnect(self) -> None:
@@ -111,7 +113,8 @@ class RemoteReward(RewardElsewhere):
             too_late = False
             for url in urls:
                 try:
-                    found = _read(ask(f"{url}/score", body, key=secret(TOKEN), timeout=self.timeout), rows)
+                    answer = ask(f"{url}/score", body, key=secret(TOKEN), timeout=self.timeout)
+                    found = _read(answer, rows)
                     self._silent.discard(url)
                     return found
                 except TimeoutError:
@@ -134,21 +137,25 @@ def _read(answer: Mapping[str, Any], rows: Sequence[int]) -> Portion:
     ((values, failure, error),) = answer["portions"]
     if not isinstance(failure, str):
         raise TypeError("a failure is not in words")
+    token = secret(TOKEN)
     if error is not None:
         kind, words, page = error
-        error = [kind, public(words, secret(TOKEN), most=2000), public(page, secret(TOKEN))]
-    return from_message(rows, [values, public(failure, secret(TOKEN), most=2000), error])
+        error = [kind, public(words, token, most=2000), public(page, token)]
+    return from_message(rows, [values, public(failure, token, most=2000), error])
 
 
 def _alike(one: str, other: str) -> bool:
     """Whether two names mean one reward: its distribution may stand in front. A module's name has no hyphen."""
     short, long = sorted((one, other), key=len)
-    return long == short or ("-" in long.partition(":")[0] and long.endswith(f":{short}"))
+    if long == short:
+        return True
+    return "-" in long.partition(":")[0] and long.endswith(f":{short}")
 
 
 def _described(use: str, params: Mapping[str, Any]) -> str:
     """A reward and its parameters as someone types them."""
-    return " ".join([use, *(f"{name}={value}" for name, value in sorted(params.items()))])
+    words = [f"{name}={value}" for name, value in sorted(params.items())]
+    return " ".join([use, *words])
 
 
 def _how(error: Exception) -> str:

@@ -72,7 +72,8 @@ class RewardService:
         most_body: int = MOST_BODY,
     ) -> None:
         self.reward, self.token, self.most_body, self.scored = reward, token, most_body, 0
-        self._socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family)
         self.port = self._socket.getsockname()[1]
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
         try:
@@ -136,7 +137,8 @@ class RewardService:
 
 async def _body(request: Request, most: int) -> bytearray:
     """What was sent: JSON, which no page of the web can send unasked, in time and not too much."""
-    if request.headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
+    kind, _, _ = request.headers.get("Content-Type", "").partition(";")
+    if kind.strip() != "application/json":
         raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected `Content-Type: application/json`.")
     length, body = int(request.headers.get("Content-Length", 0)), bytearray()  # h11 has refused what is not a number
     if length > most:
@@ -179,7 +181,8 @@ class _Protocol(H11Protocol):
         self.patience = self.loop.call_later(_PAUSE, lambda: self.cycle or transport.close())
         connections: set[Any] = self.connections
         if len(connections) > _CONNECTIONS:
-            oldest = min((each for each in connections if each.waits), key=lambda each: each.patience.when())
+            waiting = [each for each in connections if each.waits]
+            oldest = min(waiting, key=lambda each: each.patience.when())
             connections.discard(oldest)  # at once, since a burst of others may follow before it is lost
             oldest.transport.abort()
 

@@ -97,7 +97,8 @@ def _packed(value: Any) -> Any:
             here = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
             return {"$tensor": _text(safetensors.torch.save({"x": here}))}
         case np.ndarray() if not isinstance(value, np.ma.MaskedArray):
-            return {"$array": _text(safetensors.numpy.save({"x": np.asarray(value, order="C")}))}
+            array = np.asarray(value, order="C")
+            return {"$array": _text(safetensors.numpy.save({"x": array}))}
     raise TypeError(f"{a_type(value)}; expected text, numbers, pictures, arrays, tensors, lists or dicts of them")
 
 
@@ -208,6 +209,7 @@ def _unpacked(packed: dict[str, Any]) -> Any:
 def _opened(content: str) -> Image.Image:
     """A picture of which the header is read."""
     try:
-        return Image.open(io.BytesIO(base64.b64decode(content, validate=True)), formats=["PNG"])
+        file = io.BytesIO(base64.b64decode(content, validate=True))
+        return Image.open(file, formats=["PNG"])
     except UnidentifiedImageError:
         raise WireError("Expected a $png that holds a PNG.") from None

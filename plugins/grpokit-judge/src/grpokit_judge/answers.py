@@ -33,7 +33,8 @@ def words(answer: Mapping[str, Any]) -> tuple[str, bool]:
     except (KeyError, IndexError, TypeError):
         return "", False
     if isinstance(words, list):  # in parts
-        words = "".join(str(part.get("text", "")) for part in words if isinstance(part, dict))
+        parts = [part for part in words if isinstance(part, dict)]
+        words = "".join(str(part.get("text", "")) for part in parts)
     cut = choice.get("finish_reason") in ("length", "content_filter")
     return words if isinstance(words, str) else "", cut
 
@@ -54,7 +55,8 @@ def likeliest(answer: Mapping[str, Any], place: int) -> tuple[str, dict[str, flo
     try:
         tokens = answer["choices"][0]["logprobs"]["content"]
         # Some servers count the tokens of thoughts, too, and write parts of a character in ways of their own.
-        behind = "".join(token["token"] for token in tokens).rfind(words(answer)[0][place:])
+        text, _ = words(answer)
+        behind = "".join(token["token"] for token in tokens).rfind(text[place:])
         place = place if behind < 0 else behind
         for token in tokens:
             place -= len(token["token"])
@@ -126,7 +128,9 @@ class Ratings:
             if len(plain) == 1 and plain.isdecimal() and self.low <= int(plain) <= self.high:
                 chances[int(plain)] = chances.get(int(plain), 0.0) + chance
         total = math.fsum(chances.values())
-        return math.fsum(each * chance for each, chance in chances.items()) / total if total else None
+        if not total:
+            return None
+        return math.fsum(each * chance for each, chance in chances.items()) / total
 
 
 def ranking(text: str, count: int) -> list[int] | None:
@@ -186,7 +190,8 @@ def values(answer: str, key: str) -> list[Any]:
     """
     named = []
     for each in objects(_FRACTION.sub(r'\1"\2"', answer[-100_000:])):  # the rating is at the end
-        parts = [each] if key in each else [part for part in each.values() if isinstance(part, dict) and key in part]
+        inner = [part for part in each.values() if isinstance(part, dict)]
+        parts = [each] if key in each else [part for part in inner if key in part]
         if parts:
             named.append(parts[0][key] if len(parts) == 1 else None)
     return named

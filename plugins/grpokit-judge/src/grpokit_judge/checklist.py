@@ -73,15 +73,12 @@ class VLMChecklist(Service):
             RewardError: as `VLMJudge`.
         """
         checklists = [questions(sample.prompt, self.column) for sample in samples]
-        asked = [
-            (
-                question(replace(sample, prompt=Prompt(text=text)), self.template, max_side=self.max_side, what=what),
-                right,
-            )
-            for row, (sample, checklist) in enumerate(zip(samples, checklists, strict=True))
-            for what in [f"the output of row {row} (reward 'vlm-checklist')"]
-            for text, right in checklist
-        ]
+        asked = []
+        for row, (sample, checklist) in enumerate(zip(samples, checklists, strict=True)):
+            what = f"the output of row {row} (reward 'vlm-checklist')"
+            for text, right in checklist:
+                alone = replace(sample, prompt=Prompt(text=text))
+                asked.append((question(alone, self.template, max_side=self.max_side, what=what), right))
         found = iter(
             self.ask(
                 [content for content, _ in asked],
@@ -143,8 +140,11 @@ def probability(answer: Mapping[str, Any], right: str, *, logprobs: bool) -> flo
     while place < len(text):
         token, chances = likeliest(answer, begin + place)
         total += sure * math.fsum(chance for each, chance in chances.items() if _plain(written + each) in forms)
-        written, place, sure = written + token, place + len(token), sure * chances.get(token, 0.0)
-        if _plain(written) in forms or not any(form.startswith(_plain(written)) for form in forms):
+        written += token
+        place += len(token)
+        sure *= chances.get(token, 0.0)
+        so_far = _plain(written)
+        if so_far in forms or not any(form.startswith(so_far) for form in forms):
             return min(1.0, total)
     return None  # it was cut in a word
 

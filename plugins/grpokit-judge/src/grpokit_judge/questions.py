@@ -81,16 +81,20 @@ def question(sample: Sample, template: str, *, max_side: int, what: str) -> Cont
     """
     if sample.output is None:
         return None
-    pictures, values = [to_rgb(sample.output, what=what)], {"{prompt}": sample.prompt.text}
+    pictures = [to_rgb(sample.output, what=what)]
+    values = {"{prompt}": sample.prompt.text}
     if "{source}" in template:
         values["{source}"] = _named(sample.prompt.images, pictures)
     if "{target}" in template:
         target = sample.prompt.target
-        values["{target}"] = (
-            _named([target], pictures) if isinstance(target, Image.Image) else "" if target is None else str(target)
-        )
+        if isinstance(target, Image.Image):
+            values["{target}"] = _named([target], pictures)
+        else:
+            values["{target}"] = "" if target is None else str(target)
     text = filled(template, values)
-    return None if text is None else [text_part(text), *(picture_part(picture, max_side) for picture in pictures)]
+    if text is None:
+        return None
+    return [text_part(text), *(picture_part(picture, max_side) for picture in pictures)]
 
 
 def comparison(prompt: Prompt, outputs: Sequence[Any], template: str, *, max_side: int) -> Content | None:
@@ -143,7 +147,8 @@ def picture_part(picture: Image.Image, max_side: int) -> dict[str, Any]:
 
 def _named(pictures: Sequence[Image.Image], before: list[Image.Image]) -> str:
     """What a text calls pictures, such as "the second and third pictures"; they are added to those `before` them."""
-    places = [_ordinal(place) for place in range(len(before), len(before) + len(pictures))]
+    first = len(before)
+    places = [_ordinal(place) for place in range(first, first + len(pictures))]
     before += [to_rgb(picture, what="a picture of a judge's prompt") for picture in pictures]
     *others, last = places or ("",)
     return f"the {', '.join(others)} and {last} pictures" if others else f"the {last} picture" if last else ""

@@ -52,10 +52,11 @@ class VLMRanking(Service):
         Raises:
             RewardError: as `VLMJudge`.
         """
-        groups = ([row for row in rows if samples[row].output is not None] for rows in by_group(samples))
-        orders = [
-            order for rows in groups if len(rows) > 1 for order in ([rows, rows[::-1]] if self.both_orders else [rows])
-        ]
+        orders = []
+        for group in by_group(samples):
+            rows = [row for row in group if samples[row].output is not None]
+            if len(rows) > 1:
+                orders += [rows, rows[::-1]] if self.both_orders else [rows]
         found = self.ask(
             [self._question([samples[row] for row in order]) for order in orders],
             lambda answer, i: self._ranks(answer, orders[i]),
@@ -84,4 +85,5 @@ class VLMRanking(Service):
         numbers = None if cut else ranking(text, len(order))
         if numbers is None:
             return None
-        return {order[number - 1]: 1 - place / (len(order) - 1) for place, number in enumerate(numbers)}
+        last = len(order) - 1
+        return {order[number - 1]: 1 - place / last for place, number in enumerate(numbers)}

@@ -96,4 +96,6 @@ class VLMJudge(Service):
         if cut:
             return None
         rating = self.ratings.expected(answer) if self.logprobs else self.ratings.rating(text)
-        return None if rating is None else float((rating - self.low) / (self.high - self.low))
+        if rating is None:
+            return None
+        return float((rating - self.low) / (self.high - self.low))

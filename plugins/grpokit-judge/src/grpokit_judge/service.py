@@ -89,7 +89,8 @@ class Service:
                 "one answer, in one piece."
             )
         fields = {"model": self.model, "max_tokens": self.max_tokens, "temperature": self.temperature}
-        self.fields = {name: value for name, value in {**fields, **(self.extra or {})}.items() if value is not None}
+        fields |= self.extra or {}
+        self.fields = {name: value for name, value in fields.items() if value is not None}
         self.usage = Usage(input_price=self.input_price, output_price=self.output_price, max_cost=self.max_cost)
         self.caller = Caller(
             url=_address(self.url, self.name),
@@ -196,7 +197,10 @@ class Service:
     def _check(self, name: str, *, least: float | None = None) -> None:
         """Refuse a number below `least`; without it, one that is not above 0."""
         value = getattr(self, name)
-        if value is None or ((value > 0 if least is None else value >= least) and value < math.inf):
+        if value is None:
+            return
+        enough = value > 0 if least is None else value >= least
+        if enough and value < math.inf:
             return
         bound = "above 0" if least is None else f"at least {least}"
         raise UsageError(f"{self.name}: {name} must be {bound}, got {value}.")

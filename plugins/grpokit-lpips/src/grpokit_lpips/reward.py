@@ -116,8 +116,10 @@ class LPIPSReward:
     def _tensor(self, pictures: Sequence[Image.Image]) -> torch.Tensor:
         """[b, 3, h, w] in [-1, 1]."""
         width, height = pictures[0].size
-        missing = [(0, 0), (0, max(0, MIN_SIDE - height)), (0, max(0, MIN_SIDE - width)), (0, 0)]
-        pixels = np.pad(np.stack([np.asarray(picture) for picture in pictures]), missing, mode="edge")  # [b, h, w, 3]
+        down, right = max(0, MIN_SIDE - height), max(0, MIN_SIDE - width)
+        missing = [(0, 0), (0, down), (0, right), (0, 0)]
+        stack = np.stack([np.asarray(picture) for picture in pictures])
+        pixels = np.pad(stack, missing, mode="edge")  # [b, h, w, 3]
         whole = torch.from_numpy(pixels).to(self.device).permute(0, 3, 1, 2)  # [b, h, w, 3] -> [b, 3, h, w]
         exact = whole.to(torch.promote_types(self.dtype, torch.float32))  # bfloat16 cannot hold all 256 values
         return (exact / 127.5 - 1).to(self.dtype).contiguous()

@@ -96,7 +96,10 @@ def weights(name: str, *, reward: str) -> dict[str, Tensor]:
     """
     place = _found(name, reward)
     try:
-        state = load_file(place) if place.suffix == ".safetensors" else torch.load(place, "cpu", weights_only=True)
+        if place.suffix == ".safetensors":
+            state = load_file(place)
+        else:
+            state = torch.load(place, "cpu", weights_only=True)
     except Exception as error:  # as above
         raise UsageError(  # without torch's own text, whose advice is to load files unsafely
             f"The reward '{reward}': the file '{place}' cannot be read as weights of torch or safetensors "
@@ -116,7 +119,7 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], *, name: str, reward: st
         UsageError: a weight is missing, or has another shape.
     """
     own = model.state_dict()
-    wrong = [key for key, x in own.items() if key not in state or state[key].shape != x.shape]
+    wrong = [key for key in own if key not in state or state[key].shape != own[key].shape]
     if wrong:
         key = wrong[0]
         shape = f"has the shape {tuple(state[key].shape)}" if key in state else "is not there"

@@ -61,5 +61,6 @@ class HPSv2Reward(Preference):
     def scores(self, pictures: Sequence[Image.Image], texts: Sequence[str]) -> Tensor:
         """The published score of each of b RGB pictures with its text, [b]."""
         images = self.clip.encode_image(whole_pixels(pictures, self.size).to(self.device))  # [b, D]
-        prompts = self.clip.encode_text(self.tokenizer(list(texts)).to(self.device))  # [b, D]
+        tokens = self.tokenizer(list(texts)).to(self.device)
+        prompts = self.clip.encode_text(tokens)  # [b, D]
         return cosines(images, prompts)

@@ -73,7 +73,8 @@ class ImageRewardReward(Preference):
     ) -> None:
         super().__init__(device=device, batch_size=batch_size, dtype=dtype)
         self.tokenizer: Any = files.pretrained(AutoTokenizer, tokenizer, reward=self.name, what="tokenizer")
-        state = {_renamed(key): x for key, x in files.weights(weights, reward=self.name).items()}
+        published = files.weights(weights, reward=self.name)
+        state = {_renamed(key): x for key, x in published.items()}
         try:
             with torch.random.fork_rng(devices=[]):  # its random start must not move the global state
                 model = Rater(state)
@@ -92,7 +93,8 @@ class ImageRewardReward(Preference):
         tokens = self.tokenizer(
             list(texts), padding="max_length", truncation=True, max_length=TOKENS, return_tensors="pt"
         ).to(self.device)
-        batch = pixels(pictures, self.model.vision.config.image_size, odd="even").to(self.device)
+        size = self.model.vision.config.image_size
+        batch = pixels(pictures, size, odd="even").to(self.device)
         rates: Tensor = self.model(batch, tokens.input_ids, tokens.attention_mask)
         return (rates.cpu().double() - MEAN) / STD
 
@@ -139,7 +141,10 @@ class Rater(nn.Module):
         layers: list[nn.Module] = []
         for place in range(_layers(state, "head.")):
             weight = state.get(f"head.{place}.weight")  # where there is none, dropout stands in training
-            layers.append(nn.Identity() if weight is None else nn.Linear(weight.shape[1], weight.shape[0]))
+            if weight is None:
+                layers.append(nn.Identity())
+            else:
+                layers.append(nn.Linear(weight.shape[1], weight.shape[0]))
         self.head = nn.Sequential(*layers)
 
     def forward(self, pixels: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
@@ -164,4 +169,5 @@ def _renamed(key: str) -> str:
 
 def _layers(state: Mapping[str, Tensor], prefix: str) -> int:
     """One more than the highest number that follows a prefix among the names."""
-    return 1 + max(int(key.removeprefix(prefix).partition(".")[0]) for key in state if key.startswith(prefix))
+    behind = [key.removeprefix(prefix) for key in state if key.startswith(prefix)]
+    return 1 + max(int(rest.partition(".")[0]) for rest in behind)

@@ -28,7 +28,8 @@ def pixels(pictures: Sequence[Image.Image], size: int, *, odd: Literal["down", "
         odd: where the middle lies if an odd number of pixels is cut off: "down" as transformers does it, "even" as
             torchvision does it (to the even one of the two places).
     """
-    return torch.stack([_normalised(_colours(_square(picture, size, odd))) for picture in pictures])
+    squares = [_square(picture, size, odd) for picture in pictures]
+    return torch.stack([_normalised(_colours(square)) for square in squares])
 
 
 def whole_pixels(pictures: Sequence[Image.Image], size: int) -> Tensor:
@@ -40,7 +41,8 @@ def whole_pixels(pictures: Sequence[Image.Image], size: int) -> Tensor:
         pictures: b pictures.
         size: of the model's pictures.
     """
-    return torch.stack([_normalised(_padded(_colours(_middle(picture)), size)) for picture in pictures])
+    colours = [_colours(_middle(picture)) for picture in pictures]
+    return torch.stack([_normalised(_padded(x, size)) for x in colours])
 
 
 def _padded(x: Tensor, size: int) -> Tensor:
@@ -49,7 +51,8 @@ def _padded(x: Tensor, size: int) -> Tensor:
     if longer != size:
         x = F.interpolate(x[None], size=(height, width), mode="bicubic", antialias=True)[0]
     down, right = size - height, size - width
-    return F.pad(x, (right // 2, right - right // 2, down // 2, down - down // 2))  # [3, h, w] -> [3, size, size]
+    left, top = right // 2, down // 2
+    return F.pad(x, (left, right - left, top, down - top))  # [3, h, w] -> [3, size, size]
 
 
 def _square(picture: Image.Image, size: int, odd: str) -> Image.Image:
@@ -57,7 +60,10 @@ def _square(picture: Image.Image, size: int, odd: str) -> Image.Image:
     short = min(picture.size)
     width, height = (size if side == short else int(size * side / short) for side in picture.size)
     picture = picture.resize((width, height), Image.Resampling.BICUBIC)
-    left, top = ((x - size) // 2 if odd == "down" else round((x - size) / 2) for x in (width, height))
+    if odd == "down":
+        left, top = (width - size) // 2, (height - size) // 2
+    else:
+        left, top = round((width - size) / 2), round((height - size) / 2)
     return picture.crop((left, top, left + size, top + size))
 
 
@@ -71,8 +77,11 @@ def _middle(picture: Image.Image) -> Image.Image:
 
 def _colours(picture: Image.Image) -> Tensor:
     """[3, h, w], from 0 to 1."""
-    return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255).permute(2, 0, 1).contiguous()
+    values = np.asarray(picture, dtype=np.float32) / 255  # [h, w, 3]
+    return torch.from_numpy(values).permute(2, 0, 1).contiguous()
 
 
 def _normalised(x: Tensor) -> Tensor:
-    return (x - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+    mean = torch.tensor(MEAN)[:, None, None]
+    std = torch.tensor(STD)[:, None, None]
+    return (x - mean) / std

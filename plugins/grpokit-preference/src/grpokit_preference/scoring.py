@@ -70,7 +70,8 @@ class Preference:
                 torch.inference_mode(),
                 torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32),
             ):
-                scores = self.scores([pictures[row] for row in full], [samples[row].prompt.text for row in full])
+                texts = [samples[row].prompt.text for row in full]
+                scores = self.scores([pictures[row] for row in full], texts)
             for row, score in zip(part, scores.tolist(), strict=False):
                 if not math.isfinite(score):
                     raise RewardError(
@@ -86,4 +87,5 @@ class Preference:
 
 def cosines(images: Tensor, texts: Tensor) -> Tensor:
     """Cosine of each pair of embeddings, in float64, which not all devices have: [b, D], [b, D] -> [b] on the CPU."""
-    return torch.nn.functional.cosine_similarity(images.cpu().double(), texts.cpu().double()).clamp(-1.0, 1.0)
+    images, texts = images.cpu().double(), texts.cpu().double()
+    return torch.nn.functional.cosine_similarity(images, texts).clamp(-1.0, 1.0)

@@ -12,10 +12,8 @@ Pairs = list[tuple[dict[str, Any], dict[str, Any]]]
 def targets() -> Pairs:
     """The scene as it should be against one blurred, one shifted and one with other colours, and less against more."""
     scene = _scene()
-    return [
-        ({"prompt": _PROMPT, "target": scene, "output": better}, {"prompt": _PROMPT, "target": scene, "output": worse})
-        for better, worse in _outputs(scene)
-    ]
+    prompt = {"prompt": _PROMPT, "target": scene}
+    return [({**prompt, "output": better}, {**prompt, "output": worse}) for better, worse in _outputs(scene)]
 
 
 def sources() -> Pairs:
@@ -23,20 +21,20 @@ def sources() -> Pairs:
     scene = _scene()
     edited = scene.copy()
     ImageDraw.Draw(edited).rectangle((44, 34, 51, 47), fill="firebrick")
-    prompt = "paint the door red"
-    outputs = [(edited, edited.filter(ImageFilter.GaussianBlur(3))), (edited, ImageChops.offset(edited, 9, 0))]
-    return [
-        ({"prompt": prompt, "image": scene, "output": better}, {"prompt": prompt, "image": scene, "output": worse})
-        for better, worse in outputs
-    ]
+    prompt = {"prompt": "paint the door red", "image": scene}
+    blurred = edited.filter(ImageFilter.GaussianBlur(3))
+    shifted = ImageChops.offset(edited, 9, 0)
+    return [({**prompt, "output": edited}, {**prompt, "output": worse}) for worse in (blurred, shifted)]
 
 
 _PROMPT = "a house under the sun"
 
 
 def _outputs(scene: Image.Image) -> list[tuple[Image.Image, Image.Image]]:
-    soft, softer = (scene.filter(ImageFilter.GaussianBlur(radius)) for radius in (1, 4))
-    return [(scene, soft), (soft, softer), (scene, ImageChops.offset(scene, 4, 0)), (scene, ImageChops.invert(scene))]
+    soft = scene.filter(ImageFilter.GaussianBlur(1))
+    softer = scene.filter(ImageFilter.GaussianBlur(4))
+    shifted = ImageChops.offset(scene, 4, 0)
+    return [(scene, soft), (soft, softer), (scene, shifted), (scene, ImageChops.invert(scene))]
 
 
 def _scene() -> Image.Image:

@@ -85,8 +85,10 @@ def similarity(output: Pixels, target: Pixels) -> float:
     A side below 3 pixels has no window with a variance; there the edge pixels are repeated up to 3.
     """
     height, width = target.shape[:2]
-    missing = [(0, max(0, 3 - height)), (0, max(0, 3 - width)), (0, 0)]
-    output, target = np.pad(output, missing, mode="edge"), np.pad(target, missing, mode="edge")
+    down, right = max(0, 3 - height), max(0, 3 - width)
+    missing = [(0, down), (0, right), (0, 0)]
+    output = np.pad(output, missing, mode="edge")
+    target = np.pad(target, missing, mode="edge")
     shortest = min(target.shape[:2])
     window = min(WINDOW, shortest - (shortest + 1) % 2)
     value = structural_similarity(  # type: ignore[no-untyped-call]

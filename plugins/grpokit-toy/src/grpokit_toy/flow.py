@@ -157,7 +157,8 @@ class ToyFlow(Policy):
                 copies = {"noise": noise[:, 1:], "levels": levels.repeat_interleave(group_size, 0)}  # [B, T, 2], [B, T]
                 views = [self._matched(latents[-1], **copies, radius=radius)]
         groups = seeds.group_ids.repeat_interleave(group_size)
-        samples = _samples([p for p in prompts for _ in range(group_size)], groups, latents[-1], radius)
+        prompt_of_row = [prompt for prompt in prompts for _ in range(group_size)]
+        samples = _samples(prompt_of_row, groups, latents[-1], radius)
         empty = torch.zeros(len(samples), 0, dtype=self._dtype, device=device)
         weights = self.weights
         if weights is not None:
@@ -199,7 +200,8 @@ class ToyFlow(Policy):
     @contextmanager
     def reference(self) -> Iterator[None]:
         """Inside, `logprobs` uses the weights that the policy was built with."""
-        with swapped(self, "net", self._reference_net().to(self._weight.device)):
+        reference = self._reference_net().to(self._weight.device)
+        with swapped(self, "net", reference):
             yield
 
     def modules(self) -> Mapping[str, nn.Module]:
@@ -271,7 +273,8 @@ class Point(tuple[float, float]):
 
     def _repr_png_(self) -> bytes:
         out = io.BytesIO()
-        draw_points([self], self.radius, size=96, dot=3).save(out, format="PNG")
+        picture = draw_points([self], self.radius, size=96, dot=3)
+        picture.save(out, format="PNG")
         return out.getvalue()
 
 

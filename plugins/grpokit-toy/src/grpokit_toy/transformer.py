@@ -94,7 +94,8 @@ class Block(nn.Module):
             layer: which of the cache's layers is this block's.
         """
         b, n, width = x.shape
-        qkv = self.qkv(self.norm1(x)).view(b, n, 3, self.heads, width // self.heads)
+        qkv = self.qkv(self.norm1(x))
+        qkv = qkv.view(b, n, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # [b, n, 3, H, D] -> 3 of [b, H, n, D]
         if cache is not None:
             k, v = cache.append(layer, k, v)
