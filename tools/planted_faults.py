@@ -1914,8 +1914,8 @@ FAULTS = (
     Fault(
         "gym: entropies of actions are summed over dimensions",
         f"{GYM}actor.py",
-        "0.5 * math.log(2 * math.pi * math.e)).mean()",
-        "0.5 * math.log(2 * math.pi * math.e)).sum()",
+        "(self.std.log() + of_std_1).mean()",
+        "(self.std.log() + of_std_1).sum()",
         (GAUSSIAN_ENTROPY,),
     ),
     Fault(

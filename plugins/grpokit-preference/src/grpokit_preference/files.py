@@ -97,7 +97,7 @@ def weights(name: str, *, reward: str) -> dict[str, Tensor]:
     place = _found(name, reward)
     try:
         if place.suffix == ".safetensors":
-            state = load_file(place)
+            state: Any = load_file(place)
         else:
             state = torch.load(place, "cpu", weights_only=True)
     except Exception as error:  # as above
