@@ -3,7 +3,7 @@
 `make dist` runs it with this Python. `make pythons` adds `--pythons`: the wheels are tried with each Python that they
 are for and that this machine has. `dist/` then holds a wheel and an sdist of grpokit and of each plugin. It exits with
 1 at the first thing that fails: a build, what an index would refuse or show wrongly, an archive with other files than
-its own, the installation, or a command of the smoke run.
+its own, the installation, a command of the smoke run, or one with a core of another version.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import zipfile
 from pathlib import Path
 
 import index_page
+import mixed_versions
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "dist"
@@ -48,7 +49,8 @@ def main() -> int:
         wheels = sorted(OUT.glob("*.whl"))
         for python in pythons() if "--pythons" in sys.argv else [sys.executable]:
             with tempfile.TemporaryDirectory() as place:  # each holds up to 5 GB
-                try_out(wheels, Path(place), python)
+                tried = try_out(wheels, Path(place), python)
+                mixed_versions.try_out(tried, Path(work) / "sources" / ROOT.name, OUT)
     print(
         f"{len(wheels)} wheels and {len(list(OUT.glob('*.tar.gz')))} sdists in {OUT.relative_to(ROOT)}/, tried together"
     )
@@ -115,8 +117,12 @@ def pythons() -> list[str]:
     return [path for path in found if path] or [sys.executable]
 
 
-def try_out(wheels: list[Path], place: Path, outer: str) -> None:
-    """Install all wheels together, with the pinned versions of the rest, and run the commands of `SMOKE`."""
+def try_out(wheels: list[Path], place: Path, outer: str) -> Path:
+    """Install all wheels together, with the pinned versions of the rest, and run the commands of `SMOKE`.
+
+    Returns:
+        The Python of that environment.
+    """
     python = place / "env" / ("Scripts" if os.name == "nt" else "bin") / "python"
     run(outer, "-m", "venv", "--without-pip", str(place / "env"))
     install = (sys.executable, "-m", "pip", "--python", str(python), "install")
@@ -127,6 +133,7 @@ def try_out(wheels: list[Path], place: Path, outer: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for words in SMOKE:
         run(str(python), "-m", "grpokit", *words, cwd=place, env=environment)
+    return python
 
 
 def run(*command: str, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
