@@ -113,19 +113,21 @@ def test_code_that_a_policy_names_stands_in_the_header(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("use", ["toy-lm", "length"])
 def test_evaluations_by_another_version_of_a_component_are_set_aside(use: str) -> None:
-    plugin = {"toy-lm": "toy", "length": "builtin"}[use]
+    plugin = {"toy-lm": "grpokit-toy", "length": "grpokit"}[use]
     config = schema.parse("policy: {use: toy-lm}\ndata: {use: d}\nrewards: [{use: length}]", "c.yaml")
     assert resuming.scores_otherwise(config, [], {f"plugins.{plugin}": "1.0 -> 1.1"})
-    assert not resuming.scores_otherwise(config, [], {"plugins.ssim": "1.0 -> 1.1"})
+    assert not resuming.scores_otherwise(config, [], {"plugins.grpokit-ssim": "1.0 -> 1.1"})
 
 
-@pytest.mark.parametrize("change", ["plugins.grounding", "plugins.ssim", "plugins.lm", "code.steps"])
+@pytest.mark.parametrize(
+    "change", ["plugins.grpokit-grounding", "plugins.grpokit-ssim", "plugins.grpokit-lm", "code.steps"]
+)
 def test_what_a_component_names_is_a_part_of_it(change: str) -> None:
     """A reward of crops, a world, an environment of one's own."""
     text = "policy: {use: toy-lm, world: calculator, env: 'steps:Walk-v0'}\ndata: {use: d}\n"
     config = schema.parse(text + "rewards: [{use: crop-match, match: structure}]", "c.yaml")
     assert resuming.scores_otherwise(config, [], {change: "1.0 -> 1.1"})
-    assert not resuming.scores_otherwise(config, [], {"plugins.ocr": "1.0 -> 1.1", "code.other": "a -> b"})
+    assert not resuming.scores_otherwise(config, [], {"plugins.grpokit-ocr": "1.0 -> 1.1", "code.other": "a -> b"})
 
 
 def test_the_config_of_the_checkpoint_counts_and_not_its_edited_copy() -> None:

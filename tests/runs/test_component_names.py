@@ -11,10 +11,12 @@ import yaml
 
 from distributions import announcing, distribution
 from grpokit import PluginError, UsageError, registry
+from grpokit.config import grid
 from grpokit.config.component_names import component_names, with_lasting_names
 from grpokit.config.schema import parse, resolved
 from grpokit.registry import name_lookup
 from grpokit.runs import train as run
+from grpokit.runs.sweep import sweep
 from small_runs import rows, train, write_prompts
 
 MINE = {
@@ -96,6 +98,18 @@ def test_another_packages_component_is_another_config(here: Path) -> None:
     train("run", trainer__steps=2, **qualified("grpokit-mine"))
     with pytest.raises(UsageError, match=r"rewards\.0\.use: 'grpokit-mine:twin' -> 'other-twin:twin'"):
         train("run", trainer__steps=3, resume=True, **qualified("other-twin"))
+
+
+def test_a_finished_run_of_a_sweep_stays_finished(here: Path) -> None:
+    (here / "config.yaml").write_text(
+        "policy: {use: twin}\ndata: {prompts: prompts.jsonl}\nrewards: [{use: twin}]\n"
+        "trainer: {steps: 1, prompts_per_step: 2, group_size: 4, device: cpu}\n"
+    )
+    points = grid.points(["seed=1..2"])
+    sweep("config.yaml", points, folder=here / "sweep")
+    lines: list[str] = []
+    sweep("config.yaml", points, folder=here / "sweep", say=lines.append)
+    assert [line.endswith(" is finished") for line in lines] == [True, True]
 
 
 CONFIG = """
