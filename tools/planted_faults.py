@@ -57,6 +57,10 @@ AGAIN = "tests/training/test_guards.py::test_a_step_that_is_taken_again_counts_o
 ROW_NUMBER = "tests/training/test_guards.py::test_a_loss_that_is_no_number_names_step_row_and_prompt"
 SAPO = "tests/test_objectives.py::test_sapo_by_hand_in_fp64"
 DEFAULTS = "tests/test_objectives.py::test_published_defaults"
+SCAFFOLD_CI = (
+    "tests/scaffold/test_write.py::"
+    "test_its_workflows_try_the_oldest_and_the_newest_grpokit_and_publish_without_a_token[reward]"
+)
 KEYWORDS = "tests/test_objectives.py::test_every_keyword_of_an_objective_changes_its_loss"
 WEIGHTS = "tests/test_advantages.py::test_weights_multiply_rewards"
 TO_GO = "tests/test_advantages.py::test_returns_to_go_by_hand"
@@ -2127,6 +2131,35 @@ FAULTS = (
         "        ENDING.set()\n",
         "",
         ("tests/runs/test_signals.py::test_a_signal_ends_the_run_and_the_waiting_for_services[15]",),
+    ),
+    # --- what grpokit new writes
+    Fault(
+        "a scaffold allows every later grpokit",
+        "scaffold/templates/new/all/pyproject.toml.jinja",
+        '"grpokit~=[[ version ]]"',
+        '"grpokit>=[[ version ]]"',
+        (SCAFFOLD_CI,),
+    ),
+    Fault(
+        "a scaffold's CI checks no component",
+        "scaffold/templates/new/all/{dot}github/workflows/test.yml.jinja",
+        "      - run: grpokit check [[ name ]]\n",
+        "",
+        (SCAFFOLD_CI,),
+    ),
+    Fault(
+        "a scaffold publishes what was not tested",
+        "scaffold/templates/new/all/{dot}github/workflows/publish.yml.jinja",
+        "    needs: test\n",
+        "    needs: []\n",
+        (SCAFFOLD_CI,),
+    ),
+    Fault(
+        "a scaffold does not name its author",
+        "scaffold/write.py",
+        "return done.stdout.strip() or _NOBODY",
+        "return _NOBODY",
+        ("tests/scaffold/test_write.py::test_its_authors_are_the_user_or_a_placeholder_that_the_readme_names[user]",),
     ),
 )
 

@@ -356,7 +356,7 @@ def test_its_readme_names_every_place_that_speaks_of_the_template(tmp_path: Path
 AUTHORS = {'Åsa "Å" Øst': '[user]\nname = "Åsa \\"Å\\" Øst"\n', "YOUR NAME": ""}
 
 
-@pytest.mark.parametrize(("author", "config"), AUTHORS.items())
+@pytest.mark.parametrize(("author", "config"), AUTHORS.items(), ids=["user", "nobody"])
 def test_its_authors_are_the_user_or_a_placeholder_that_the_readme_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, author: str, config: str
 ) -> None:
