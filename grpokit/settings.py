@@ -23,6 +23,7 @@ from typing import (
     Concatenate,
     Literal,
     ParamSpec,
+    Protocol,
     Self,
     TypeAlias,
     TypeVar,
@@ -30,6 +31,7 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
+    overload,
 )
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -58,7 +60,8 @@ AboveOne: TypeAlias = Annotated[float, Gt(1)]
 """A finite number above 1."""
 
 P = ParamSpec("P")
-S = TypeVar("S")
+R = TypeVar("R")
+S_co = TypeVar("S_co", covariant=True)
 T = TypeVar("T")
 
 Optimizer: TypeAlias = Literal["adamw", "adamw_8bit", "paged_adamw_8bit"]
@@ -338,8 +341,17 @@ def check_settings(settings: Any) -> None:
             vars(kind)["check_together"](settings)
 
 
-def keywords_of(kind: Callable[P, S]) -> Callable[[Callable[[T, S], None]], Callable[Concatenate[T, P], None]]:
-    """Let a constructor that is written for a dataclass of settings take its fields as arguments.
+class _Keywords(Protocol[P, S_co]):
+    """Lets a function, or a constructor, that is written for settings take their fields."""
+
+    @overload
+    def __call__(self, function: Callable[[S_co], R], /) -> Callable[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[[T, S_co], R], /) -> Callable[Concatenate[T, P], R]: ...
+
+
+def keywords_of(kind: Callable[P, S_co]) -> _Keywords[P, S_co]:
+    """Let a constructor or a function that is written for a dataclass of settings take its fields as arguments.
 
     So each setting is declared once, with its type, bounds, default and meaning. Signatures, `grpokit plugins`, the
     gallery and error messages read the fields.
@@ -362,25 +374,29 @@ def keywords_of(kind: Callable[P, S]) -> Callable[[Callable[[T, S], None]], Call
         kind: the dataclass. Its annotations must be there at run time.
     """
     hints = get_type_hints(kind)
-    home = {name: depth for depth, base in enumerate(inspect.getmro(kind)) for name in inspect.get_annotations(base)}  # type: ignore[arg-type]
+    home: dict[str, int] = {}  # field -> how far up is the class that first declared it
+    for depth, base in enumerate(inspect.getmro(kind)):  # type: ignore[arg-type]
+        home |= dict.fromkeys(inspect.get_annotations(base), depth)
     defaults = {
         field.name: field.default_factory()
         for field in dataclasses.fields(kind)  # type: ignore[arg-type]
         if field.default_factory is not dataclasses.MISSING
     }
 
-    def decorate(init: Callable[[T, S], None]) -> Callable[Concatenate[T, P], None]:
-        @functools.wraps(init)
-        def flat(self: T, /, *args: P.args, **kwargs: P.kwargs) -> None:
-            init(self, kind(*args, **kwargs))
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        *owner, _ = inspect.signature(function).parameters.values()  # self, of a constructor
+
+        @functools.wraps(function)
+        def flat(*args: Any, **kwargs: Any) -> Any:
+            own, fields = args[: len(owner)], args[len(owner) :]
+            return function(*own, kind(*fields, **kwargs))
 
         parameters = [
             each.replace(annotation=hints[name], default=defaults.get(name, each.default))
             for name, each in inspect.signature(kind).parameters.items()
         ]
         parameters.sort(key=lambda each: (each.kind, home[each.name]))  # what others share comes last
-        owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        vars(flat).update(settings=kind, __signature__=inspect.Signature([owner, *parameters]))
+        vars(flat).update(settings=kind, __signature__=inspect.Signature([*owner, *parameters]))
         flat.__annotations__ = hints
         return flat
 
@@ -401,14 +417,15 @@ def type_text(hint: Any) -> str:
 
 
 def settings_of(target: Any) -> type | None:
-    """The dataclass whose fields a class takes as arguments; None if there is none.
+    """The dataclass whose fields a class or a function takes as arguments; None if there is none.
 
     >>> settings_of(ClipSettings)
     <class 'grpokit.settings.ClipSettings'>
     """
     if dataclasses.is_dataclass(target) and isinstance(target, type):
         return target
-    return getattr(getattr(target, "__init__", None), "settings", None)
+    function = getattr(target, "__init__", None) if isinstance(target, type) else target
+    return getattr(function, "settings", None)
 
 
 _BOUNDS = (

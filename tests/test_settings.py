@@ -72,6 +72,18 @@ def test_settings_are_keywords() -> None:
     }
 
 
+@keywords_of(BoxSettings)
+def box_of(settings: BoxSettings) -> Box:
+    return Box(settings.name, balls=settings.balls)
+
+
+def test_a_function_takes_settings_as_keywords() -> None:
+    """Its parameters are those of a class, and what others declare comes last."""
+    assert box_of("red", balls=7).settings.balls == 7
+    assert settings_of(box_of) is BoxSettings
+    assert list(inspect.signature(box_of).parameters) == ["name", "extras", "balls", "drawn"]
+
+
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import torch
 
 from grpokit import UsageError
+from grpokit.registry.synonyms import hint
 from grpokit.settings import Count, NotNegative
 from grpokit_glm_image.decoder import DecodeSettings, check_eval_size, check_size
 from grpokit_glm_image.grids import Target, target_of
@@ -168,3 +169,61 @@ class PaintingSettings(PipelineSettings, FlowSettings):
     def sampling(self) -> SamplerSettings:
         """How tokens are drawn."""
         return SamplerSettings.of(vars(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalvesSettings(PipelineSettings):
+    """Both halves of one GLM-Image, and how each is trained.
+
+    Attributes:
+        ar: further parameters of `GlmImageAR`.
+        dit: further parameters of `GlmImageDiT`.
+        quantization: "4bit" or "8bit", for the blocks of both halves, each with its own `lora`.
+        offload: "idle" keeps the frozen weights of one half in the CPU's memory while the other one is at work; "none"
+            keeps both halves on the device.
+    """
+
+    size: Sequence[int] = (512, 512)
+    ar: Mapping[str, Any] | None = None
+    dit: Mapping[str, Any] | None = None
+
+    def check_together(self) -> None:
+        """Refuse parameters of a half that it does not have, or that are for both.
+
+        Raises:
+            UsageError: naming the first one.
+        """
+        for half, kind in HALVES.items():
+            _check_own(half, getattr(self, half), kind)
+        for half, kind in HALVES.items():
+            kind(**self.parameters(half))
+
+    def parameters(self, half: str) -> dict[str, Any]:
+        """Those of "ar" or "dit", with what both share."""
+        shared = {field.name: getattr(self, field.name) for field in fields(PipelineSettings)}
+        return shared | dict(getattr(self, half) or {})
+
+
+HALVES: Mapping[str, type[PipelineSettings]] = {"ar": WritingSettings, "dit": PaintingSettings}
+"""A half -> its settings."""
+
+
+def _check_own(half: str, own: Any, kind: type[PipelineSettings]) -> None:
+    """Refuse what a half does not take by itself.
+
+    Raises:
+        UsageError: as it says.
+    """
+    if own is None:
+        return
+    if not isinstance(own, Mapping):
+        raise UsageError(f"{half} must be keys with values, such as {{lora: {{r: 16}}}}; got {own!r}.")
+    shared = [field.name for field in fields(PipelineSettings)]
+    known = [field.name for field in fields(kind) if field.name not in shared]
+    for name in own:
+        if name in shared:
+            raise UsageError(f"{half}: {name} is for both halves. Set it as policy.{name}.")
+        if name not in known:
+            raise UsageError(
+                f"{half}: there is no parameter '{name}'{hint(name, known)}. There are {', '.join(known)}."
+            )
