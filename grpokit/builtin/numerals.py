@@ -47,8 +47,9 @@ def plain(text: str) -> str:
     """
     if text.isascii():
         return text
-    seen = "".join(c for c in unicodedata.normalize("NFC", text) if unicodedata.category(c) != "Cf")
-    return _DIGIT.sub(lambda digit: str(int(digit[0])), seen.translate(_SIGNS | _WIDE))
+    composed = unicodedata.normalize("NFC", text)
+    visible = "".join(c for c in composed if unicodedata.category(c) != "Cf")
+    return _DIGIT.sub(lambda digit: str(int(digit[0])), visible.translate(_SIGNS | _WIDE))
 
 
 def bare(answer: str) -> str:
@@ -58,8 +59,10 @@ def bare(answer: str) -> str:
     ('5', 'yes')
     """
     text = plain(answer)
-    text = _UNIT.sub(" ", text) if _UNIT.sub("", text).strip() else _UNIT.sub(r"\1", text)
-    return _UNCOUNTED.sub("", _SPACE.sub(" ", text)).strip(" *_`").rstrip(" *_`.。")
+    is_unit_alone = not _UNIT.sub("", text).strip()
+    text = _UNIT.sub(r"\1" if is_unit_alone else " ", text)
+    text = _UNCOUNTED.sub("", _SPACE.sub(" ", text))
+    return text.strip(" *_`").rstrip(" *_`.。")
 
 
 def number(text: str) -> Fraction | None:
@@ -77,7 +80,8 @@ def last_number(text: str) -> Fraction | None:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    above, below = match["above"] or match["one"], match["below"] or match["other"] or "1"
+    above = match["above"] or match["one"]
+    below = match["below"] or match["other"] or "1"
     read = number if match["above"] else _decimal
     numerator, denominator = read(above.strip(" {}")), read(below.strip(" {}"))
     if numerator is None or not denominator:

@@ -75,7 +75,8 @@ class TextFormat:
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """One number per sample."""
-        return [float(self.pattern.fullmatch(_composed(text_of(s, "format"))) is not None) for s in samples]
+        texts = [_composed(text_of(sample, "format")) for sample in samples]
+        return [float(self.pattern.fullmatch(text) is not None) for text in texts]
 
 
 class NumericAnswer:
@@ -138,7 +139,8 @@ class Length:
     def __init__(self, *, minimum: int = 0, maximum: int | None = None, scale: float = 1.0) -> None:
         if maximum is not None and maximum < minimum:
             raise UsageError(f"length: no text has at least {minimum} and at most {maximum} characters.")
-        self.minimum, self.maximum, self.scale = minimum, math.inf if maximum is None else maximum, scale
+        self.minimum, self.scale = minimum, scale
+        self.maximum = math.inf if maximum is None else maximum
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """One number per sample."""
@@ -213,7 +215,8 @@ class RepetitionPenalty:
 
     def _one(self, text: str) -> float:
         units = text.split() if self.unit == "words" else text
-        ngrams = [tuple(units[i : i + self.ngram_size]) for i in range(len(units) - self.ngram_size + 1)]
+        starts = range(len(units) - self.ngram_size + 1)
+        ngrams = [tuple(units[start : start + self.ngram_size]) for start in starts]
         repeated = len(ngrams) - len(set(ngrams))
         return self.max_penalty * repeated / len(ngrams) if repeated else 0.0
 

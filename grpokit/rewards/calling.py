@@ -95,9 +95,10 @@ def raised(error: BaseException, rows: Sequence[int], samples: Sequence[Sample])
 
 def _meta(error: BaseException, samples: Sequence[Sample]) -> str:
     """After a KeyError, the keys of the first prompt whose meta has not that one; else empty."""
-    if not isinstance(error, KeyError) or not error.args or not isinstance(error.args[0], str):
+    key = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if not isinstance(key, str):
         return ""
-    prompts = (sample.prompt for sample in samples if error.args[0] not in sample.prompt.meta)
+    prompts = (sample.prompt for sample in samples if key not in sample.prompt.meta)
     return next((f", and the meta of {shown(p.text)} has {shown(dict(p.meta))}" for p in prompts), "")
 
 

@@ -78,8 +78,9 @@ class RewardElsewhere(ABC):
         self.start()
         futures: list[Future[Portion]] = []
         for rows in self.portions(samples):
-            futures.append(Future())
-            self._jobs.put((rows, [samples[row] for row in rows], futures[-1]))
+            future: Future[Portion] = Future()
+            futures.append(future)
+            self._jobs.put((rows, [samples[row] for row in rows], future))
         return Pending(futures)
 
     def portions(self, samples: Sequence[Sample]) -> list[list[int]]:
@@ -92,8 +93,9 @@ class RewardElsewhere(ABC):
         Raises:
             RewardError: the reward failed on a row, which is named, or gave it something else than a number.
         """
-        column = score([RewardTerm(name=self.use or "reward", reward=self)], samples).matrix[:, 0].tolist()
-        return [float(x) for x in column]
+        term = RewardTerm(name=self.use or "reward", reward=self)
+        column = score([term], samples).matrix[:, 0]
+        return [float(x) for x in column.tolist()]
 
     def close(self) -> None:
         """Cancel what nobody has begun, and disconnect; a later call connects again."""

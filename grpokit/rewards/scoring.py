@@ -67,7 +67,7 @@ class Scores:
     @property
     def monitors(self) -> list[str]:
         """The names of the rewards that are measured and not trained on."""
-        return [name for name, weight in zip(self.names, self.weights.tolist(), strict=True) if weight == 0]
+        return [self.names[place] for place in (self.weights == 0).nonzero()[:, 0]]
 
     def column(self, name: str) -> Tensor:
         """[B] the scores of a reward by its name."""
@@ -78,7 +78,11 @@ class Scores:
         places = torch.arange(len(self.groups))[rows].tolist()
         own = [self.decision_rewards[place] for place in places] if self.decision_rewards else ()
         return replace(
-            self, matrix=self.matrix[rows], groups=self.groups[rows], lost=self.lost[rows], decision_rewards=own
+            self,
+            matrix=self.matrix[rows],
+            groups=self.groups[rows],
+            lost=self.lost[rows],
+            decision_rewards=own,
         )
 
     @property
@@ -107,7 +111,8 @@ class Scoring:
     def __init__(self, terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int | None = None) -> None:
         self.terms = terms
         self._groups = torch.tensor([sample.group for sample in samples], dtype=torch.int64)
-        self._rows = torch.tensor([sample.output is not None for sample in samples]).nonzero()[:, 0]
+        has_output = torch.tensor([sample.output is not None for sample in samples])
+        self._rows = has_output.nonzero()[:, 0]
         self._samples: Sequence[Sample] = [samples[row] for row in self._rows]
         self.asked = [term.due(step) and len(self._samples) > 0 for term in terms]
         self._pending: dict[int, Pending] = {
@@ -136,7 +141,8 @@ class Scoring:
                 columns[i] = collected(terms[i], pending, samples)
         finally:
             self.cancel()
-        matrix = torch.full((len(self._groups), len(terms)), math.nan, dtype=torch.float64)
+        shape = len(self._groups), len(terms)
+        matrix = torch.full(shape, math.nan, dtype=torch.float64)
         lost = torch.zeros_like(matrix, dtype=torch.bool)
         for i, column in enumerate(columns):
             matrix[self._rows, i] = torch.tensor(column.values, dtype=torch.float64)
@@ -175,17 +181,19 @@ def joined(terms: Sequence[RewardTerm], parts: Sequence[Scores], beside: Scores 
     Raises:
         RewardError: failures have cost more of the step's rows than a reward's `skip_limit` allows.
     """
+    seconds = zip(*(part.seconds for part in parts), strict=True)
+    asked = zip(*(part.asked for part in parts), strict=True)
     scores = Scores(
         matrix=torch.cat([part.matrix for part in parts]),
         weights=parts[0].weights,
         groups=torch.cat([part.groups for part in parts]),
         names=parts[0].names,
-        seconds=[max(seconds) for seconds in zip(*(part.seconds for part in parts), strict=True)],
+        seconds=list(map(max, seconds)),
         lost=torch.cat([part.lost for part in parts]),
-        asked=[any(asked) for asked in zip(*(part.asked for part in parts), strict=True)],
+        asked=list(map(any, asked)),
         notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
         decision_rewards=[row for part in parts for row in part.decision_rewards],
     )
-    lost = torch.cat([each.lost for each in (scores, beside) if each is not None])
+    lost = scores.lost if beside is None else torch.cat([scores.lost, beside.lost])
     refuse_losses(terms, lost.sum(0).tolist(), len(lost), scores.notes)
     return scores

@@ -57,14 +57,14 @@ def as_terms(
         UsageError: there is no reward, an object that cannot score, or a function of another trainer.
     """
     if isinstance(rewards, Mapping):
-        unnumbered: list[RewardTerm] = [RewardTerm(name=str(name), reward=reward) for name, reward in rewards.items()]
+        unnumbered = [RewardTerm(name=str(name), reward=reward) for name, reward in rewards.items()]
     elif callable(rewards) or not isinstance(rewards, Iterable):
         raise UsageError(
             f"rewards is {shown(rewards)}; expected a list of rewards, as in [reward], or a mapping from names to "
             "rewards."
         )
     else:
-        unnumbered = [r if isinstance(r, RewardTerm) else RewardTerm(name=_name_of(r), reward=r) for r in rewards]
+        unnumbered = list(map(_as_term, rewards))
     if not unnumbered:
         raise UsageError("No reward was given: training needs at least one.")
     terms: list[RewardTerm] = []
@@ -82,10 +82,16 @@ def as_terms(
                 "in size."
             )
         reserved = {"reward", "step", *(t.name for t in terms)}  # the first two mean something else in metrics
-        names = [term.name, *(f"{term.name}-{i}" for i in range(2, len(unnumbered) + 2))]
-        name = next(n for n in names if n not in reserved)
-        terms.append(term if name == term.name else replace(term, name=name))
+        name, number = term.name, 1
+        while name in reserved:
+            number += 1
+            name = f"{term.name}-{number}"
+        terms.append(replace(term, name=name))
     return terms
+
+
+def _as_term(reward: Any) -> RewardTerm:
+    return reward if isinstance(reward, RewardTerm) else RewardTerm(name=_name_of(reward), reward=reward)
 
 
 def _name_of(reward: Any) -> str:
