@@ -1,8 +1,8 @@
 """The settings of training, each declared once: its type, bounds, default and meaning.
 
 `Trainer`, the objectives and `RewardTerm` inherit these dataclasses, so a setting is a keyword argument there. A config
-derives its keys from the same fields, and `check` makes the error message for both. The meaning is the field's line in
-the docstring. Nothing here imports torch, so a mistake in a config is reported at once.
+derives its keys from the same fields, and `check_settings` makes the error message for both. The meaning is the field's
+line in the docstring. Nothing here imports torch, so a mistake in a config is reported at once.
 """
 
 from __future__ import annotations
