@@ -233,6 +233,63 @@ class Fault:
 
 
 FAULTS = (
+    # --- the conformance checks themselves
+    Fault(
+        "check of an objective: the sign is not looked at",
+        "testing/objectives.py",
+        "right = rise > 0 if advantage > 0 else rise <= 0",
+        "right = rise != 0",
+        ("tests/testing/test_objectives.py::test_what_is_wrong_is_caught",),
+    ),
+    Fault(
+        "check of an objective: what stands under the mask is clean",
+        "testing/objectives.py",
+        "x[~mask] = torch.nan",
+        "x[~mask] = 0.0",
+        ("tests/testing/test_objectives.py::test_what_is_wrong_is_caught",),
+    ),
+    Fault(
+        "check of an objective: slices are not added up",
+        "testing/objectives.py",
+        "if not case.objective.whole_sequence:",
+        "if case.objective.whole_sequence:",
+        ("tests/testing/test_objectives.py::test_what_is_wrong_is_caught",),
+    ),
+    Fault(
+        "check of an advantage: rows stay in order",
+        "testing/advantages.py",
+        "torch.tensor([5, 0, 7, 3, 1, 8, 6, 2, 4])",
+        "torch.arange(9)",
+        ("tests/testing/test_advantages.py::test_what_is_wrong_is_caught",),
+    ),
+    Fault(
+        "check of an advantage: other groups stay as they are",
+        "testing/advantages.py",
+        "rewards[~mine] = 5.0 - 3.0 * rewards[~mine]",
+        "rewards[~mine] = rewards[~mine]",
+        ("tests/testing/test_advantages.py::test_what_is_wrong_is_caught",),
+    ),
+    Fault(
+        "check of a world: no other episode begins",
+        "testing/worlds.py",
+        "        after_start()\n",
+        "",
+        ("tests/testing/test_worlds.py::test_what_is_wrong_is_caught",),
+    ),
+    Fault(
+        "check of an observer: a saved state that goes on growing",
+        "testing/states.py",
+        "dict(copy.deepcopy(part.state_dict()))",
+        "dict(part.state_dict())",
+        ("tests/testing/test_observers.py::test_what_is_wrong_is_caught",),
+    ),
+    Fault(
+        "check of a modifier: every process has all rows",
+        "testing/modifiers.py",
+        "rollout=step.rollout.select(own), rows=rows",
+        "rows=rows",
+        ("tests/testing/test_modifiers.py::test_what_is_wrong_is_caught",),
+    ),
     # --- rows
     Fault(
         "advantages of other rows in a minibatch",

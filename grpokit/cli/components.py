@@ -158,6 +158,8 @@ def check(
     ] = None,
     prompt: Prompts = None,
     prompts: PromptsFile = None,
+    as_json: Json = False,
+    badge: Annotated[bool, typer.Option("--badge", help="Print a line for a README, and nothing else.")] = False,
 ) -> None:
     """Check a component against its contract.
 
@@ -188,20 +190,50 @@ def check(
         else:
             checks, ladder = stack.enter_context(component.of_reward(name, params))
         results = list(_run(checks, status))
-        report = "" if ladder is None else _report(ladder, results)
-    _print_results(results)
-    for line in _warning_lines(records):
-        print(line)
-    if report:
-        print(f"\n{report}\n")
+        report = "" if ladder is None or as_json or badge else _report(ladder, results)
+    warned = list(_warning_lines(records))
+    failures = sum(outcome.failed for outcome in results)
+    if as_json:
+        facts = {"name": name, "kind": kind, **_versions(kind, name), "passed": not failures}
+        print(json.dumps({**facts, "checks": [*map(dataclasses.asdict, results)], "warnings": warned}))
+    elif badge:
+        print(_badge(results))
+    else:
+        _print_results(results)
+        for line in [*warned, *([f"\n{report}\n"] if report else [])]:
+            print(line)
+        print(f"{name}: {_summary(results)}")
+    if failures:
+        raise typer.Exit(FAILED)
+
+
+def _versions(kind: str, name: str) -> dict[str, str]:
+    """The versions of grpokit, and of the package that brings a component; empty where none does."""
+    import grpokit
+    from grpokit import registry
+
+    plugin = registry.find(kind, name)[0] if registry.named(kind, name) else None
+    own = {"package": plugin.package, "version": plugin.version} if plugin else {"package": "", "version": ""}
+    return {"grpokit": grpokit.__version__, **own}
+
+
+def _badge(results: Sequence[Outcome]) -> str:
+    """A picture of shields.io in Markdown; whoever shows the README fetches it."""
+    failures = sum(outcome.failed for outcome in results)
+    passes = sum(outcome.ok for outcome in results)
+    words = f"{failures} checks failed" if failures else f"{passes} checks passed"
+    address = f"https://img.shields.io/badge/grpokit-{words.replace(' ', '_')}-{'red' if failures else 'brightgreen'}"
+    return f"![grpokit: {words}]({address})"
+
+
+def _summary(results: Sequence[Outcome]) -> str:
+    """How many checks passed, failed and were not made."""
     counts = Counter(outcome.state for outcome in results)
     passes, failures = counts["ok"], counts["failed"]
     summary = [f"{failures} of {passes + failures} checks failed" if failures else f"all {passes} checks passed"]
     summary += [counted(counts["expected failure"], "expected failure")] if counts["expected failure"] else []
     summary += [f"{counts['not checked']} not checked"] if counts["not checked"] else []
-    print(f"{name}: {', '.join(summary)}")
-    if failures:
-        raise typer.Exit(FAILED)
+    return ", ".join(summary)
 
 
 def _run(checks: Iterable[Check], status: Status) -> Iterator[Outcome]:

@@ -16,9 +16,12 @@ from grpokit.testing.check import Outcome as Outcome
 from grpokit.testing.check import outcomes as outcomes
 from grpokit.testing.check import parametrize_with_checks as parametrize_with_checks
 from grpokit.testing.commands import command_checks as command_checks
+from grpokit.testing.evaluations import evaluation_checks as evaluation_checks
+from grpokit.testing.modifiers import modifier_checks as modifier_checks
 from grpokit.testing.objectives import objective_checks as objective_checks
 from grpokit.testing.observers import observer_checks as observer_checks
 from grpokit.testing.policy.checks import policy_checks as policy_checks
+from grpokit.testing.presets import preset_checks as preset_checks
 from grpokit.testing.reward.checks import reward_checks as reward_checks
 from grpokit.testing.reward.examples import example_samples as example_samples
 from grpokit.testing.robustness.grades import LadderReport as LadderReport
@@ -33,13 +36,16 @@ __all__ = [
     "Outcome",
     "advantage_checks",
     "command_checks",
+    "evaluation_checks",
     "example_samples",
     "ladder",
+    "modifier_checks",
     "objective_checks",
     "observer_checks",
     "outcomes",
     "parametrize_with_checks",
     "policy_checks",
+    "preset_checks",
     "reward_checks",
     "world_checks",
 ]

@@ -17,7 +17,7 @@ from grpokit.config.schema import RunConfig
 from grpokit.data import check_prompts
 from grpokit.errors import GrpokitError, UsageError
 from grpokit.policy import Policy
-from grpokit.registry.specs import PresetSpec
+from grpokit.registry.specs import API, EvaluationSpec, PresetSpec
 from grpokit.rewards.submission import Submits
 from grpokit.runs import build
 from grpokit.testing import (
@@ -25,17 +25,23 @@ from grpokit.testing import (
     LadderReport,
     advantage_checks,
     command_checks,
+    evaluation_checks,
     ladder,
+    modifier_checks,
     objective_checks,
     observer_checks,
     policy_checks,
+    preset_checks,
     reward_checks,
     world_checks,
 )
 from grpokit.training.contract import missing_methods
 from grpokit.types import Prompt
 
-KINDS = ("policy", "reward", "advantage", "objective", "observer", "world", "command")
+KINDS = (
+    *("policy", "reward", "advantage", "objective", "modifier", "observer"),
+    *("preset", "evaluation", "world", "command"),
+)
 """The kinds of components that can be checked."""
 
 
@@ -76,6 +82,13 @@ def of_component(kind: str, name: str, params: dict[str, Any]) -> Iterable[Check
             return advantage_checks(build(), module=module)
         case "objective":
             return objective_checks(build(), module=module)
+        case "modifier":
+            build()
+            return modifier_checks(build, module=module)
+        case "preset":
+            return preset_checks(spec or PresetSpec(name=name, factory=name, api=API), module=module)
+        case "evaluation":
+            return evaluation_checks(spec or EvaluationSpec(name=name, factory=name, api=API), module=module)
         case "world":
             build()
             return world_checks(build, module=module)

@@ -11,9 +11,10 @@ from torch import nn
 
 from grpokit.policy import Policy
 from grpokit.reference import frozen_copy, swapped
+from grpokit.rewards.terms import Rewards
 from grpokit.sampling import sample_categorical, uniforms
 from grpokit.trainer import Trainer
-from grpokit.types import Decisions, Prompt, Rollout, Sample, Seeds, Trace
+from grpokit.types import Ask, Decisions, Prompt, Rollout, Sample, Seeds, Trace
 
 PROMPTS = ("a", "b", "c", "d")
 _CHOICES, _LENGTH = 3, 4
@@ -49,13 +50,19 @@ class Table(Policy):
             trace=Trace(per_row={"choices": choices}),
         )
 
-    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
         """As `Policy`."""
         logprobs = self.table[0][steps].log_softmax(-1)  # [t, choices]
         entropy = -(logprobs.exp() * logprobs).sum(-1)
         choices = rollout.trace.per_row["choices"][:, steps]
         chosen = logprobs.expand(len(choices), -1, -1).gather(-1, choices[..., None])[..., 0]
         return Decisions(logprobs=chosen, entropy=entropy.expand_as(chosen))
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Any text will do."""
+
+    def updated(self, version: int) -> None:
+        """Nothing follows the weights."""
 
     @contextmanager
     def reference(self) -> Iterator[None]:
@@ -82,9 +89,9 @@ def ones(samples: Sequence[Sample]) -> list[float]:
     return [sample.output.count("1") / _LENGTH for sample in samples]
 
 
-def toy_trainer(**settings: Any) -> Trainer:
+def toy_trainer(rewards: Rewards = (ones,), **settings: Any) -> Trainer:
     """A trainer with two minibatches and two rounds over them for each step."""
     usual = {"steps": 6, "prompts_per_step": 4, "group_size": 4, "updates_per_rollout": 2, "minibatches": 2}
     return Trainer(
-        Table(), [ones], PROMPTS, **{**usual, "learning_rate": 0.05, "device": "cpu", "progress": False, **settings}
+        Table(), rewards, PROMPTS, **{**usual, "learning_rate": 0.05, "device": "cpu", "progress": False, **settings}
     )

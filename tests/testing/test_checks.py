@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 import io
+import json
 import math
 import re
 import sys
@@ -26,8 +27,10 @@ from rich.console import Console
 
 import broken_components as broken
 import broken_rewards
+import grpokit
 from command_line import Call
 from grpokit import Policy, PolicySpec, Prompt, RewardError, RewardSpec, Sample, UsageError, registry
+from grpokit.advantages import group
 from grpokit.cli import components
 from grpokit.errors import PluginError
 from grpokit.registry import entry_points
@@ -35,6 +38,7 @@ from grpokit.testing import (
     Check,
     CheckError,
     NotChecked,
+    advantage_checks,
     component,
     example_samples,
     outcomes,
@@ -775,3 +779,37 @@ def test_warnings_stand_below_the_table(call: Call, tmp_path: Path, monkeypatch:
     assert done.out.count("warning: RuntimeWarning: invalid value") == 1
     assert "soon gone" not in done.out
     assert re.search(r"degenerate-texts +failed +Expected NaN", done.out), done.out
+
+
+def test_the_results_as_json_and_as_a_badge(call: Call) -> None:
+    done = call("check", "group", "--json")
+    facts = json.loads(done.out)
+    assert (done.code, facts["kind"], facts["package"], facts["passed"]) == (0, "advantage", "grpokit", True)
+    assert facts["grpokit"] == facts["version"] == grpokit.__version__
+    assert {"name": "better", "state": "ok", "message": ""} in facts["checks"]
+    done = call("check", "broken_components:draws", "--json")
+    facts = json.loads(done.out)
+    assert (done.code, facts["package"], facts["passed"]) == (1, "", False)
+    number = len(list(advantage_checks(group))) + 1
+    badge = (
+        f"![grpokit: {number} checks passed](https://img.shields.io/badge/grpokit-{number}_checks_passed-brightgreen)"
+    )
+    assert call("check", "group", "--badge").out == f"{badge}\n"
+    done = call("check", "broken_components:draws", "--badge")
+    assert (done.code, done.out[:21]) == (1, "![grpokit: 1 checks f")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["grpokit.advantages:group", "--kind", "advantage"], "all 9 checks passed"),
+        (["grpokit.objectives:GSPO", "--kind", "objective"], "all 7 checks passed"),
+        (["fixture_good.greet:greet", "--kind", "command"], "all 1 checks passed"),
+        (["grpokit_lm.worlds.calculator:Calculator", "--kind", "world"], "9 checks passed, 1 not checked"),
+        (["toy-lm"], "Several components are called 'toy-lm' (policy, preset): add --kind policy or --kind preset."),
+    ],
+)
+def test_kinds_that_are_asked_for(call: Call, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "fixture_plugins/good"))
+    done = call("check", *words)
+    assert said in done.out + done.err, done.out + done.err

@@ -1,0 +1,63 @@
+"""The checks that every evaluation of a plugin passes: `grpokit evaluate RUN --with NAME` could begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from grpokit import registry
+from grpokit.config.evaluation import EvaluationConfig
+from grpokit.config.presets import text_of
+from grpokit.config.schema import parse, validated
+from grpokit.errors import PluginError
+from grpokit.registry.specs import EvaluationSpec
+from grpokit.runs import build
+from grpokit.testing.check import Check, NotChecked, check_of, expect, light_plugin
+
+_RUN = "{policy: {use: 'a:b'}, data: {use: 'a:b'}, rewards: [{use: 'a:b'}]}"  # whose data and rewards are replaced
+
+
+def evaluation_checks(spec: EvaluationSpec, *, module: str | None = None) -> Iterator[Check]:
+    """Yield the checks of an evaluation.
+
+    Args:
+        spec: what its plugin announces.
+        module: the plugin's module behind the entry point, which must import nothing heavy.
+    """
+    for test in _CHECKS:
+        yield check_of(test, spec)
+    if module is not None:
+        yield check_of(light_plugin, module)
+
+
+def _evaluation(spec: EvaluationSpec) -> EvaluationConfig:
+    evaluation, _ = validated(EvaluationConfig, text_of(spec), f"evaluation {spec.name}", [])
+    return evaluation
+
+
+def config(spec: EvaluationSpec) -> None:
+    """Its file is in the package, and all of its keys and values are right."""
+    _evaluation(spec)
+
+
+def rewards(spec: EvaluationSpec) -> None:
+    """The rewards that it names are installed and take the parameters that it gives."""
+    for reward in _evaluation(spec).rewards:
+        try:
+            registry.parameters("reward", reward.use, reward.params)
+        except PluginError as error:
+            if "needs the parameter" in str(error) and spec.needs:  # which the user gives
+                raise NotChecked(f"it needs {spec.needs}") from error
+            raise
+
+
+def data(spec: EvaluationSpec) -> None:
+    """Its prompts can be read, and have the columns that it tells apart."""
+    evaluation = _evaluation(spec)
+    prompts, _ = build.prompts(parse(_RUN, "check", []).model_copy(update={"data": evaluation.data}))
+    expect(len(prompts), "at least one prompt", "none", "a file or a split that is empty")
+    for column in evaluation.by:
+        expect(any(column in prompt.meta for prompt in prompts), f"prompts with the column '{column}' of `by`", "none",
+               "a misspelt column")  # fmt: skip
+
+
+_CHECKS: Sequence[Callable[[EvaluationSpec], None]] = (config, rewards, data)

@@ -1,0 +1,58 @@
+"""The checks that every preset passes: a run could begin with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from grpokit.config.presets import text_of
+from grpokit.config.schema import RunConfig, parse
+from grpokit.registry.specs import PresetSpec
+from grpokit.runs import build
+from grpokit.runs.dry_run import dry_run
+from grpokit.testing.check import Check, NotChecked, check_of, expect, light_plugin
+
+
+def preset_checks(spec: PresetSpec, *, module: str | None = None) -> Iterator[Check]:
+    """Yield the checks of a preset.
+
+    Args:
+        spec: what its plugin announces.
+        module: the plugin's module behind the entry point, which must import nothing heavy.
+    """
+    for test in _CHECKS:
+        yield check_of(test, spec)
+    if module is not None:
+        yield check_of(light_plugin, module)
+
+
+def _config(spec: PresetSpec) -> RunConfig:
+    return parse(text_of(spec), f"preset {spec.name}", [])
+
+
+def config(spec: PresetSpec) -> None:
+    """Its file is in the package, and all of its keys and values are right."""
+    _config(spec)
+
+
+def components(spec: PresetSpec) -> None:
+    """The components that it names are installed and take the parameters that it gives."""
+    build.check_components(_config(spec))
+
+
+def data(spec: PresetSpec) -> None:
+    """Its prompts can be read."""
+    if spec.needs or spec.fetches:
+        raise NotChecked(f"it needs {spec.needs or 'what it downloads'}")
+    prompts, _ = build.prompts(_config(spec))
+    expect(len(prompts), "at least one prompt", "none", "a file or a split that is empty")
+
+
+def trial(spec: PresetSpec) -> None:
+    """Everything that it names is built, and one group is drawn and scored (`grpokit train NAME --dry-run`)."""
+    if spec.needs or spec.fetches:
+        raise NotChecked(f"it needs {spec.needs or 'what it downloads'}")
+    for _ in dry_run(_config(spec), name=spec.name):
+        pass
+
+
+_CHECKS: Sequence[Callable[[PresetSpec], None]] = (config, components, data, trial)

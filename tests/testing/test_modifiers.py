@@ -1,0 +1,111 @@
+"""The checks of modifiers: right ones pass, and each mistake is caught by its check."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from grpokit import Modifier, Signal, Step, registry
+from grpokit.testing import modifier_checks, outcomes
+
+NEEDED: dict[str, dict[str, Any]] = {"diversity": {"monitor": "variety"}, "entropy-target": {"target": 0.5}}
+
+
+def failed(checks: Any) -> dict[str, str]:
+    return {o.name: o.message for o in outcomes(checks) if o.failed}
+
+
+@pytest.mark.parametrize("name", [spec.name for _, spec in registry.installed("modifier")])
+def test_built_in_modifiers(name: str) -> None:
+    assert not failed(modifier_checks(lambda: registry.create("modifier", name, NEEDED.get(name, {}))))
+
+
+class Fading(Modifier):
+    """A right one: advantages of each later step count less, and the more so the better the last one was."""
+
+    def __init__(self) -> None:
+        self.past: list[float] = []
+
+    def rows(self, signal: Signal, step: Step) -> Signal:
+        factor = 1 / (1 + sum(self.past))
+        self.past.append(float(step.scores.totals.nanmean()))
+        return replace(signal, advantages=signal.advantages * factor)
+
+    def state_dict(self) -> Any:
+        return {"past": list(self.past)}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.past = list(state["past"])
+
+
+class Forgets(Fading):
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+
+class KeepsNothing(Fading):
+    state_dict = load_state_dict = None  # type: ignore[assignment]
+
+
+class HandsOutItsList(Fading):
+    def state_dict(self) -> Any:
+        return {"past": self.past}
+
+
+class DrawsGlobally(Fading):
+    def rows(self, signal: Signal, step: Step) -> Signal:
+        return replace(super().rows(signal, step), weights=torch.rand(len(signal.weights)).double())
+
+
+class ReadsItsOwnRows(Fading):
+    """Decides by the longest row of this process."""
+
+    def rows(self, signal: Signal, step: Step) -> Signal:
+        changed = super().rows(signal, step)
+        return replace(changed, advantages=changed.advantages / step.rollout.rows)
+
+
+class CountsItsOwnRows(Fading):
+    def rows(self, signal: Signal, step: Step) -> Signal:
+        self.past.append(step.rollout.rows / 100)
+        return signal
+
+
+class SharesItsPast(Fading):
+    """Its class has the state: a second run is another one."""
+
+    past: list[float] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        pass
+
+
+BROKEN: list[tuple[Callable[[], Any], set[str]]] = [
+    (Forgets, {"state", "undone"}),
+    (KeepsNothing, {"state"}),
+    (HandsOutItsList, {"undone"}),
+    (DrawsGlobally, {"deterministic", "state", "micro-batches", "processes"}),
+    (ReadsItsOwnRows, {"processes"}),
+    (CountsItsOwnRows, {"processes"}),
+    (SharesItsPast, {"deterministic", "state", "micro-batches", "processes"}),
+]
+
+
+def test_a_right_modifier() -> None:
+    assert all(outcome.ok for outcome in outcomes(modifier_checks(Fading)))
+
+
+@pytest.mark.parametrize(("factory", "caught"), BROKEN)
+def test_what_is_wrong_is_caught(factory: Callable[[], Any], caught: set[str]) -> None:
+    found = failed(modifier_checks(factory))
+    assert set(found) == caught, found
+    assert all(re.match(r"Expected .*; got .*\. Usual cause: .*\.$", m, re.DOTALL) for m in found.values()), found
+
+
+def test_what_is_no_modifier() -> None:
+    assert "subclass of grpokit.Modifier" in failed(modifier_checks(dict))["protocol"]  # type: ignore[arg-type]
