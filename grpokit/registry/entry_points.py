@@ -97,7 +97,8 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
         raise
     except BaseException as error:  # the one place that isolates: what a plugin does wrong stays its own
         what = str(error) if isinstance(error, GrpokitError) else described(error)
-        plugin.error = " ".join(filter(None, (what, mismatch(plugin.package))))
+        advice = mismatch(plugin.package)
+        plugin.error = f"{what.rstrip('.')}. {advice}" if advice else what
     plugin.seconds = time.perf_counter() - begin
     return plugin
 

@@ -66,7 +66,7 @@ def test_a_spec_for_another_api_is_refused_and_the_others_stay(
         (
             "grpokit~=0.1.0",
             "0.2.0",
-            f"1.0 is written for grpokit~=0.1.0, and this is grpokit 0.2.0. {UPGRADE_PLUGIN}0.2.",
+            f". grpokit-aged 1.0 is written for grpokit~=0.1.0, and this is grpokit 0.2.0. {UPGRADE_PLUGIN}0.2.",
         ),
         (
             "grpokit~=0.2.0",
