@@ -15,9 +15,11 @@ import torch
 from PIL import Image
 from tiny_edits import EVERY, SOURCES, noise, prompts_of
 
-from grpokit import Prompt, UsageError, registry
+from grpokit import Prompt, UsageError
 from grpokit.sampling import derive_seeds
-from grpokit_diffusers.policy import DiffusersFlow, bare
+from grpokit_diffusers.pipeline import prepare
+from grpokit_diffusers.policy import DiffusersFlow
+from grpokit_diffusers.settings import DiffusersSettings
 from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
 
 
@@ -156,7 +158,7 @@ def test_a_distilled_model_has_no_guidance(distilled: bool, tmp_path: Path) -> N
     (tmp_path / "whole").mkdir()
     plain.export(tmp_path / "whole", merge=True)
     assert json.loads((tmp_path / "whole" / "model_index.json").read_text())["is_distilled"] == distilled
-    family = bare(registry.parameters("policy", "diffusers-flow", {"model": str(tmp_path)}))
+    family = prepare(DiffusersSettings(str(tmp_path))).skeleton()
     assert (family is not None and family.negative is None) == distilled
 
 
