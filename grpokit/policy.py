@@ -127,6 +127,7 @@ class Policy(Protocol):
         Raises:
             UsageError: a prompt cannot be read; the message says what is wrong with the first one.
         """
+        return None
 
     def during(self, work: Work) -> AbstractContextManager[Any]:
         """Wrap a stretch of work; optional. Here a policy merges an adapter, loads weights or wakes an engine, once.
@@ -153,6 +154,7 @@ class Policy(Protocol):
                 some, and after `load_state_dict` with the number that the checkpoint had: so an average moves only if
                 the number has grown.
         """
+        return None
 
     def state_dict(self) -> Mapping[str, Any]:
         """The weights that train, as tensors by name, and plain data that a resume needs; only the adapter, if any.
