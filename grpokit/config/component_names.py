@@ -84,7 +84,10 @@ def _put(config: RunConfig, place: Path, name: str) -> None:
     around: Any = config
     for key in place[:-1]:
         around = (dict(around) if isinstance(around, BaseModel) else around)[key]
-    value: Any = {name: next(iter(around.placement.values()))} if place[-1] == "placement" else name
+    value: Any = name
+    if place[-1] == "placement":
+        params = next(iter(around.placement.values()))
+        value = {name: params}
     if isinstance(around, BaseModel):
         setattr(around, str(place[-1]), value)
     else:

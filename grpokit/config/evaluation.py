@@ -48,16 +48,19 @@ def put_in(config: RunConfig, name: str, overrides: Sequence[str] = ()) -> tuple
     text, title = _text(name)
     evaluation, source = validated(EvaluationConfig, text, title, overrides)
     changes = {key: getattr(evaluation, key) for key in ("data", "rewards", "seed")}
-    changed = config.model_copy(update={**changes, "eval": EvalConfig(samples=evaluation.samples), "phases": []})
+    changes |= {"eval": EvalConfig(samples=evaluation.samples), "phases": []}
+    changed = config.model_copy(update=changes)
+    before = config._source.places if config._source else {}
     own = {place: line for place, line in source.places.items() if place}
-    changed._source = Source(title, {**(config._source.places if config._source else {}), **own})
+    changed._source = Source(title, {**before, **own})
     return changed, evaluation
 
 
 def _text(name: str) -> tuple[str, str]:
     """An evaluation's YAML, and what messages call it."""
     path = Path(name)
-    if not registry.named("evaluation", name) and (path.suffix in (".yaml", ".yml") or os.path.isfile(path)):
+    is_file = path.suffix in (".yaml", ".yml") or os.path.isfile(path)
+    if is_file and not registry.named("evaluation", name):
         return files.read_text(path, kind="evaluation file", error=ConfigError, most=2**20), name
     try:
         return text_of(registry.find("evaluation", name)[1]), f"evaluation {name}"

@@ -22,7 +22,8 @@ def leave_out(data: dict[str, Any], override: str, source: Source) -> None:
         override: one of them.
         source: the places of the config's keys.
     """
-    path = tuple(int(part) if part.isdigit() else part for part in key_value(override)[0].split("."))
+    dotted_key, _ = key_value(override)
+    path = tuple(int(part) if part.isdigit() else part for part in dotted_key.split("."))
     where = path[:-1] if path[-1] == "use" else path
     kind = "reward" if where[-2:-1] == ("rewards",) else where[-1] if where else ""
     if kind not in ("reward", "objective", "advantage"):

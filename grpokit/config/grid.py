@@ -57,7 +57,8 @@ def points(words: Sequence[str]) -> list[Point]:
         name = "_".join(f"{labels[key]}-{_slug(value)}" for key, value in own.items()) or "run"
         overrides = [f"{key}={value}" for key, value in own.items()]
         setting = " ".join(f"{key}={value}" for key, value in own.items() if key != "seed")
-        runs.append(Point(name=name, overrides=[*fixed, *overrides], setting=setting, seed=own.get("seed", "")))
+        seed = own.get("seed", "")
+        runs.append(Point(name=name, overrides=[*fixed, *overrides], setting=setting, seed=seed))
     return runs
 
 
@@ -66,8 +67,11 @@ def _values(key: str, text: str) -> list[str]:
     values: list[str] = []
     for value in key_value(f"{key}=[{text}]")[1]:
         ends = _RANGE.fullmatch(str(value))
-        same = write([value], inline=True).strip()[1:-1]
-        values += map(str, range(int(ends[1]), int(ends[2]) + 1)) if ends else [same]
+        if ends:
+            first, last = int(ends[1]), int(ends[2])
+            values += map(str, range(first, last + 1))
+        else:
+            values.append(write([value], inline=True).strip()[1:-1])
     return list(dict.fromkeys(values))
 
 

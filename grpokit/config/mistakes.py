@@ -54,11 +54,12 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> s
     lines = []
     for issue in error.errors():
         kind, value = issue["type"], issue["input"]
-        branch = next((i for i, p in enumerate(issue["loc"]) if i >= 2 and p in _BRANCHES), None)
-        text = branch is not None and issue["loc"][branch] != "Component"
+        loc = issue["loc"]
+        branch = next((i for i, part in enumerate(loc) if i >= 2 and part in _BRANCHES), None)
+        text = branch is not None and loc[branch] != "Component"
         if (text and isinstance(value, dict)) or (branch is not None and kind == "model_type"):
             continue  # a name or a group of keys would do: only the mistakes of the nearer one are listed
-        path = tuple(p for i, p in enumerate(issue["loc"]) if i != branch and p != "[key]")
+        path = tuple(part for i, part in enumerate(loc) if i != branch and part != "[key]")
         key = ".".join(map(str, path))
         if kind == "extra_forbidden":
             known = _beside(path, model)
@@ -116,5 +117,6 @@ def _remedy(kind: str, key: str, value: Any, context: Mapping[str, Any]) -> str:
     if kind == "model_type" and isinstance(value, str) and len(value) <= 80:
         return f" (a component is named by `use`: {{use: {value}}})"
     if kind == "literal_error" and isinstance(value, str):
-        return nearest(value, [name.strip("'") for name in context["expected"].replace(" or ", ", ").split(", ")])
+        names = context["expected"].replace(" or ", ", ").split(", ")
+        return nearest(value, [name.strip("'") for name in names])
     return ""

@@ -81,7 +81,9 @@ class RunSettings(Strict):
 
     @model_validator(mode="after")
     def _a_folder_of_its_own(self) -> RunSettings:
-        if self.dir is not None and (Path(self.dir).name in ("", "..") or "\0" in self.dir):
+        if self.dir is None:
+            return self
+        if Path(self.dir).name in ("", "..") or "\0" in self.dir:
             raise ValueError(f"dir must name a folder for this run alone, got {self.dir!r}")
         return self
 
@@ -161,7 +163,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: the file is missing or not YAML, or the config is wrong. The message names the file and, if known,
             the line.
     """
-    return parse(files.read_text(path, kind="config file", error=ConfigError, most=2**20), str(path), overrides)
+    text = files.read_text(path, kind="config file", error=ConfigError, most=2**20)
+    return parse(text, str(path), overrides)
 
 
 def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -212,9 +215,10 @@ def resolved(config: BaseModel) -> dict[str, Any]:
             return [plain(item) for item in value]
         return resolved(value) if isinstance(value, BaseModel) else value
 
-    keys = {name: plain(value) for name, value in config if value is not None or name in config.model_fields_set}
+    given = config.model_fields_set
+    keys = {name: plain(value) for name, value in config if value is not None or name in given}
     if isinstance(config, PhaseTrainerConfig):
-        return {name: value for name, value in keys.items() if name in config.model_fields_set}
+        return {name: value for name, value in keys.items() if name in given}
     if isinstance(config, RunConfig):
         if config.phases:
             del keys["trainer"]["steps"]
@@ -233,7 +237,8 @@ def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, A
         before, after = (dict(enumerate(x)) for x in (before, after))
     if isinstance(before, dict) and isinstance(after, dict):
         for name in {**before, **after}:
-            yield from differences(before.get(name), after.get(name), f"{key}.{name}" if key else str(name))
+            inner = f"{key}.{name}" if key else str(name)
+            yield from differences(before.get(name), after.get(name), inner)
     elif before != after:
         yield key, before, after
 

@@ -41,7 +41,8 @@ class Source:
         while path and path not in self.places:
             as_text = (*path[:-1], str(path[-1]))  # a key that is a number was noted as its text
             path = as_text if as_text in self.places else path[:-1]
-        return ", with ".join(dict.fromkeys([self.places.get(path, self.name), *overrides]))
+        nearest = self.places.get(path, self.name)
+        return ", with ".join(dict.fromkeys([nearest, *overrides]))
 
     def in_file(self, path: Path) -> bool:
         """Whether the value of a key is the file's."""
@@ -90,7 +91,8 @@ def write(data: Any, *, inline: bool = False) -> str:
     >>> write({"name": "5e-6", "rate": 5e-6, "answer": "no"}, inline=True)
     "{name: '5e-6', rate: 5.0e-06, answer: 'no'}\\n"
     """
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=inline, width=10**9 if inline else 80)
+    width = 10**9 if inline else 80
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=inline, width=width)
 
 
 def _note(node: yaml.Node, path: Path, source: Source) -> None:

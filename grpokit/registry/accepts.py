@@ -25,7 +25,8 @@ def check_accepts(reward: str, kind: str, *, what: str) -> None:
     if not isinstance(spec, RewardSpec) or kind in spec.accepts:
         return
     noun = _NOUNS.get(kind, kind)
-    others = sorted(other.name for _, other in installed("reward") if kind in getattr(other, "accepts", ()))
+    rewards = [other for _, other in installed("reward")]
+    others = sorted(other.name for other in rewards if kind in getattr(other, "accepts", ()))
     raise UsageError(
         f"The reward '{reward}' scores {' and '.join(_NOUNS.get(k, k) for k in sorted(spec.accepts))}, but {what} "
         f"{noun}. Installed rewards for {noun}: {', '.join(others) or 'none'}."

@@ -56,13 +56,16 @@ def _bound(package: str) -> SpecifierSet:
     from packaging.specifiers import SpecifierSet
 
     requirements = map(Requirement, importlib.metadata.requires(package) or () if package else ())
-    bounds = [r.specifier for r in requirements if r.name == "grpokit" and "extra" not in str(r.marker)]
-    return bounds[0] if bounds else SpecifierSet()
+    for each in requirements:
+        if each.name == "grpokit" and "extra" not in str(each.marker):
+            return each.specifier
+    return SpecifierSet()
 
 
 def _begins_later(bound: SpecifierSet) -> bool:
     """Whether a bound begins after this grpokit."""
     from packaging.version import Version
 
-    lowest = [Version(each.version.removesuffix(".*")) for each in bound if each.operator in (">=", "~=", "==", ">")]
+    beginnings = [each.version for each in bound if each.operator in (">=", "~=", "==", ">")]
+    lowest = [Version(version.removesuffix(".*")) for version in beginnings]
     return any(version > Version(_version()) for version in lowest)

@@ -65,8 +65,9 @@ class Plugin:
 @functools.cache
 def plugins() -> tuple[Plugin, ...]:
     """All plugins of this environment, loaded once. `plugins.cache_clear()` looks again."""
-    entries = sorted(importlib.metadata.entry_points(group="grpokit"), key=lambda e: (e.name, e.value))
-    every = tuple(load(entry) for entry in entries)
+    entries = importlib.metadata.entry_points(group="grpokit")
+    entries_in_order = sorted(entries, key=lambda entry: (entry.name, entry.value))
+    every = tuple(load(entry) for entry in entries_in_order)
     broken = [f"{p.name}: {problem}" for p in every for problem in p.problems]
     if broken and os.environ.get("GRPOKIT_STRICT", "") not in ("", "0"):
         raise PluginError("GRPOKIT_STRICT is set and plugins are broken:\n  " + "\n  ".join(broken))
@@ -79,7 +80,8 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
 
     plugin = Plugin(name=entry.name, module=entry.module)
     if entry.dist is not None:
-        plugin.package, plugin.version = re.sub(r"[-_.]+", "-", entry.dist.name).lower(), entry.dist.version
+        plugin.package = re.sub(r"[-_.]+", "-", entry.dist.name).lower()
+        plugin.version = entry.dist.version
     begin = time.perf_counter()
     try:
         with forks_ended():
@@ -89,7 +91,9 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
             manager.add_hookspecs(hookspecs)
             manager.register(module, entry.name)
             manager.check_pending()
-            specs = [spec for hook, kind in _SPEC_HOOKS.items() for spec in _collect(manager, hook, kind)]
+            specs: list[Spec] = []
+            for hook, kind in _SPEC_HOOKS.items():
+                specs += _collect(manager, hook, kind)
             plugin.specs = [spec for spec in specs if readable(spec)]
             plugin.refused = [spec for spec in specs if not readable(spec)]
             plugin.manager = manager
@@ -126,7 +130,8 @@ def _collect(manager: pluggy.PluginManager, hook: str, kind: type[Spec]) -> Iter
 def _check_spec(spec: Spec) -> None:
     """Refuse a record that could not be named in a config, or would fail only when it is used."""
     what = f"{spec.kind} {spec.name!r}"
-    if not isinstance(spec.name, str) or not spec.name or any(c.isspace() or c == ":" for c in spec.name):
+    named = isinstance(spec.name, str) and spec.name
+    if not named or any(c.isspace() or c == ":" for c in spec.name):
         raise PluginError(f"{what}: the name must be a text without spaces and colons, such as 'my-{spec.kind}'")
     if not isinstance(spec.factory, str) or not all(spec.factory.partition(":")):
         form = "package:path/inside.yaml" if spec.kind in ("preset", "evaluation") else "package.module:Name"

@@ -68,7 +68,8 @@ def parameters(kind: str, name: str, params: Mapping[str, Any]) -> dict[str, Any
     target, what, _ = _factory(kind, name)
     _check_params(target, what, params, data=_later(kind, target))
     takes, _ = _declared(target, data=_later(kind, target))
-    return {p.name: p.default for p in takes.values() if p.default is not p.empty} | dict(params)
+    defaults = {name: p.default for name, p in takes.items() if p.default is not p.empty}
+    return defaults | dict(params)
 
 
 def declared(kind: str, name: str) -> tuple[dict[str, inspect.Parameter], bool]:
@@ -97,9 +98,12 @@ def _declared(target: Callable[..., Any], *, data: int) -> tuple[dict[str, inspe
     except ValueError:  # compiled code may have none
         return {}, True
     hints = _hints(target)
-    named = [p for p in signature if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    first = [p.name for p in signature if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:data]
-    takes = {p.name: p.replace(annotation=hints.get(p.name, Any)) for p in named if p.name not in (*first, _BY_NAME)}
+    by_place = [p.name for p in signature if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    others = (*by_place[:data], _BY_NAME)
+    takes = {}
+    for p in signature:
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in others:
+            takes[p.name] = p.replace(annotation=hints.get(p.name, Any))
     return takes, any(p.kind is p.VAR_KEYWORD for p in signature)
 
 
@@ -170,7 +174,8 @@ def _check_params(
 ) -> None:
     """Refuse parameters that the factory does not take, before calling it; the first `data` are not for the config."""
     parameters, open_ended = _declared(target, data=data)
-    choices = ", ".join(n if p.default is p.empty else f"{n}={p.default!r}" for n, p in parameters.items()) or "none"
+    words = [name if p.default is p.empty else f"{name}={p.default!r}" for name, p in parameters.items()]
+    choices = ", ".join(words) or "none"
     unknown = [name for name in params if name not in parameters]
     if unknown and not open_ended:
         more = f" Keys of every {what.split()[0]}: {', '.join(keys)}{nearest(unknown[0], keys)}." if keys else ""
@@ -209,7 +214,8 @@ def _fits(value: Any, kind: Any) -> bool:
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     if kind is float or kind is int:
-        return isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+        numbers = (int, float) if kind is float else int
+        return isinstance(value, numbers) and not isinstance(value, bool)
     return isinstance(value, kind) if kind in (str, bool, NoneType) else True
 
 

@@ -20,7 +20,11 @@ Owned = tuple[Plugin, Spec]
 
 def installed(kind: str) -> list[Owned]:
     """All specs of a kind ("reward", "policy", "preset", ...) with the plugin that brings each."""
-    return [(plugin, spec) for plugin in entry_points.plugins() for spec in plugin.specs if spec.kind == kind]
+    return [owned for owned in _all_specs() if owned[1].kind == kind]
+
+
+def _all_specs() -> list[Owned]:
+    return [(plugin, spec) for plugin in entry_points.plugins() for spec in plugin.specs]
 
 
 def find(kind: str, name: str) -> Owned:
@@ -40,10 +44,11 @@ def find(kind: str, name: str) -> Owned:
 def unknown(name: str, *kinds: str) -> PluginError:
     """That no spec of some kinds has the name; the message gives the nearest one and the broken plugins."""
     package, _, short = name.rpartition(":")
-    names = sorted({spec.name for kind in kinds for _, spec in installed(kind)})
+    matching = [owned for owned in _all_specs() if owned[1].kind in kinds]
+    names = sorted({spec.name for _, spec in matching})
     brought = [kind for kind in kinds if package in ("", shipped.owner(kind, short))]
     remedy = next(filter(None, (shipped.remedy(kind, short) for kind in brought)), "")
-    guess = "" if remedy else nearest(name, [*names, *(full_name(owned) for k in kinds for owned in installed(k))])
+    guess = "" if remedy else nearest(name, [*names, *map(full_name, matching)])
     broken = [f"\n  {p.name} ({p.package}): {line}" for p in entry_points.plugins() for line in p.problems]
     what = kinds[0] if len(kinds) == 1 else "component"
     others = f"Known: {', '.join(names) or 'none'}." if len(kinds) == 1 else "`grpokit plugins` lists all."
@@ -57,7 +62,7 @@ def unknown(name: str, *kinds: str) -> PluginError:
 def is_path(name: str) -> bool:
     """Whether a name is "package.module:function", which no plugin announces, and not "distribution:name"."""
     module = name.rpartition(":")[0]
-    announced = (full_name((plugin, spec)) for plugin in entry_points.plugins() for spec in plugin.specs)
+    announced = map(full_name, _all_specs())
     return all(map(str.isidentifier, module.split("."))) and name not in announced
 
 
@@ -76,10 +81,11 @@ def clashes(commands: Collection[str]) -> Iterator[tuple[str, str]]:
     Args:
         commands: the command line's own, which no plugin announces.
     """
-    for kind, name in dict.fromkeys((spec.kind, spec.name) for p in entry_points.plugins() for spec in p.specs):
+    for kind, name in dict.fromkeys((spec.kind, spec.name) for _, spec in _all_specs()):
         every = [owned for owned in installed(kind) if owned[1].name == name]
         others = [owned for owned in every if owned[0].package != CORE]
-        if others and (len(others) < len(every) or (kind == "command" and name in commands)):
+        own = len(others) < len(every) or (kind == "command" and name in commands)
+        if others and own:
             yield f"the {kind} name '{name}' means grpokit's own", f"For another write {_choices(others)}."
         elif len(others) > 1:
             yield f"the {kind} name '{name}' is ambiguous", f"Write {_choices(others)}."
@@ -99,7 +105,8 @@ def lasting(kind: str, name: str) -> str:
     matches = named(kind, name)
     if len(matches) != 1:
         return name
-    return matches[0][1].name if matches[0][0].package == CORE else full_name(matches[0])
+    plugin, spec = matches[0]
+    return spec.name if plugin.package == CORE else full_name(matches[0])
 
 
 def full_name(owned: Owned) -> str:

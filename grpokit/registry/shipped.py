@@ -16,7 +16,7 @@ def owner(kind: str, name: str) -> str:
     >>> owner("advantage", "group"), owner("reward", "group")
     ('grpokit', '')
     """
-    return _table().get(kind, {}).get(name, {}).get("package", "")
+    return _entry(kind, name).get("package", "")
 
 
 def remedy(kind: str, name: str) -> str:
@@ -25,7 +25,7 @@ def remedy(kind: str, name: str) -> str:
     >>> remedy("reward", "clip-score")
     " 'clip-score' comes with: pip install 'grpokit[clip]'"
     """
-    extra = _table().get(kind, {}).get(name, {}).get("extra", "")
+    extra = _entry(kind, name).get("extra", "")
     return f" '{name}' comes with: pip install 'grpokit[{extra}]'" if extra else ""
 
 
@@ -35,12 +35,18 @@ def preset_making(output: str) -> str:
     >>> preset_making("text") in _table()["preset"]
     True
     """
-    return next(name for name, entry in _table()["preset"].items() if entry["makes"] == output)
+    presets = _table()["preset"]
+    return next(name for name, entry in presets.items() if entry["makes"] == output)
 
 
 def commands() -> dict[str, str]:
     """The commands that distributions of grpokit's own bring, with their summaries."""
-    return {name: entry["summary"] for name, entry in _table()["command"].items() if entry["extra"]}
+    entries = _table()["command"]
+    return {name: entry["summary"] for name, entry in entries.items() if entry["extra"]}
+
+
+def _entry(kind: str, name: str) -> dict[str, str]:
+    return _table().get(kind, {}).get(name, {})
 
 
 @functools.cache

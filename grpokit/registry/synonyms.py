@@ -70,7 +70,8 @@ def hint(name: object, known: Collection[str], *, group: str = "") -> str:
         known: the parameters that there are.
         group: the parameter whose keys these are, such as "lora".
     """
-    for ours in PARAMETERS.get(str(name).lower().replace("-", "_"), "").split("|"):
+    plain = str(name).lower().replace("-", "_")
+    for ours in PARAMETERS.get(plain, "").split("|"):
         own = ours.removeprefix(f"{group}.")
         if own.partition(".")[0] in known:
             return f" (did you mean '{own}'?)"
