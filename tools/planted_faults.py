@@ -1768,6 +1768,14 @@ FAULTS = (
         'given["base_result"]',
         (DORA,),
     ),
+    # --- settings
+    Fault(
+        "settings are not held to what their bases check",
+        "settings.py",
+        "for kind in reversed(type(settings).__mro__):",
+        "for kind in [type(settings)]:",
+        ("tests/test_settings.py::test_bad_settings_have_one_message",),
+    ),
     # --- language models
     Fault(
         "a world's tokens count as decisions",

@@ -25,7 +25,7 @@ from grpokit_lm.worlds.world import WorldSettings
 
 
 @dataclass(frozen=True)
-class CausalLMSettings(LoadSettings, WorldSettings, StopSettings, SamplerSettings, PromptSettings):
+class CausalLMSettings(PromptSettings, SamplerSettings, StopSettings, WorldSettings, LoadSettings):
     """What a language model is, how it writes, and how it is trained.
 
     Attributes:
