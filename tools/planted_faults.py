@@ -593,7 +593,7 @@ FAULTS = (
     Fault(
         "an early streak that makes a later one converged",
         "guards/zero_std.py",
-        "self.count, self.streak_best = 0, -math.inf",
+        "self.count = 0\n            self.streak_best = -math.inf",
         "self.count = 0",
         ("tests/training/test_guards.py::test_an_early_streak_is_no_convergence_of_a_later_one",),
     ),
@@ -621,8 +621,8 @@ FAULTS = (
     Fault(
         "a monitor's spread counts as something to learn from",
         "guards/zero_std.py",
-        "scores = step.scores.trained",
-        "scores = step.scores",
+        "scores = step.scores.trained\n        reward",
+        "scores = step.scores\n        reward",
         (AGAIN,),
     ),
     Fault(
@@ -712,7 +712,7 @@ FAULTS = (
     Fault(
         "ties count as another best",
         "runs/rescore.py",
-        "not bool(((x == x.max()) & (y == y.max())).any())",
+        "not bool(best_in_both.any())",
         "bool(x.argmax() != y.argmax())",
         (ANOTHER_BEST,),
     ),
@@ -2012,8 +2012,8 @@ FAULTS = (
     Fault(
         "sweeps pair differences by place and not by seed",
         "runs/sweep.py",
-        "gaps = [score - first[seed] for seed, score in main.items() if seed in first and main is not first]",
-        "gaps = [a - b for a, b in zip(main.values(), first.values(), strict=False) if main is not first]",
+        "gaps = [score - first[seed] for seed, score in main.items() if seed in first]",
+        "gaps = [a - b for a, b in zip(main.values(), first.values(), strict=False)]",
         ("tests/runs/test_sweep.py::test_differences_are_paired_by_seed",),
     ),
     Fault(

@@ -133,15 +133,21 @@ def found(asset: Asset, snapshots: Mapping[str, Path]) -> bool:
     if asset.paths:
         return any(glob.glob(expanded(path)) for path in asset.paths)
     folder = snapshots.get(asset.repository)
-    return folder is not None and all(any(_whole(folder, each) for each in files.split("|")) for files in asset.files)
+    if folder is None:
+        return False
+    alternatives = [files.split("|") for files in asset.files]
+    return all(any(_whole(folder, pattern) for pattern in patterns) for patterns in alternatives)
 
 
 def _whole(folder: Path, pattern: str) -> bool:
     """Whether files match, and every file exists that an index next to them lists."""
     files = list(folder.glob(pattern))
     indexes = {index for file in files for index in file.parent.glob(f"*{file.suffix}.index.json")}
-    listed = [index.parent / name for index in indexes for name in json.loads(index.read_text())["weight_map"].values()]
-    return bool(files) and all(file.exists() for file in [*files, *listed])
+    needed = list(files)
+    for index in indexes:
+        names = json.loads(index.read_text())["weight_map"].values()
+        needed += [index.parent / name for name in names]
+    return bool(files) and all(file.exists() for file in needed)
 
 
 def expanded(path: str) -> str:
@@ -151,7 +157,8 @@ def expanded(path: str) -> str:
     '/a/b/c.pt'
     """
     while (match := _VARIABLE.search(path)) is not None:  # the innermost comes first
-        path = path[: match.start()] + (os.environ.get(match[1]) or match[2]) + path[match.end() :]
+        value = os.environ.get(match[1]) or match[2]
+        path = path[: match.start()] + value + path[match.end() :]
     return os.path.expanduser(os.path.expandvars(path))
 
 
@@ -164,7 +171,8 @@ def training() -> Iterator[Finding]:
     if done.returncode:
         ending = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
         errors = re.findall(r"^[\w.]+: .+", done.stderr, re.MULTILINE)
-        words = (errors or done.stderr.strip().splitlines() or ["it printed nothing"])[-1][:300]
+        lines = errors or done.stderr.strip().splitlines() or ["it printed nothing"]
+        words = lines[-1][:300]
         what = f"the process that imports torch and trains ended with {ending}: {words}"
         advice = "A library crashes when it is imported or used. Reinstall what the message names, such as torch: pip "
         advice += "install --force-reinstall torch"

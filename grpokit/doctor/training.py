@@ -27,8 +27,10 @@ def device() -> Iterator[Finding]:
     """Platform, memory and GPUs, and why CUDA is missing, if it is."""
     memory = psutil.virtual_memory().total / 2**30
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    yield Finding(area="machine", state="ok", what=", ".join([platform.platform(), f"{memory:.1f} GiB", *gpus]))
-    cuda, has_driver = torch.version.cuda, shutil.which("nvidia-smi") is not None
+    what = ", ".join([platform.platform(), f"{memory:.1f} GiB", *gpus])
+    yield Finding(area="machine", state="ok", what=what)
+    cuda = torch.version.cuda
+    has_driver = shutil.which("nvidia-smi") is not None
     build = f"torch is built for {f'CUDA {cuda}' if cuda else 'ROCm' if torch.version.hip else 'CPUs'}"
     if torch.cuda.is_available():
         yield Finding(area="torch", state="ok", what=f"{build} and finds {torch.cuda.device_count()} GPU(s)")
@@ -72,16 +74,22 @@ def self_test() -> Iterator[Finding]:
             first = whole.step().metrics
             whole.save(package / "first")
             resumed.load(package / "first")
-            last, _ = ([report.metrics for report in trainer][-1] for trainer in (whole, resumed))
+            last = [report.metrics for report in whole][-1]
+            for _ in resumed:
+                pass
     ratio, before, after = first["ratio/max"], first["reward"], last["reward"]
-    same = torch.equal(*(each[""].state_dict()["weight"] for each in policies))
+    one, other = (policy[""].state_dict()["weight"] for policy in policies)
+    same = torch.equal(one, other)
     device = whole.current.trainer.torch_device.type
     what = f"on {device}: the importance ratio begins at {ratio:.6g}, the reward goes from {before:.2f} "
     what += f"to {after:.2f}, and a resumed run ends with {'the same' if same else 'other'} weights"
     well = abs(ratio - 1) < 1e-4 and after > before and same
     advice = "The ratio should be 1, the reward should rise, and the weights should be the same. Training cannot be "
     advice += "trusted on this machine: fix what is listed above, then try with device: cpu."
-    yield Finding(area="self-test", state="ok" if well else "problem", what=what, advice="" if well else advice)
+    if well:
+        yield Finding(area="self-test", state="ok", what=what)
+    else:
+        yield Finding(area="self-test", state="problem", what=what, advice=advice)
 
 
 if __name__ == "__main__":

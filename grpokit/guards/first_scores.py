@@ -29,7 +29,8 @@ class FirstScores(Observer):
         for i, term in enumerate(self.terms):
             if not step.scores.asked[i] and not term.monitor:
                 raise UsageError("The policy made no output in the first step, so nothing can be scored or trained.")
-            if term.monitor or step.scores.failed[i] or not bool(step.scores.matrix[:, i].isnan().all()):
+            unscored = bool(step.scores.matrix[:, i].isnan().all())
+            if term.monitor or step.scores.failed[i] or not unscored:
                 continue
             reasons = [term.unscorable(prompt) if term.unscorable else "" for prompt in prompts]
             if all(reasons):

@@ -20,18 +20,23 @@ class Gradients(Observer):
     """Looks at the loss and the statistics of each optimizer step before it is made."""
 
     def __init__(self, settings: TrainerSettings, policy: CheckedPolicy, *, sizes: Sizes, team: Team) -> None:
-        self.settings, self.policy, self.sizes, self.team = settings, policy, sizes, team
+        self.settings = settings
+        self.policy = policy
+        self.sizes = sizes
+        self.team = team
 
     def differentiated(self, step: Step) -> list[str]:
         """Stop if the loss is not finite, or the log-probs differ from the rollout's before any update."""
         if not all(map(math.isfinite, step.losses[-1])):
             with gathered():  # by all processes
                 self._explain(step)
-        tally, rollout = step.tallies[-1], step.minibatch.rollout
+        tally = step.tallies[-1]
+        rollout = step.minibatch.rollout
         if rollout.version == self.policy.version:  # no weight has changed since the rollout
             low = self.policy.low_precision or not rollout.exact
             limit = LogprobDiffLimit.of(self.settings.max_logprob_diff, low_precision=low)
-            mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]
+            mean = tally.means().get("logprob_diff", 0.0)
+            _, largest = tally.extremes("logprob_diff")
             check_logprob_diff(mean, largest, limit, step=step.number, exact=rollout.exact)
         if not tally.decided:
             return [
@@ -41,7 +46,8 @@ class Gradients(Observer):
 
     def _explain(self, step: Step) -> None:
         """Find the row, its prompt and the decision behind a loss of this process that is not finite."""
-        loss, batch = step.losses[-1][self.team.rank], step.minibatch
+        loss = step.losses[-1][self.team.rank]
+        batch = step.minibatch
         if math.isfinite(loss):
             return
         logprobs = all_logprobs(self.policy, batch.rollout, self.sizes.limit).logprobs

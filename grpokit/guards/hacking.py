@@ -7,7 +7,9 @@ Kendall (1975, Rank Correlation Methods), which needs no scale.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +27,8 @@ LIMIT = 3.5
 
 def too_seldom(terms: Sequence[RewardTerm], steps: int) -> list[str]:
     """A warning for each monitor that a run measures too seldom to be judged, where it need not."""
-    counts = {term.name: math.ceil(steps / term.every) for term in terms if term.monitor}
+    monitors = [term for term in terms if term.monitor]
+    counts = {term.name: math.ceil(steps / term.every) for term in monitors}
     return [
         f"the monitor '{name}' is measured {counted(count, 'time')} in {counted(steps, 'step')}, and the alarm for "
         f"reward hacking needs {LEAST}: set its `every` to at most {(steps - 1) // (LEAST - 1)}"
@@ -49,18 +52,23 @@ class RewardHacking(Observer):
         weights = dict(zip(scores.names, scores.weights.tolist(), strict=True))
         trained = {name: weight for name, weight in weights.items() if weight}
         if list(trained) != self._trained:  # a resume with --force may train on others: columns of something else
-            self._rows, self._alarmed, self._trained = {}, set(), list(trained)
+            self._rows = {}
+            self._alarmed = set()
+            self._trained = list(trained)
         warnings = []
-        for name in (n for n in weights if n not in trained and math.isfinite(means[n])):
+        monitors = [name for name in weights if name not in trained]
+        for name in monitors:
+            if not math.isfinite(means[name]):
+                continue
             rows = self._rows.setdefault(name, [])
-            rows.append([step.number, means[name], *(means[n] for n in trained)])
+            rows.append([step.number, means[name], *(means[other] for other in trained)])
             del rows[:-MOST]
-            rising = [
-                (other, column)
-                for other, column in zip(trained, list(zip(*rows, strict=True))[2:], strict=True)
-                if trend(column) * trained[other] > LIMIT * abs(trained[other])
-            ]
-            falling = trend([row[1] for row in rows]) < -LIMIT
+            _, monitor, *columns = zip(*rows, strict=True)
+            rising = []
+            for (other, weight), column in zip(trained.items(), columns, strict=True):
+                if trend(column) * weight > LIMIT * abs(weight):
+                    rising.append((other, column))
+            falling = trend(monitor) < -LIMIT
             if not (falling and rising and len(rows) >= LEAST):
                 self._alarmed.discard(name)
             elif name not in self._alarmed:
@@ -70,19 +78,18 @@ class RewardHacking(Observer):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps, so that a resumed run continues to watch."""
-        rows = {
-            name: [[x if math.isfinite(x) else None for x in row] for row in monitor]
-            for name, monitor in self._rows.items()
-        }
+        rows = {}
+        for name, own in self._rows.items():
+            rows[name] = [[x if math.isfinite(x) else None for x in row] for row in own]
         return {"rows": rows, "alarmed": sorted(self._alarmed), "trained": self._trained}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Read what `state_dict` returned; after an empty mapping, the watch starts again."""
-        rows = state.get("rows", {})
-        self._rows = {
-            name: [[math.nan if x is None else x for x in row] for row in monitor] for name, monitor in rows.items()
-        }
-        self._alarmed, self._trained = set(state.get("alarmed", [])), list(state.get("trained", []))
+        self._rows = {}
+        for name, rows in state.get("rows", {}).items():
+            self._rows[name] = [[math.nan if x is None else x for x in row] for row in rows]
+        self._alarmed = set(state.get("alarmed", []))
+        self._trained = list(state.get("trained", []))
 
 
 def trend(values: Sequence[float]) -> float:
@@ -97,10 +104,12 @@ def trend(values: Sequence[float]) -> float:
     """
     finite = [x for x in values if math.isfinite(x)]
     n = len(finite)
-    score = sum((b > a) - (b < a) for i, a in enumerate(finite) for b in finite[i + 1 :])
-    ties = [finite.count(x) for x in set(finite)]
-    variance = (n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
-    return (score - math.copysign(1, score)) / math.sqrt(variance) if score else 0.0
+    score = sum((later > x) - (later < x) for x, later in itertools.combinations(finite, 2))
+    if not score:
+        return 0.0
+    ties = sum(t * (t - 1) * (2 * t + 5) for t in Counter(finite).values())
+    variance = (n * (n - 1) * (2 * n + 5) - ties) / 18
+    return (score - math.copysign(1, score)) / math.sqrt(variance)
 
 
 def _alarm(monitor: str, rows: Sequence[Sequence[float]], rising: Sequence[tuple[str, Sequence[float]]]) -> str:

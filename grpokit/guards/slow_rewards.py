@@ -31,17 +31,20 @@ class SlowRewards(Observer):
         """Measure a step that counts."""
         if step.number in self.STEPS:
             self.totals[step.number] = time.perf_counter() - step.notes.start
-            self.seconds[step.number] = dict(zip(step.scores.names, step.scores.seconds, strict=True))
+            scores = step.scores
+            self.seconds[step.number] = dict(zip(scores.names, scores.seconds, strict=True))
         return []
 
     def drawn(self, step: Step) -> list[str]:
         """Give the hints after the last step that counts; a run that was resumed among these gives none."""
-        if self.team.rank or step.number != self.STEPS[-1] + 1 or len(self.totals) < len(self.STEPS):
+        due = step.number == self.STEPS[-1] + 1 and len(self.totals) == len(self.STEPS)
+        if self.team.rank or not due:
             return []
         hints = []
         for name in self.names:
             seconds = sum(own[name] for own in self.seconds.values())
-            share, each = seconds / sum(self.totals.values()), seconds / len(self.STEPS)
+            share = seconds / sum(self.totals.values())
+            each = seconds / len(self.STEPS)
             if share >= self.SHARE and each >= self.SECONDS:
                 hints.append(
                     f"The reward '{name}' took {share:.0%} of steps {self.STEPS[0]} to {self.STEPS[-1]}, {each:.1f} s "

@@ -30,7 +30,8 @@ class UnscoredRows(Observer):
         for i, term in enumerate(self.terms):
             if term.name in self.warned or not step.scores.asked[i]:
                 continue
-            counts = unscored[:, i].view(len(step.prompts), -1).sum(1).tolist()  # [B] -> [P]
+            by_prompt = unscored[:, i].view(len(step.prompts), -1)  # [B] -> [P, G]
+            counts = by_prompt.sum(1).tolist()
             if 2 * sum(counts) >= len(unscored) and term.unscorable:
                 scorable = [not term.unscorable(self.prompts.unopened(prompt)) for prompt in step.prompts]
                 counts = [*compress(counts, scorable)]

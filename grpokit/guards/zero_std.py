@@ -28,20 +28,24 @@ class ZeroStd(Observer):
         self.most = most  # None for no limit
         self.flat: dict[str, int | None] = {}  # reward -> steps in which others taught alone; None: it is settled
         self.best = self.streak_best = -math.inf  # mean reward, of steps with spread and of the current streak
-        self.count, self.warned, self.converged = 0, False, ""
+        self.count = 0
+        self.warned = False
+        self.converged = ""
 
     def scored(self, step: Step) -> list[str]:
         """Count a step."""
         scores = step.scores.trained
         reward = float(scores.totals.nanmean())
         if not bool(zero_per_group(step.advantages, scores.groups).all()):
-            self.count, self.streak_best = 0, -math.inf
+            self.count = 0
+            self.streak_best = -math.inf
             self.best = max(self.best, reward)  # as it is where no row is scored: NaN is not larger
             return self._flat(step)
         self.count += 1
         self.streak_best = max(self.streak_best, reward)
         columns = zip(scores.names, scores.matrix.T, strict=True)
-        spread = "; ".join(_spread(name, column, scores.groups) for name, column in columns) + _cut(step)
+        spreads = [_spread(name, column, scores.groups) for name, column in columns]
+        spread = "; ".join(spreads) + _cut(step)
         if self.most is not None and self.count >= self.most:
             stretch = (
                 f"For {self.count} steps in a row, all samples of every group got the same rewards, so there was "
@@ -69,11 +73,14 @@ class ZeroStd(Observer):
         ]
 
     def _flat(self, step: Step) -> list[str]:
-        warnings, scores = [], step.scores.trained
+        warnings = []
+        scores = step.scores.trained
         for name, column in zip(scores.names, scores.matrix.T, strict=True):
             steps = self.flat.get(name, 0)
-            self.flat[name] = steps = None if steps is None or not _is_flat(column, scores.groups) else steps + 1
-            if steps == self.FLAT:
+            if steps is None:
+                continue
+            self.flat[name] = steps + 1 if _is_flat(column, scores.groups) else None
+            if self.flat[name] == self.FLAT:
                 self.flat[name] = None
                 warnings.append(
                     f"In {self.FLAT} steps the reward '{name}' has not told the samples of any group apart, so it "
@@ -85,24 +92,28 @@ class ZeroStd(Observer):
 
     def state_dict(self) -> State:
         """The counts and the best rewards."""
-        bests = {"best": self.best, "streak_best": self.streak_best}
         return {
             "most": self.most,
             "count": self.count,
             "warned": self.warned,
             "converged": self.converged,
             "flat": {**self.flat},
-            **{name: value if math.isfinite(value) else None for name, value in bests.items()},
+            "best": self.best if math.isfinite(self.best) else None,
+            "streak_best": self.streak_best if math.isfinite(self.streak_best) else None,
         }
 
     def load_state_dict(self, state: State) -> None:
         """Load a result of `state_dict`; under another limit the run counts as not converged."""
-        self.count, self.warned = int(state.get("count", 0)), bool(state.get("warned", False))
-        self.best, self.streak_best = (
-            -math.inf if state.get(name) is None else float(state[name]) for name in ("best", "streak_best")
-        )
+        best = state.get("best")
+        streak_best = state.get("streak_best")
+        self.count = int(state.get("count", 0))
+        self.warned = bool(state.get("warned", False))
+        self.best = -math.inf if best is None else float(best)
+        self.streak_best = -math.inf if streak_best is None else float(streak_best)
         self.flat = {**state.get("flat", {})}
-        self.converged = str(state.get("converged", "")) if state.get("most") == self.most else ""
+        self.converged = ""
+        if state.get("most") == self.most:
+            self.converged = str(state.get("converged", ""))
 
 
 def _spread(name: str, column: Tensor, groups: Tensor) -> str:

@@ -51,7 +51,8 @@ def watch(trainer: Trainer | PhasedTrainer | None = None, *, samples: int = 4) -
     block = _Block(samples)
     if trainer is not None:
         return _steps(trainer, block)
-    return Watcher(**{callback.name: getattr(block, callback.name) for callback in fields(Watcher)})
+    names = [callback.name for callback in fields(Watcher)]
+    return Watcher(**{name: getattr(block, name) for name in names})
 
 
 def _steps(trainer: Trainer | PhasedTrainer, block: _Block) -> Iterator[StepReport]:
@@ -69,15 +70,21 @@ class _Block:
     """What is shown of a run: HTML that is drawn again in a notebook, else lines."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.course, self.eta = most, Course(), Eta()
+        self.most = most
+        self.course = Course()
+        self.eta = Eta()
         self.rewards: dict[str, list[float]] = {}
         self.warnings: list[str] = []
-        self.state, self.pictures, self.shown = "", "", -math.inf
+        self.state = ""
+        self.pictures = ""
+        self.shown = -math.inf
         self.display: Any = None
 
     def start(self, trainer: Trainer | PhasedTrainer) -> None:
-        self.trainer, self.display = trainer, _display()
-        self.lines = IntervalLines(trainer.steps, trainer.describe(), enabled=self.display is None, write=_print)
+        self.trainer = trainer
+        self.display = _display()
+        batches = trainer.describe()
+        self.lines = IntervalLines(trainer.steps, batches, enabled=self.display is None, write=_print)
         self.eta.start()
         self.show()
 
@@ -91,9 +98,12 @@ class _Block:
         self.lines.step(report)
         self.eta.step(report.phase, self.trainer.steps_left)
         self.state = self.course.line(report)
-        for name in ("reward", *(f"rewards/{name}/mean" for name in report.reward_names)):
-            if not math.isnan(value := report.metrics.get(name, math.nan)):
-                self.rewards.setdefault(name.removeprefix("rewards/").removesuffix("/mean"), []).append(value)
+        keys = {"reward": "reward"}
+        keys |= {name: f"rewards/{name}/mean" for name in report.reward_names}
+        for name, key in keys.items():
+            mean = report.metrics.get(key, math.nan)
+            if not math.isnan(mean):
+                self.rewards.setdefault(name, []).append(mean)
         self.warnings += [f"step {report.step}: {line}" for line in report.warnings]
         last = report.step == self.trainer.steps or bool(self.trainer.converged)
         if last or time.monotonic() - self.shown >= _PAUSE:

@@ -36,7 +36,8 @@ class Course:
     """
 
     def __init__(self, steps: Mapping[str, int], *, rounds: int) -> None:
-        self._steps, self._rounds = dict(steps), rounds
+        self._steps = dict(steps)
+        self._rounds = rounds
         self._listed = [*steps.items()] * rounds
         self.load_state_dict({"stretches": []})
 
@@ -53,7 +54,8 @@ class Course:
     @property
     def begun(self) -> list[Stretch]:
         """The stretches up to the latest one that has a step."""
-        last = max((place for place, stretch in enumerate(self.stretches) if stretch.steps), default=-1)
+        places = [place for place, stretch in enumerate(self.stretches) if stretch.steps]
+        last = max(places, default=-1)
         return self.stretches[: last + 1]
 
     def under_way(self, finished: Sequence[str]) -> Stretch | None:
@@ -62,8 +64,11 @@ class Course:
         Args:
             finished: phases that have nothing left to learn, which are skipped.
         """
-        ahead = self.stretches[max(0, len(self.begun) - 1) : len(self._listed)]
-        return next((each for each in ahead if each.steps < each.planned and each.phase not in finished), None)
+        latest = max(0, len(self.begun) - 1)
+        for stretch in self.stretches[latest : len(self._listed)]:
+            if stretch.steps < stretch.planned and stretch.phase not in finished:
+                return stretch
+        return None
 
     def state_dict(self) -> State:
         """All stretches that have begun."""
@@ -72,7 +77,8 @@ class Course:
     def load_state_dict(self, state: State) -> None:
         """Load a result of `state_dict`."""
         begun = [Stretch(**stretch) for stretch in state["stretches"]]
-        self.stretches = begun + [Stretch(phase=name, planned=steps) for name, steps in self._listed[len(begun) :]]
+        ahead = self._listed[len(begun) :]
+        self.stretches = begun + [Stretch(phase=name, planned=steps) for name, steps in ahead]
 
     def describe(self) -> str:
         """The order of phases in words."""

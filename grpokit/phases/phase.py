@@ -58,7 +58,8 @@ def _check_steps(phase: Phase, rounds: int) -> None:
 
 def _check_pair(one: Phase, other: Phase) -> None:
     """Refuse two phases that the run could not tell apart, or of which one would undo what the other learns."""
-    both, same = f"The phases '{one.name}' and '{other.name}'", one.trainer.policy is other.trainer.policy
+    both = f"The phases '{one.name}' and '{other.name}'"
+    same = one.trainer.policy is other.trainer.policy
     shared = {*one.trainer.updates.parameters} & {*other.trainer.updates.parameters}
     problem = ""
     if one.name == other.name:
@@ -74,9 +75,9 @@ def _check_pair(one: Phase, other: Phase) -> None:
             "Give each policy exactly one name."
         )
     elif shared and not same:
-        name = next(name for name, p in one.trainer.updates.names.items() if p in shared)
+        names = [name for name, p in one.trainer.updates.names.items() if p in shared]
         problem = (
-            f"The policies of the phases '{one.name}' and '{other.name}' both train the weight '{name}'. Let each "
+            f"The policies of the phases '{one.name}' and '{other.name}' both train the weight '{names[0]}'. Let each "
             "train its own weights, such as adapters, or use one policy in both phases."
         )
     if problem:

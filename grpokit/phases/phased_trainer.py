@@ -44,7 +44,8 @@ class PhasedTrainer(Loop):
         self.current = phases[0]
         self._trainers = [phase.trainer for phase in phases]
         self.loggers = [logger for trainer in self._trainers for logger in trainer.loggers]
-        self.team, self.progress = phases[0].trainer.team, phases[0].trainer.progress
+        self.team = self.current.trainer.team
+        self.progress = self.current.trainer.progress
         self.sharding = next((trainer.sharding for trainer in self._trainers if trainer.sharding), None)
 
     @property
@@ -60,7 +61,10 @@ class PhasedTrainer(Loop):
     @property
     def steps_left(self) -> dict[str, int]:
         """The remaining steps of each phase."""
-        return {name: phase.trainer.steps - phase.trainer.completed for name, phase in self.phases.items()}
+        left = {}
+        for name, phase in self.phases.items():
+            left[name] = phase.trainer.steps - phase.trainer.completed
+        return left
 
     @property
     def converged(self) -> str:
@@ -82,7 +86,8 @@ class PhasedTrainer(Loop):
         if stretch is None:
             raise UsageError(f"All {counted(self.steps, 'step')} are taken, or nothing is left to learn.")
         phase = self.current = self.phases[stretch.phase]
-        trainer, number = phase.trainer, self.completed + 1
+        trainer = phase.trainer
+        number = self.completed + 1
         try:
             with self._others_frozen(trainer):
                 report = trainer.step(log=False)
@@ -104,9 +109,11 @@ class PhasedTrainer(Loop):
                 phase=phase.name,
                 phase_step=report.step,
             )
-        own = {"phase": list(self.phases).index(phase.name)} if phase.name else {}
+        metrics = dict(report.metrics)
+        if phase.name:
+            metrics["phase"] = list(self.phases).index(phase.name)
         for logger in self.loggers:
-            logger.log({**report.metrics, **own}, step=number)
+            logger.log(metrics, step=number)
         return report
 
     def whole(self, report: StepReport) -> StepReport:
@@ -118,9 +125,13 @@ class PhasedTrainer(Loop):
         parts: dict[str, Stateful] = {} if "" in self.phases else {"course": self.course}
         for name, phase in self.phases.items():
             place = f"{checkpoint.PHASES}/{name}/" if name else ""
-            parts |= {f"{place}{part}": x for part, x in phase.trainer.parts().items() if part != checkpoint.POLICY}
-        policies = {checkpoint.named(checkpoint.POLICY, p.policy): p.trainer.policy for p in self.phases.values()}
-        return {**parts, **policies}
+            for part, stateful in phase.trainer.parts().items():
+                if part != checkpoint.POLICY:
+                    parts[f"{place}{part}"] = stateful
+        for phase in self.phases.values():
+            name = checkpoint.named(checkpoint.POLICY, phase.policy)
+            parts[name] = phase.trainer.policy
+        return parts
 
     def check_reference(self) -> None:
         """Make sure that the references have not changed."""
@@ -132,9 +143,11 @@ class PhasedTrainer(Loop):
         for trainer in self._trainers:
             trainer.go_on(when=when)
         if "" in self.phases:
-            only = {"phase": "", "planned": self.steps, "steps": self.phases[""].trainer.completed}
+            completed = self.phases[""].trainer.completed
+            only = {"phase": "", "planned": self.steps, "steps": completed}
             self.course.load_state_dict({"stretches": [only]})
-        (latest,) = self.course.begun[-1:] or self.course.stretches[:1]
+        begun = self.course.begun
+        latest = begun[-1] if begun else self.course.stretches[0]
         self.current = self.phases[latest.phase]
 
     def drop_pending(self) -> None:
@@ -157,8 +170,8 @@ class PhasedTrainer(Loop):
     @contextmanager
     def _others_frozen(self, trainer: Trainer) -> Iterator[None]:
         """Inside, what other policies train has no gradient."""
-        others = [p for other in self._trainers if other.policy is not trainer.policy for p in other.updates.parameters]
-        wanted = [p for p in others if p.requires_grad]
+        others = [other for other in self._trainers if other.policy is not trainer.policy]
+        wanted = [p for other in others for p in other.updates.parameters if p.requires_grad]
         for parameter in wanted:
             parameter.requires_grad_(False)
         try:

@@ -115,7 +115,8 @@ def recognised(name: str, memory: float) -> Card:
     """
     words = re.split(r"[^a-z0-9]+", name.lower())
     for card in CARDS:
-        if card.names[0] in words and _OTHERS.isdisjoint(words) and abs(memory / card.memory - 1) < 0.1:
+        named = card.names[0] in words and _OTHERS.isdisjoint(words)
+        if named and abs(memory / card.memory - 1) < 0.1:
             return Card(
                 name=name,
                 memory=memory,

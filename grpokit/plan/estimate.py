@@ -52,14 +52,20 @@ def needs_of(
     if config.trainer.device == "cpu":
         note = "The config trains on the CPU (trainer.device), but this is the plan for a GPU."
         needs = replace(needs, assumptions=(note, *needs.assumptions))
-    return job, replace(needs, parts=(*needs.parts, Part(name="rewards", bytes=_rewards(config))))
+    rewards = Part(name="rewards", bytes=_rewards(config))
+    return job, replace(needs, parts=(*needs.parts, rewards))
 
 
 def _rewards(config: RunConfig) -> float:
     """Bytes of the rewards that compute on this machine's GPU, as far as their plugins say."""
-    here = [r for r in config.rewards if r.placement is None and r.params.get("device") != "cpu"]
-    specs = [(reward, registry.spec_of("reward", reward.use)) for reward in here]
-    return sum(spec.gpu_memory * max(1, r.workers) for r, spec in specs if isinstance(spec, RewardSpec))
+    total = 0.0
+    for reward in config.rewards:
+        if reward.placement is not None or reward.params.get("device") == "cpu":
+            continue
+        spec = registry.spec_of("reward", reward.use)
+        if isinstance(spec, RewardSpec):
+            total += spec.gpu_memory * max(1, reward.workers)
+    return total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +83,10 @@ class Estimate:
     @property
     def moments(self) -> list[Moment]:
         """The moments that differ from others, in their order."""
-        named = {moment for part in self.needs.parts if tuple(part.moments) != MOMENTS for moment in part.moments}
+        named: set[Moment] = set()
+        for part in self.needs.parts:
+            if tuple(part.moments) != MOMENTS:
+                named.update(part.moments)
         return [moment for moment in MOMENTS if moment in named] or ["train"]
 
     def parts(self) -> Mapping[str, Mapping[Moment, float]]:
@@ -91,7 +100,11 @@ class Estimate:
 
     def sums(self) -> Mapping[Moment, float]:
         """Moment -> bytes in all."""
-        return {moment: sum(row.get(moment, 0.0) for row in self.parts().values()) for moment in self.moments}
+        rows = self.parts().values()
+        sums: dict[Moment, float] = {}
+        for moment in self.moments:
+            sums[moment] = sum(row.get(moment, 0.0) for row in rows)
+        return sums
 
     @property
     def peak(self) -> tuple[Moment, float]:
@@ -111,11 +124,14 @@ class Estimate:
             return {}
         times: dict[str, float] = {}
         for work in self.needs.works:
-            speed = (self.card.bf16 if work.dtype == "bf16" else self.card.fp32) * work.mfu
-            times[work.phase] = times.get(work.phase, 0.0) + _seconds(work, speed, self.card.bandwidth * BANDWIDTH)
+            peak = self.card.bf16 if work.dtype == "bf16" else self.card.fp32
+            seconds = _seconds(work, peak * work.mfu, self.card.bandwidth * BANDWIDTH)
+            times[work.phase] = times.get(work.phase, 0.0) + seconds
         return times
 
 
 def _seconds(work: Work, speed: float, bandwidth: float) -> float:
     busy = max(work.flop / speed, work.bytes / bandwidth)
-    return work.times * (busy + work.kernels * REPLAY if work.captured else max(busy, work.kernels * LAUNCH))
+    if work.captured:
+        return work.times * (busy + work.kernels * REPLAY)
+    return work.times * max(busy, work.kernels * LAUNCH)

@@ -50,7 +50,8 @@ def _together(ladders: list[_Ladder], fits: Fits) -> list[_Ladder]:
     *others, last = ladders
     if _planned([each[-1] for each in ladders], fits):
         return ladders
-    fitting = [*(each for each in others if _planned([each[-1], last[-1]], fits)), last]
+    fitting = [each for each in others if _planned([each[-1], last[-1]], fits)]
+    fitting.append(last)
     return fitting if _planned([each[-1] for each in fitting], fits) else []
 
 
@@ -61,7 +62,8 @@ def words(remedies: Iterable[Remedy]) -> tuple[str, ...]:
 
 def _batches(job: Job) -> list[_Ladder]:
     rounding = "the same result to rounding, in smaller passes, which are slower"
-    size, most = _halves(job.micro_batch(1)[0]), _halves(job.rollout_rows)
+    size = _halves(job.micro_batch(1)[0])
+    most = _halves(job.rollout_rows)
     ladders = [
         tuple(Remedy(words=(f"trainer.micro_batch_size={rows}",), price=rounding) for rows in size),
         tuple(Remedy(words=(f"trainer.rollout_batch_size={rows}",), price="drawing takes longer") for rows in most),

@@ -17,13 +17,16 @@ _LEAST = 0.005  # GiB or seconds that are shown as a number
 
 def memory(estimate: Estimate) -> Table:
     """Parts of memory, with a column for each moment of a step; in MiB where all is below a GiB."""
-    unit, word = (GIB, "GiB") if estimate.peak[1] >= GIB else (GIB / 1024, "MiB")
+    _, most = estimate.peak
+    unit, word = (GIB, "GiB") if most >= GIB else (GIB / 1024, "MiB")
     table = _table(f"memory, {word}", *estimate.moments)
     for name, row in estimate.parts().items():
         cells = [row.get(moment, 0.0) / unit for moment in estimate.moments]
         if any(cells):
-            table.add_row(Text(name), *(number(cell) if cell else "-" for cell in cells))
-    table.add_row("sum", *(number(total / unit) for total in estimate.sums().values()))
+            numbers = [number(cell) if cell else "-" for cell in cells]
+            table.add_row(Text(name), *numbers)
+    sums = [total / unit for total in estimate.sums().values()]
+    table.add_row("sum", *map(number, sums))
     return table
 
 
@@ -33,7 +36,8 @@ def time(estimate: Estimate) -> Table | None:
     if not seconds:
         return None
     table = _table("time, s", *seconds, "sum")
-    table.add_row("", *map(number, seconds.values()), number(sum(seconds.values())))
+    cells = [*seconds.values(), sum(seconds.values())]
+    table.add_row("", *map(number, cells))
     return table
 
 
@@ -90,4 +94,7 @@ def _table(first: str, *others: str) -> Table:
 
 def number(x: float) -> str:
     """A number of GiB or seconds, with about three digits."""
-    return "<0.01" if x < _LEAST else f"{x:,.2f}" if x < 10 else f"{x:,.1f}" if x < 1000 else f"{x:,.0f}"
+    if x < _LEAST:
+        return "<0.01"
+    digits = 2 if x < 10 else 1 if x < 1000 else 0
+    return f"{x:,.{digits}f}"

@@ -43,7 +43,8 @@ def any_shards() -> bool:
 
 def has_shards(policy: Policy) -> bool:
     """Whether the policy's blocks are spread over the processes."""
-    return any(is_sharded(p) for module in policy.modules().values() for p in module.parameters())
+    modules = policy.modules().values()
+    return any(is_sharded(p) for module in modules for p in module.parameters())
 
 
 def shard(policy: Policy, how: How, device: torch.device) -> None:
@@ -112,8 +113,10 @@ def _living() -> list[Any]:
     """The blocks that no process has thrown away yet."""
     if not _blocks:
         return []
-    living = {number: block for number, reference in enumerate(_blocks) if (block := reference()) is not None}
-    return [living[number] for number in sorted(set.intersection(*join().gather(set(living))))]
+    blocks = [reference() for reference in _blocks]
+    living = {number for number, block in enumerate(blocks) if block is not None}
+    in_all = set.intersection(*join().gather(living))
+    return [blocks[number] for number in sorted(in_all)]
 
 
 def full(tensor: Tensor) -> Tensor | None:
@@ -152,8 +155,9 @@ def _blocks_of(policy: Policy) -> list[nn.Module]:
 def _adapter(block: nn.Module) -> set[nn.Parameter]:
     """The parts of a block that stay whole: those that train, if they are small next to a frozen base."""
     training = {p for p in block.parameters() if p.requires_grad}
-    few = 2 * sum(p.numel() for p in training) < sum(p.numel() for p in block.parameters())
-    return training if few else set()
+    trained_size = sum(p.numel() for p in training)
+    size = sum(p.numel() for p in block.parameters())
+    return training if 2 * trained_size < size else set()
 
 
 def _parents(policy: Policy, blocks: Iterable[nn.Module]) -> list[nn.Module]:

@@ -77,7 +77,8 @@ def _unused_part(store: Store, rank: int, size: int) -> Store:
     process adds a random word, and the part is named after the words that all see: TORCHELASTIC_RESTART_COUNT
     differs between machines, of which only that of the lost process counts the restart.
     """
-    words, names = [f"word/{i}" for i in range(size)], [f"name/{i}" for i in range(size)]
+    words = [f"word/{i}" for i in range(size)]
+    names = [f"name/{i}" for i in range(size)]
     store.set(words[rank], uuid.uuid4().hex)
     end = time.monotonic() + _timeout.total_seconds()
     while time.monotonic() < end:

@@ -8,6 +8,7 @@ are summed once for each optimizer step, outside of the policy: there is no wrap
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -30,13 +31,18 @@ class Team:
     """The processes that train one policy, as torchrun has started them; or this one alone, without `messages`."""
 
     def __init__(self, messages: distributed.ProcessGroup | None = None) -> None:
-        alone = messages is None
-        self.rank, self.size = (0, 1) if alone else (distributed.get_rank(), distributed.get_world_size())
+        self.rank = 0
+        self.size = 1
+        if messages is not None:
+            self.rank = distributed.get_rank()
+            self.size = distributed.get_world_size()
         self._messages = messages
 
     def share(self, count: int) -> range:
         """This process's part of `count` things, which may be empty. Parts follow each other in the ranks' order."""
-        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+        start = count * self.rank // self.size
+        stop = count * (self.rank + 1) // self.size
+        return range(start, stop)
 
     def gather(self, value: T) -> list[T]:
         """The values of all processes, in the ranks' order; all must call it, with tensors on the CPU.
@@ -75,13 +81,19 @@ class Team:
         if self.size == 1:
             return
         parameters = [p for p in parameters if not is_sharded(p)]
-        has_gradient = map(any, zip(*self.gather([p.grad is not None for p in parameters]), strict=True))
+        has_gradient = self.gather([p.grad is not None for p in parameters])
+        anywhere = map(any, zip(*has_gradient, strict=True))
+        learning = list(itertools.compress(parameters, anywhere))
         with meeting():
-            for bucket in _buckets([p for p, some in zip(parameters, has_gradient, strict=True) if some]):
-                gradients = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket]
+            for bucket in _buckets(learning):
+                gradients = []
+                for p in bucket:
+                    gradient = torch.zeros_like(p) if p.grad is None else p.grad
+                    gradients.append(gradient.reshape(-1))
                 flat = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
                 distributed.all_reduce(flat)
-                for p, total in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                totals = flat.split([p.numel() for p in bucket])
+                for p, total in zip(bucket, totals, strict=True):
                     p.grad = total.view_as(p)
 
     @contextmanager
@@ -169,18 +181,23 @@ def local(tensor: Tensor) -> Tensor:
 
 def fingerprints(tensors: Iterable[Tensor]) -> list[list[float]]:
     """The sum and the norm, in fp64, of what this process has of tensors; any real update changes one of them."""
-    parts = [local(tensor.detach()) for tensor in tensors]
-    kinds = (torch.sum, torch.linalg.vector_norm)
-    return torch.stack([kind(part, dtype=torch.float64) for part in parts for kind in kinds]).view(-1, 2).tolist()
+    numbers = []
+    for tensor in tensors:
+        part = local(tensor.detach())
+        numbers.append(torch.sum(part, dtype=torch.float64))
+        numbers.append(torch.linalg.vector_norm(part, dtype=torch.float64))
+    return torch.stack(numbers).view(-1, 2).tolist()
 
 
 def refuse_other_weights(team: Team, weights: Mapping[str, torch.nn.Parameter]) -> None:
     """Make sure that all processes start from the same weights, given as name -> trainable parameter."""
     if team.size == 1:
         return
-    first, *others = team.gather(dict(zip(weights, fingerprints(weights.values()), strict=True)))
+    own = dict(zip(weights, fingerprints(weights.values()), strict=True))
+    first, *others = team.gather(own)
     for rank, theirs in enumerate(others, start=1):
-        different = [name for name in {**first, **theirs} if first.get(name) != theirs.get(name)]
+        names = first | theirs
+        different = [name for name in names if first.get(name) != theirs.get(name)]
         if different:
             raise UsageError(
                 f"Process {rank} of {team.size} has other weights than process 0: {different[0]}, and "
@@ -192,11 +209,13 @@ def refuse_other_weights(team: Team, weights: Mapping[str, torch.nn.Parameter]) 
 def _buckets(parameters: Sequence[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
     """Parameters of one kind next to each other, in lists of at most 32 MiB, or of a single larger one."""
     buckets: list[list[torch.nn.Parameter]] = []
-    room, kind = 0, None
+    room = 0
+    kind = None
     for p in parameters:
         if (p.device, p.dtype) != kind or p.nbytes > room:
             buckets.append([])
-            room, kind = _BUCKET, (p.device, p.dtype)
+            room = _BUCKET
+            kind = (p.device, p.dtype)
         buckets[-1].append(p)
         room -= p.nbytes
     return buckets

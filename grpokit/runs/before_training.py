@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ def check_scores(config: RunConfig, terms: Sequence[RewardTerm], held_out: Seque
     """
     stop = config.run.stop
     names = ["reward", *(term.name for term in as_terms(terms))]
-    for key, name in (("best", config.run.best), ("stop", stop.reward if stop else None)):
+    asked = {"best": config.run.best, "stop": stop.reward if stop else None}
+    for key, name in asked.items():
         if name is not None and held_out is None:
             raise ConfigError(
                 f"{config.place('run', key)}'{name}' is a held-out score, but the config names no held-out prompts. "
@@ -78,9 +79,11 @@ def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: Pro
     for _, own in config.phased():
         for place, reward in enumerate(own.rewards):
             why = build_rewards.unscorable(own, place)
+            name = build_rewards.name_of(reward)
             if why is not None:
-                asked[build_rewards.name_of(reward), bool(reward.weight), reward.use, repr(reward.params)] = why
-    size, warnings = build.picture_size(config), []
+                asked[name, bool(reward.weight), reward.use, repr(reward.params)] = why
+    size = build.picture_size(config)
+    warnings = []
     for what, sequence in (("training prompt", prompts), ("held-out prompt", held_out)):
         if sequence is None or not (asked or size):
             continue
@@ -126,9 +129,18 @@ def _reason(name: str, why: Callable[[Prompt], str], prompt: Prompt, sequence: P
 
 def _other_shape(target: Any, size: tuple[int, int]) -> str:
     """Why a target has not the shape of a policy's pictures; empty if it has, to a percent, or is not a picture."""
-    if not isinstance(target, Image.Image) or abs(target.width * size[0] / (target.height * size[1]) - 1) < 0.01:
+    if not isinstance(target, Image.Image):
         return ""
-    return f"{target.width} x {target.height} pixels instead of {size[1]} x {size[0]}"
+    height, width = size
+    stretch = target.width * height / (target.height * width)
+    if abs(stretch - 1) < 0.01:
+        return ""
+    return f"{target.width} x {target.height} pixels instead of {width} x {height}"
+
+
+def _texts_with_images(prompts: PromptSequence, digests: Mapping[str, Sequence[str]] | None) -> list[tuple[str, str]]:
+    images = (digests or {}).get("images", ())
+    return [(prompts.row(i).prompt.text, image) for i, image in enumerate(images)]
 
 
 def trained_held_out_prompts(prompts: PromptSequence, held_out: PromptSequence | None, digests: Digests) -> list[str]:
@@ -141,12 +153,9 @@ def trained_held_out_prompts(prompts: PromptSequence, held_out: PromptSequence |
     """
     if held_out is None:
         return []
-    pairs = {
-        kind: [(some.row(i).prompt.text, image) for i, image in enumerate((digests[kind] or {}).get("images", ()))]
-        for kind, some in (("train", prompts), ("held_out", held_out))
-    }
-    training = set(pairs["train"])
-    shared = [i for i, pair in enumerate(pairs["held_out"]) if pair in training]
+    training = set(_texts_with_images(prompts, digests["train"]))
+    pairs = _texts_with_images(held_out, digests["held_out"])
+    shared = [i for i, pair in enumerate(pairs) if pair in training]
     if not shared:
         return []
     row = held_out.row(shared[0])

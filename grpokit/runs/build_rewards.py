@@ -69,8 +69,11 @@ def all_rewards(config: RunConfig) -> Iterator[tuple[list[RewardTerm], dict[str,
     scorers: dict[str, Any] = {}
     try:
         terms = _terms(config, scorers)
-        phased = [(phase.name, own) for phase, own in config.phased() if own.rewards is not config.rewards]
-        yield terms, {name: _terms(own, scorers) for name, own in phased}
+        own_terms = {}
+        for phase, own in config.phased():
+            if own.rewards is not config.rewards:
+                own_terms[phase.name] = _terms(own, scorers)
+        yield terms, own_terms
     finally:
         _close(scorers.values())
 
@@ -95,14 +98,19 @@ def _terms(config: RunConfig, scorers: dict[str, Any]) -> list[RewardTerm]:
         if key not in scorers:
             scorers[key] = _scorer(config, i)
         settings = {name: getattr(reward, name) for name in meanings(RewardSettings)}
-        terms.append(
-            RewardTerm(name=name_of(reward), reward=scorers[key], unscorable=unscorable(config, i), **settings)
+        term = RewardTerm(
+            name=name_of(reward),
+            reward=scorers[key],
+            unscorable=unscorable(config, i),
+            **settings,
         )
+        terms.append(term)
     return terms
 
 
 def _scorer(config: RunConfig, index: int) -> Any:
-    reward, makes = config.rewards[index], output_kind(config)
+    reward = config.rewards[index]
+    makes = output_kind(config)
     with config.at("rewards", index):
         if makes is not None and (reward.placement is None or _spec(reward) is not None):
             registry.check_accepts(reward.use, makes, what=f"the policy '{config.policy.use}' makes")
@@ -141,8 +149,9 @@ def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
             return None
         with torch_state_kept():
             function = registry.resolve(spec.unscorable)
-        named = inspect.signature(function).parameters.keys() & config.rewards[index].params
-        return partial(function, **{name: config.rewards[index].params[name] for name in named})
+        params = config.rewards[index].params
+        named = inspect.signature(function).parameters.keys() & params
+        return partial(function, **{name: params[name] for name in named})
 
 
 def name_of(reward: RewardConfig) -> str:

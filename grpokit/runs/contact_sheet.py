@@ -36,21 +36,32 @@ def contact_sheet(columns: Mapping[str, Sequence[Sample]], path: Path) -> None:
         for sample in samples:
             groups[sample.group][title].append(sample)
     shown = list(groups.values())[:_ROWS]
-    each = min(_COLUMNS // len(columns), max(len(samples) for row in shown for samples in row.values()))
-    width, height = each * len(columns) * (_CELL + _GAP) + _GAP, _CELL + _LINE + 2 * _GAP
-    sheet = Image.new("RGB", (width, _LINE + _GAP + len(shown) * height), "white")
-    draw, font, pictures = ImageDraw.Draw(sheet), ImageFont.load_default(14), 0
-    for side, title in enumerate(columns if len(columns) > 1 else ()):
-        draw.text((_GAP + side * each * (_CELL + _GAP), _GAP // 2), title, fill="#1a63bd", font=font)
-    for number, row in enumerate(shown):
-        top = _LINE + _GAP + number * height
-        caption = textwrap.shorten(next(iter(row.values()))[0].prompt.text, width // 9, placeholder=" …")
+    most = max(len(samples) for row in shown for samples in row.values())
+    each = min(_COLUMNS // len(columns), most)
+    column_width = each * (_CELL + _GAP)
+    width = _GAP + len(columns) * column_width
+    height = _CELL + _LINE + 2 * _GAP  # of a row
+    top = _LINE + _GAP
+    sheet = Image.new("RGB", (width, top + len(shown) * height), "white")
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(14)
+    if len(columns) > 1:
+        for side, title in enumerate(columns):
+            left = _GAP + side * column_width
+            draw.text((left, _GAP // 2), title, fill="#1a63bd", font=font)
+    pictures = 0
+    for row in shown:
+        first, *_ = next(iter(row.values()))
+        caption = textwrap.shorten(first.prompt.text, width // 9, placeholder=" …")
         draw.text((_GAP, top), caption, fill="black", font=font)
         for side, title in enumerate(columns):
-            for place, sample in enumerate(row[title][:each]):
+            left = _GAP + side * column_width
+            for sample in row[title][:each]:
                 if picture := thumbnail(sample):
-                    sheet.paste(picture, (_GAP + (side * each + place) * (_CELL + _GAP), top + _LINE + _GAP))
+                    sheet.paste(picture, (left, top + _LINE + _GAP))
                     pictures += 1
+                left += _CELL + _GAP
+        top += height
     if pictures:
         with replacing(path) as temporary:
             sheet.save(temporary, format="PNG")
@@ -64,5 +75,6 @@ def thumbnail(sample: Sample) -> Image.Image | None:
     if not isinstance(picture, Image.Image):
         return None
     picture = to_rgb(picture.convert("L") if picture.mode in ("I", "F") else picture)
-    small = max(picture.size) <= _CELL // 2
-    return ImageOps.contain(picture, (_CELL, _CELL), Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS)
+    is_small = max(picture.size) <= _CELL // 2
+    method = Image.Resampling.NEAREST if is_small else Image.Resampling.LANCZOS
+    return ImageOps.contain(picture, (_CELL, _CELL), method)

@@ -59,7 +59,7 @@ def dry_run(config: RunConfig, *, name: str = "run") -> Iterator[str]:
 
 def _group(trainer: Trainer, prompts: PromptSequence, where: str) -> Iterator[str]:
     """A group of samples for the first prompt of a trainer's first step, with its scores."""
-    first = prompt_indices(trainer.seed, 0, per_step=trainer.prompts_per_step, total=len(prompts))[0]
+    first, *_ = prompt_indices(trainer.seed, 0, per_step=trainer.prompts_per_step, total=len(prompts))
     samples = draw(
         trainer.policy,
         [prompts[first]],
@@ -73,14 +73,18 @@ def _group(trainer: Trainer, prompts: PromptSequence, where: str) -> Iterator[st
     scores = score(trainer.terms, samples)
     yield f"\n{counted(len(samples), 'sample')} for the first prompt of step 1{where}, with the settings of training:"
     yield f"  {shown(samples[0].prompt.text, most=100)}"
-    columns = {**dict(zip(scores.names, scores.matrix.T, strict=True)), "reward": scores.totals}
+    columns = dict(zip(scores.names, scores.matrix.T, strict=True))
+    columns["reward"] = scores.totals
     for i, sample in enumerate(samples[:_SHOWN]):
         numbers = "  ".join(f"{name} {score_text(float(column[i]))}" for name, column in columns.items())
         text = f"  {shown(sample.output, most=100)}" if isinstance(sample.output, str) else ""
         yield f"  {i + 1}  {numbers}{text}"
     for name, column in columns.items():
         finite = column[~column.isnan()]
-        useless = name == "reward" and len(finite) and not finite.std(correction=0)
-        numbers = f"mean {finite.mean():.3f}, std {finite.std(correction=0):.3f}" if len(finite) else "scored no sample"
-        yield f"  {name}: {numbers}{': equal rewards teach nothing' if useless else ''}"
+        if not len(finite):
+            yield f"  {name}: scored no sample"
+            continue
+        std = finite.std(correction=0)
+        hint = ": equal rewards teach nothing" if name == "reward" and not std else ""
+        yield f"  {name}: mean {finite.mean():.3f}, std {std:.3f}{hint}"
     yield from (f"warning: {line}" for line in scores.notes)

@@ -63,9 +63,10 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
     """
     inside = to / ".export"
     killed = inside.exists() or partial_of(inside).exists()  # perhaps while it moved its files out of there
-    if to.exists() and not killed and (not to.is_dir() or any(to.iterdir())):
-        state = "already holds files" if to.is_dir() else "is a file"
-        raise UsageError(f"{to} {state}. Choose another folder with --to.")
+    if to.exists() and not to.is_dir():
+        raise UsageError(f"{to} is a file. Choose another folder with --to.")
+    if to.exists() and not killed and any(to.iterdir()):
+        raise UsageError(f"{to} already holds files. Choose another folder with --to.")
     policies = build.policies(config)
     exporters: dict[str, Exports] = {}
     for name, policy in policies.items():

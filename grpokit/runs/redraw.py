@@ -82,12 +82,13 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
     if step not in rows:
         raise UsageError(f"The run {run} has no step {step} to compare with: it has completed {max(rows, default=0)}.")
     record = rollout_record.read(run, step) if step in rollout_record.steps(run) else None
-    config = presets.read_config(run)[0]
+    config, _ = presets.read_config(run)
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     with build_rewards.all_rewards(config) as (terms, own_terms):
         policies = build.policies(config)
-        trainer = build.trainer(config, policies, terms, build.prompts(config)[0], own_rewards=own_terms)
+        prompts, _ = build.prompts(config)
+        trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms)
         start = _load(run, trainer, step)
         if trainer.completed < step - 1:
             say(f"Repeating {counted(step - 1 - trainer.completed, 'step')} first, from {start or 'the beginning'}.")
@@ -95,18 +96,19 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         while report.step < step:
             report = trainer.step()
     parts = {}
-    changes = {what: (then, now) for what, then, now in differences(read_object(run / VERSIONS), versions(config))}
+    changed = differences(read_object(run / VERSIONS), versions(config))
+    changes = {what: (then, now) for what, then, now in changed}
     if record is not None:
         with TemporaryDirectory() as folder:
             rollout_record.write(Path(folder), report)
             again = rollout_record.read(Path(folder), step)
         parts = _compared(record, again)
         then = record.conditions  # a resume may have rewritten the run's versions
-        changes |= {what: (then[what], x) for what, x in again.conditions.items() if then.get(what) != x}
-    then, now = rows[step], journal_row(report)
-    names = [name for name in {**then, **now} if not name.startswith(_MEASURED) and not name.endswith("/seconds")]
-    notes = [f"{name} {then.get(name)} -> {now.get(name)}" for name in names if then.get(name) != now.get(name)]
-    return Redrawn(step=step, start=start, parts={**parts, "metrics": ", ".join(notes[:3])}, changes=changes)
+        for what, value in again.conditions.items():
+            if then.get(what) != value:
+                changes[what] = (then[what], value)
+    parts["metrics"] = _metrics(rows[step], journal_row(report))
+    return Redrawn(step=step, start=start, parts=parts, changes=changes)
 
 
 def _load(run: Path, trainer: PhasedTrainer, step: int) -> Path | None:
@@ -121,40 +123,84 @@ def _load(run: Path, trainer: PhasedTrainer, step: int) -> Path | None:
     return start
 
 
+def _metrics(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first metrics that differ, but for those that are measured."""
+    notes = []
+    for name in {**then, **now}:
+        measured = name.startswith(_MEASURED) or name.endswith("/seconds")
+        if not measured and then.get(name) != now.get(name):
+            notes.append(f"{name} {then.get(name)} -> {now.get(name)}")
+    return ", ".join(notes[:3])
+
+
 def _compared(then: Recorded, now: Recorded) -> dict[str, str]:
     """What differs between two records of a step, by part."""
-    by_part: dict[str, list[str]] = {"decisions": [], "log-probs": [], "outputs": [], "rewards": [], "advantages": []}
+    notes: dict[str, list[str]] = {
+        "prompts": [_rows("prompts", _column(then, "prompt"), _column(now, "prompt"))],
+        "decisions": [],
+        "log-probs": [],
+        "outputs": [],
+        "rewards": [],
+        "advantages": [],
+    }
     for name in sorted({**then.tensors, **now.tensors}):
-        part = {"rewards": "rewards", "totals": "rewards", "advantages": "advantages"}.get(name, "decisions")
-        part = "log-probs" if name.startswith("old.") else "outputs" if name.startswith("output.") else part
-        by_part[part].append(_tensor(name, then.tensors.get(name), now.tensors.get(name)))
-    prompts, outputs = ([[row[key] for row in some.rows] for some in (then, now)] for key in ("prompt", "kind"))
-    pictures = ([_bits(x) for x in some.outputs] for some in (then, now))
-    by_part["outputs"] += [_rows("outputs", *outputs) or _rows("outputs", *pictures)]
-    parts = {part: "; ".join(filter(None, notes)) for part, notes in by_part.items()}
-    return {"prompts": _rows("prompts", *prompts), **parts}
+        note = _tensor(name, then.tensors.get(name), now.tensors.get(name))
+        notes[_part_of(name)].append(note)
+    kinds = _rows("outputs", _column(then, "kind"), _column(now, "kind"))
+    outputs = _rows("outputs", list(map(_bits, then.outputs)), list(map(_bits, now.outputs)))
+    notes["outputs"].append(kinds or outputs)
+    return {part: "; ".join(filter(None, own)) for part, own in notes.items()}
+
+
+def _column(record: Recorded, key: str) -> list[Any]:
+    return [row[key] for row in record.rows]
+
+
+def _part_of(name: str) -> str:
+    """The part of a record that a tensor belongs to."""
+    if name.startswith("old."):
+        return "log-probs"
+    if name.startswith("output."):
+        return "outputs"
+    if name in ("rewards", "totals"):
+        return "rewards"
+    return "advantages" if name == "advantages" else "decisions"
 
 
 def _tensor(name: str, then: Tensor | None, now: Tensor | None) -> str:
-    if then is None or now is None or then.shape != now.shape or then.dtype != now.dtype:
-        was, became = ("nothing" if x is None else f"{x.dtype} {list(x.shape)}" for x in (then, now))
+    was = _shape(then)
+    became = _shape(now)
+    if then is None or now is None or was != became:
         return f"{name} was {was} and is {became}"
-    rows = _rows(name, *([_bits(row) for row in torch.atleast_1d(x)] for x in (then, now)))
-    gap = f", by up to {float((then.double() - now.double()).abs().max()):.3g}" if then.is_floating_point() else ""
-    return rows and rows + gap
+    old = [_bits(row) for row in torch.atleast_1d(then)]
+    new = [_bits(row) for row in torch.atleast_1d(now)]
+    rows = _rows(name, old, new)
+    if not rows or not then.is_floating_point():
+        return rows
+    gap = float((then.double() - now.double()).abs().max())
+    return f"{rows}, by up to {gap:.3g}"
+
+
+def _shape(x: Tensor | None) -> str:
+    return "nothing" if x is None else f"{x.dtype} {list(x.shape)}"
 
 
 def _bits(x: Any) -> Any:
     """What is equal where two outputs, or two rows of a tensor, are the same to the bit: NaN is NaN, 0 is not -0."""
     if isinstance(x, Tensor):
-        return x.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
-    return (x.mode, x.size, x.tobytes(), x.getpalette()) if isinstance(x, Image.Image) else repr(x)
+        flat = x.reshape(-1).contiguous()
+        return flat.view(torch.uint8).numpy().tobytes()
+    if isinstance(x, Image.Image):
+        return x.mode, x.size, x.tobytes(), x.getpalette()
+    return repr(x)
 
 
 def _rows(name: str, then: Sequence[Any], now: Sequence[Any]) -> str:
     """Which rows differ."""
     if len(then) != len(now):
         return f"{name}: there were {len(then)} rows and are {len(now)}"
-    rows = [str(i) for i, (a, b) in enumerate(zip(then, now, strict=True)) if a != b]
+    rows = [str(i) for i in range(len(now)) if then[i] != now[i]]
+    if not rows:
+        return ""
     more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
-    return f"{name} in {len(rows)} of {len(now)} rows ({', '.join(rows[:5])}{more})" if rows else ""
+    return f"{name} in {len(rows)} of {len(now)} rows ({', '.join(rows[:5])}{more})"

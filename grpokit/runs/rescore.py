@@ -48,12 +48,14 @@ class Ranking:
         self.means[step] = float(old.nanmean())
         for group in groups.unique():
             both = (groups == group) & ~old.isnan() & ~new.isnan()
-            x, y = old[both], new[both]
+            x = old[both]
+            y = new[both]
             tau = kendall_tau(x, y)
             self.groups += 1
             if not math.isnan(tau):
+                best_in_both = (x == x.max()) & (y == y.max())
                 self.taus.append(tau)
-                self.changed += not bool(((x == x.max()) & (y == y.max())).any())
+                self.changed += not bool(best_in_both.any())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +79,12 @@ class Rescored:
     def thirds(self, means: Mapping[int, float]) -> list[str]:
         """The mean over the first and the last third of the steps; a dash where a reward has none, as in phases."""
         third = max(1, len(self.steps) // 3)
-        parts = [[means.get(step, math.nan) for step in some] for some in (self.steps[:third], self.steps[-third:])]
-        finite = [[x for x in part if not math.isnan(x)] for part in parts]
-        return [f"{math.fsum(part) / len(part):.3f}" if part else "-" for part in finite]
+        words = []
+        for steps in (self.steps[:third], self.steps[-third:]):
+            values = [means[step] for step in steps if step in means]
+            finite = [value for value in values if not math.isnan(value)]
+            words.append(f"{math.fsum(finite) / len(finite):.3f}" if finite else "-")
+        return words
 
 
 def rescore(
@@ -104,7 +109,8 @@ def rescore(
         RunError: the record is damaged.
     """
     check_run_folder(run)
-    term = RewardTerm(name=name.rpartition(":")[2], reward=registry.create("reward", name, params))
+    reward = registry.create("reward", name, params)
+    term = RewardTerm(name=name.rpartition(":")[2], reward=reward)
     numbers = rollout_record.steps(run)
     if not numbers:
         raise UsageError(f"{run} holds no record of its rollouts. A run keeps one with run.record=true.")
@@ -116,23 +122,35 @@ def rescore(
     changes = resuming.changed_prompts(run, resuming.digests(prompts, None), {"train": prompts})
     if changes:
         raise DataError(f"{run} was started with other {changes['train']}. Restore the data of the run.")
-    scores, means, flipped = [], {}, 0
+    scores = []
+    means = {}
+    flipped = 0
     rankings: dict[str, Ranking] = {}
     for number in numbers:  # one by one, so that memory does not grow with their outputs
         step = rollout_record.read(run, number)
         groups = step.tensors["groups"]
-        new = score([term], _samples(number, step, prompts)).matrix  # [B, 1]
-        for row, value in zip(step.rows, new[:, 0].tolist(), strict=True):
+        matrix = score([term], _samples(number, step, prompts)).matrix  # [B, 1]
+        new = matrix[:, 0]
+        for row, value in zip(step.rows, new.tolist(), strict=True):
             place = {key: row[key] for key in ("step", "row", "group", "prompt_index", "prompt")}
-            write({**place, "score": None if math.isnan(value) else value})
-        scores.append(new[:, 0])
+            write(place | {"score": None if math.isnan(value) else value})
+        scores.append(new)
         means[number] = float(new.nanmean())
+        names = [*step.reward_names, "reward"]
         columns = [*step.tensors["rewards"].T, step.tensors["totals"]]
-        for column, old in zip([*step.reward_names, "reward"], columns, strict=True):
-            rankings.setdefault(column, Ranking()).add(number, old, new[:, 0], groups)
+        for column, old in zip(names, columns, strict=True):
+            ranking = rankings.setdefault(column, Ranking())
+            ranking.add(number, old, new, groups)
         signs = torch.tensor([row["advantage"] for row in step.rows])
-        flipped += int((advantages.group(new, torch.ones(1), groups) * signs < 0).sum())
-    return Rescored(steps=numbers, scores=torch.cat(scores), flipped=flipped, means=means, rankings=rankings)
+        advantage = advantages.group(matrix, torch.ones(1), groups)
+        flipped += int((advantage * signs < 0).sum())
+    return Rescored(
+        steps=numbers,
+        scores=torch.cat(scores),
+        flipped=flipped,
+        means=means,
+        rankings=rankings,
+    )
 
 
 HEADINGS = ("tau", "other best", "groups", "first third", "last third")
@@ -141,15 +159,18 @@ HEADINGS = ("tau", "other best", "groups", "first third", "last third")
 def table(result: Rescored, name: str) -> Iterator[tuple[str, ...]]:
     """Rows of `HEADINGS` after a name: the new reward, then the recorded ones, the weighted sum last."""
     yield f"{name} (new)", "", "", "", *result.thirds(result.means)
-    for column, ranking in sorted(result.rankings.items(), key=lambda pair: pair[0] == "reward"):
+    for column in sorted(result.rankings, key=lambda name: name == "reward"):
+        ranking = result.rankings[column]
         count = len(ranking.taus)
-        tau, best = (f"{sum(ranking.taus) / count:+.3f}", f"{ranking.changed / count:.1%}") if count else ("-", "-")
-        yield column, tau, best, f"{count} of {ranking.groups}", *result.thirds(ranking.means)
+        tau = f"{sum(ranking.taus) / count:+.3f}" if count else "-"
+        other_best = f"{ranking.changed / count:.1%}" if count else "-"
+        yield column, tau, other_best, f"{count} of {ranking.groups}", *result.thirds(ranking.means)
 
 
 def lines(result: Rescored) -> Iterator[str]:
     """The lines below the table."""
-    rows, unscored = len(result.scores), int(result.scores.isnan().sum())
+    rows = len(result.scores)
+    unscored = int(result.scores.isnan().sum())
     again = f"{counted(rows, 'sample')} of {counted(len(result.steps), 'step')} scored again"
     yield f"{again}, {unscored} of them could not be scored"
     yield f"{result.flipped} of {rows} advantages ({result.flipped / rows:.1%}) would have had the other sign"
@@ -167,14 +188,24 @@ def kendall_tau(x: Tensor, y: Tensor) -> float:
     >>> kendall_tau(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 3.0, 2.0]))  # 2 pairs agree, 1 does not
     0.3333333333333333
     """
-    a, b = (torch.sign(v.double()[:, None] - v.double()[None]) for v in (x, y))  # [n] -> [n, n]
-    untied = float(a.square().sum()) * float(b.square().sum())
-    return float((a * b).sum()) / math.sqrt(untied) if untied else math.nan
+    a = _order_of_pairs(x)
+    b = _order_of_pairs(y)
+    untied = float(a.square().sum() * b.square().sum())
+    if not untied:
+        return math.nan
+    return float((a * b).sum()) / math.sqrt(untied)
+
+
+def _order_of_pairs(x: Tensor) -> Tensor:
+    """1, 0 or -1 for each pair of numbers: [n] -> [n, n]."""
+    x = x.double()
+    return torch.sign(x[:, None] - x)
 
 
 def _samples(number: int, step: Recorded, prompts: Sequence[Prompt]) -> list[Sample]:
     """The samples of a recorded step, with whole prompts: images, targets and all."""
-    whole = {index: prompts[index] for index in {row["prompt_index"] for row in step.rows} if index < len(prompts)}
+    drawn = {row["prompt_index"] for row in step.rows}
+    whole = {index: prompts[index] for index in drawn if index < len(prompts)}
     samples = []
     for row, output in zip(step.rows, step.outputs, strict=True):
         prompt = whole.get(row["prompt_index"])
@@ -185,5 +216,6 @@ def _samples(number: int, step: Recorded, prompts: Sequence[Prompt]) -> list[Sam
                 f"The outputs of step {number} cannot be scored again: row {row['row']} is recorded only as "
                 f"{output.text[:80]!r}. A record keeps plain data, pictures and numbers, and describes other objects."
             )
-        samples.append(Sample(prompt=prompt, output=output, group=row["group"], info=row["info"]))
+        sample = Sample(prompt=prompt, output=output, group=row["group"], info=row["info"])
+        samples.append(sample)
     return samples

@@ -41,8 +41,8 @@ Digests = Mapping[str, Mapping[str, Sequence[str]] | None]
 def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests:
     """What `data.json` keeps: for the training and the held-out prompts, digests of each part of each prompt."""
     return {
-        kind: None if sequence is None else data.digests(sequence)
-        for kind, sequence in (("train", prompts), ("held_out", held_out))
+        "train": data.digests(prompts),
+        "held_out": None if held_out is None else data.digests(held_out),
     }
 
 
@@ -59,14 +59,19 @@ def changed_config(folder: Path, config: RunConfig) -> list[str]:
     checkpoint, since someone may have edited the file.
     """
     latest = checkpoint.latest(folder / CHECKPOINTS)
-    before = presets.read_config(folder / CONFIG)[0] if latest is None else trained.config_of(latest)
+    if latest is None:
+        before, _ = presets.read_config(folder / CONFIG)
+    else:
+        before = trained.config_of(latest)
     config, _ = with_lasting_names(config, component_names(before))
-    constant = all(own.trainer.schedule == "constant" for own in (config, *(own for _, own in config.phased())))
-    return [
-        f"{key}: {old!r} -> {new!r}"
-        for key, old, new in differences(resolved(before), resolved(config))
-        if not _FREE.fullmatch(key) and not (constant and key in ("rounds", "trainer.steps"))
-    ]
+    configs = [config, *(own for _, own in config.phased())]
+    lengths_count = any(own.trainer.schedule != "constant" for own in configs)
+    lines = []
+    for key, old, new in differences(resolved(before), resolved(config)):
+        is_length = key in ("rounds", "trainer.steps")
+        if not _FREE.fullmatch(key) and (lengths_count or not is_length):
+            lines.append(f"{key}: {old!r} -> {new!r}")
+    return lines
 
 
 def changed_prompts(folder: Path, now: Digests, sequences: Mapping[str, PromptSequence | None]) -> dict[str, str]:
@@ -81,8 +86,12 @@ def changed_prompts(folder: Path, now: Digests, sequences: Mapping[str, PromptSe
         For each kind ("train", "held_out") that differs a line about it.
     """
     before = read_object(folder / DATA) if (folder / DATA).is_file() else now
-    lines = {kind: _change(before[kind], now[kind], prompts) for kind, prompts in sequences.items()}
-    return {kind: f"{_KINDS[kind]}: {line}" for kind, line in lines.items() if line}
+    lines = {}
+    for kind, prompts in sequences.items():
+        change = _change(before[kind], now[kind], prompts)
+        if change:
+            lines[kind] = f"{_KINDS[kind]}: {change}"
+    return lines
 
 
 def _change(
@@ -91,16 +100,29 @@ def _change(
     prompts: PromptSequence | None,
 ) -> str:
     """What differs between two digests of prompts, for a person; empty where they are the same."""
-    old, new = (list(zip(*(some[part] for part in _PARTS), strict=True)) if some else [] for some in (before, now))
-    rows = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]
-    notes = [f"{counted(len(old), 'prompt')} became {len(new):,}"] if len(old) != len(new) else []
-    if rows and prompts:
-        first, row = rows[0], prompts.row(rows[0])
-        parts = [what for what, a, b in zip(_PARTS.values(), old[first], new[first], strict=True) if a != b]
+    old = _by_prompt(before)
+    new = _by_prompt(now)
+    both = min(len(old), len(new))
+    notes = []
+    if len(old) != len(new):
+        notes.append(f"{counted(len(old), 'prompt')} became {len(new):,}")
+    changed = [i for i in range(both) if old[i] != new[i]]
+    if changed and prompts:
+        first = changed[0]
+        pairs = zip(_PARTS.values(), old[first], new[first], strict=True)
+        parts = " and ".join(part for part, was, became in pairs if was != became)
+        row = prompts.row(first)
         where = f"{row.where} ({shown(row.prompt.text)})"
-        some = f"{len(rows):,} of {counted(min(len(old), len(new)), 'prompt')}"
-        notes.append(f"{some} changed, first the {' and '.join(parts)} of {where}")
+        notes.append(f"{len(changed):,} of {counted(both, 'prompt')} changed, first the {parts} of {where}")
     return "; ".join(notes)
+
+
+def _by_prompt(digests: Mapping[str, Sequence[str]] | None) -> list[tuple[str, ...]]:
+    """Each prompt's digests of `_PARTS`."""
+    if not digests:
+        return []
+    columns = [digests[part] for part in _PARTS]
+    return list(zip(*columns, strict=True))
 
 
 def refuse_changes(folder: Path, changes: Sequence[str]) -> None:
@@ -129,7 +151,8 @@ def changed_versions(folder: Path, now: Mapping[str, Any]) -> dict[str, str]:
         folder: the run's.
         now: as `header.versions` gives them.
     """
-    return {key: f"{old} -> {new}" for key, old, new in differences(read_object(folder / VERSIONS), now)}
+    before = read_object(folder / VERSIONS)
+    return {key: f"{old} -> {new}" for key, old, new in differences(before, now)}
 
 
 def scores_otherwise(config: RunConfig, settings: Sequence[str], packages: Mapping[str, str]) -> bool:
@@ -142,7 +165,8 @@ def scores_otherwise(config: RunConfig, settings: Sequence[str], packages: Mappi
     """
     components = [resolved(part) for part in (config.policy, *config.rewards)]
     code = {key for component in components for key in version_keys(component)}
-    return any(line.startswith(("policy.", "rewards.")) for line in settings) or not code.isdisjoint(packages)
+    other_components = any(line.startswith(("policy.", "rewards.")) for line in settings)
+    return other_components or not code.isdisjoint(packages)
 
 
 @contextmanager
@@ -151,7 +175,9 @@ def missing_packages_named(folder: Path) -> Iterator[None]:
     try:
         yield
     except PluginError as error:
-        before = read_object(folder / VERSIONS).get("plugins", {}) if (folder / VERSIONS).is_file() else {}
+        if not (folder / VERSIONS).is_file():
+            raise
+        before = read_object(folder / VERSIONS).get("plugins", {})
         packages = {plugin.package for plugin in registry.plugins()}
         missing = [f"{package}=={version}" for package, version in before.items() if package not in packages]
         if not missing:
@@ -177,13 +203,12 @@ def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[
         UsageError: lists what differs.
     """
     digest = hashlib.sha256(repr(now).encode()).hexdigest()
+    settings = resolved(config) | {"contents of the prompts": digest}
     warnings = []
-    first, *others = team.gather(({**resolved(config), "contents of the prompts": digest}, versions(config)))
-    for rank, other in enumerate(others, 1):
-        changes, packages = (
-            [f"{key}: {old!r} -> {new!r}" for key, old, new in differences(a, b)]
-            for a, b in zip(first, other, strict=True)
-        )
+    (first_settings, first_versions), *others = team.gather((settings, versions(config)))
+    for rank, (other_settings, other_versions) in enumerate(others, 1):
+        changes = _difference_lines(first_settings, other_settings)
+        packages = _difference_lines(first_versions, other_versions)
         if changes:
             raise UsageError(
                 f"Process {rank} of {team.size} has another config or other prompts than process 0:\n"
@@ -194,3 +219,7 @@ def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[
         if packages:
             warnings.append(f"process {rank} has other versions than process 0 ({', '.join(packages)})")
     return warnings
+
+
+def _difference_lines(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    return [f"{key}: {old!r} -> {new!r}" for key, old, new in differences(first, other)]

@@ -93,7 +93,9 @@ class Run:
     journal: Journal
 
     def __init__(self, config: RunConfig, folder: Path, watcher: Watcher, team: Team) -> None:
-        self.config, self.folder, self.team = config, folder, team
+        self.config = config
+        self.folder = folder
+        self.team = team
         self.watcher = watcher if team.rank == 0 else Watcher()
         self.checkpoints = folder / CHECKPOINTS
         self._trackers = Tracking()
@@ -109,7 +111,8 @@ class Run:
         data = self.prompts, self.held_out
         if self.team.rank == 0:
             stack.enter_context(locked(self.folder))
-        self.resumed = self.team.first(lambda: may_go_on(self.folder, resume=resume, overwrite=overwrite))
+        goes_on = partial(may_go_on, self.folder, resume=resume, overwrite=overwrite)
+        self.resumed = self.team.first(goes_on)
         if resume and not self.resumed and (self.folder / CONFIG).exists():
             self.watcher.say(f"{self.folder} has no checkpoint, so the run starts over")
         if not self.resumed:  # else digests tell whether they are the same
@@ -119,13 +122,16 @@ class Run:
         self._digests = resuming.digests(*data)
         self._warnings += resuming.refuse_other_processes(self.team, config, self._digests)
         before_training.check_scores(config, self.terms, self.held_out)
-        self._weights = {"reward": 1.0, **{term.name: term.weight for term in as_terms(self.terms)}}
+        self._weights = {"reward": 1.0}
+        self._weights |= {term.name: term.weight for term in as_terms(self.terms)}
         stack.push(self._trackers.finish)
 
     def build(self, *, force: bool) -> None:
         """Build the policy and its trainer, and load the checkpoint of a resumed run."""
         self._notes = {"config": resolved(self.config), "versions": versions(self.config)}  # as they are now
-        changes = self.team.first(partial(self._changes, force=force)) if self.resumed else {}
+        changes: Mapping[str, str] = {}
+        if self.resumed:
+            changes = self.team.first(partial(self._changes, force=force))
         policies = build.policies(self.config)
         self._drawing = build.drawing(policies)
         if self.held_out is not None:
@@ -136,8 +142,10 @@ class Run:
         if self.resumed:
             self._load()
         else:
-            trainers = [phase.trainer for phase in self.trainer.phases.values()]
-            self._warnings += dict.fromkeys(line for own in trainers for line in too_seldom(own.terms, own.steps))
+            lines: dict[str, None] = {}  # once each, though phases may share rewards
+            for phase in self.trainer.phases.values():
+                lines |= dict.fromkeys(too_seldom(phase.trainer.terms, phase.trainer.steps))
+            self._warnings += lines
         self._warnings += [f"resumed with other {line}" for line in changes.values()]
 
     def _changes(self, *, force: bool) -> dict[str, str]:
@@ -221,7 +229,8 @@ class Run:
 
     def step(self) -> None:
         """Take a step, write down what it did, and evaluate and save where that is due."""
-        settings, every = self.config.run, self.config.eval.every
+        settings = self.config.run
+        every = self.config.eval.every
         step_report = self.trainer.step()
         number = step_report.step
         due = bool(every and number % every == 0)
@@ -239,7 +248,9 @@ class Run:
     def _save_time_is_over(self) -> bool:
         """By the clock of process 0, so that all processes save after the same step."""
         seconds = 60 * self.config.run.save_minutes
-        return bool(seconds) and self.team.first(lambda: time.monotonic() - self._saved >= seconds)
+        if not seconds:
+            return False
+        return self.team.first(lambda: time.monotonic() - self._saved >= seconds)
 
     def _keep(self, step_report: StepReport, *, groups: bool) -> None:
         if self.config.run.record:  # first: a step is there with its record, or not at all
@@ -267,7 +278,8 @@ class Run:
 
     def _scored(self) -> Evaluation:
         assert self.held_out is not None
-        trainer, settings = self.trainer.current.trainer, self.config.eval
+        trainer = self.trainer.current.trainer
+        settings = self.config.eval
         drawn = trainer.sizes.rollout_batch_size or trainer.prompts_per_step * trainer.group_size
         return evaluate(
             self._drawing,
@@ -287,11 +299,15 @@ class Run:
 
     def _without_gain(self, name: str) -> int:
         """How many evaluations have passed since the best one."""
-        return self.team.first(lambda: self.journal.evaluations_without_gain(name, weight=self._weights[name]))
+        weight = self._weights[name]
+        return self.team.first(lambda: self.journal.evaluations_without_gain(name, weight=weight))
 
     def _keep_best(self) -> None:
         name = self.config.run.best
-        if name is not None and self.team.first(lambda: self.journal.is_best(name, weight=self._weights[name])):
+        if name is None:
+            return
+        weight = self._weights[name]
+        if self.team.first(lambda: self.journal.is_best(name, weight=weight)):
             self.save()
             if self.team.rank == 0:
                 checkpoint.mark_best(self.checkpoint)
@@ -317,7 +333,9 @@ class Run:
 
     def end(self, *, ended: bool) -> Result:
         """Write the report, in process 0 alone; `ended` is False where the run was stopped."""
-        rule, trainer, early = self.config.run.stop, self.trainer, self.trainer.converged
+        rule = self.config.run.stop
+        trainer = self.trainer
+        early = trainer.converged
         if rule and ended and trainer.completed < trainer.steps and not early:
             early = f"The held-out score '{rule.reward}' has not improved for {counted(rule.patience, 'evaluation')}."
             self.watcher.say(f"after step {trainer.completed} the run ends: {early}")

@@ -35,7 +35,8 @@ def saved_on_error(run: Run) -> Iterator[None]:
         yield
     except Exception as error:
         if run.team.rank:  # process 0 says it
-            if run.config.run.sharding and all_know(error) and run.team.gather(False)[0]:
+            together = run.config.run.sharding and all_know(error)
+            if together and run.team.gather(False)[0]:
                 run.write_checkpoint()
             raise
         with without_ends():
@@ -51,7 +52,9 @@ def _left(error: Exception, run: Run) -> str:
     remedy, resume = "correct the cause, then", "--resume"
     if isinstance(error, UsageError):
         remedy, resume = "correct the input, then", "--resume (and --force, where that changes prompts)"
-    trainer, place, last = run.trainer, run.checkpoint, checkpoint.latest(run.checkpoints)
+    trainer = run.trainer
+    place = run.checkpoint
+    last = checkpoint.latest(run.checkpoints)
     go_on = f"{remedy} continue from {last} with {resume}" if last else "start again with --overwrite"
     learning = trainer.current.trainer
     try:

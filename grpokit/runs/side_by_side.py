@@ -45,7 +45,9 @@ def compared(found: Mapping[str, Evaluation], *, total: bool = True) -> Columns:
         found: title -> the evaluation; two have the same prompts and draws.
         total: whether the weighted sum is also there where it is that of one reward with the weight 1.
     """
-    columns: Columns = {title: finite(evaluation.summary()) for title, evaluation in found.items()}
+    columns: Columns = {}
+    for title, evaluation in found.items():
+        columns[title] = finite(evaluation.summary())
     scores = next(iter(found.values())).scores
     weights = dict(zip(scores.names, scores.weights.tolist(), strict=True))
     if total or scores.trained.weights.tolist() != [1.0]:
@@ -54,11 +56,13 @@ def compared(found: Mapping[str, Evaluation], *, total: bool = True) -> Columns:
         for row in columns.values():
             del row["reward"], row["reward/ci95"]
     if len(found) == 2:
-        (first, last), (before, after) = columns.values(), map(all_scores, found.values())
-        rows = changes(first, last, before, after, weights)
-        columns["change"] = {
-            key: value for row in rows for key, value in ((row.name, row.change), (f"{row.name}/ci95", row.width))
-        }
+        before, after = columns.values()
+        old, new = map(all_scores, found.values())
+        change: dict[str, float | None] = {}
+        for row in changes(before, after, old, new, weights):
+            change[row.name] = row.change
+            change[f"{row.name}/ci95"] = row.width
+        columns["change"] = change
     return columns
 
 
@@ -78,7 +82,8 @@ def by_value(found: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
         values = [sample.prompt.meta.get(column) for sample in samples]
         for value in dict.fromkeys(value for value in values if value is not None):
             rows = [i for i, own in enumerate(values) if own == value]
-            parts[f"{column} {value}"] = compared({title: e.part(rows) for title, e in found.items()}, total=False)
+            evaluations = {title: evaluation.part(rows) for title, evaluation in found.items()}
+            parts[f"{column} {value}"] = compared(evaluations, total=False)
     return parts
 
 
@@ -91,7 +96,9 @@ def reserved(folder: Path) -> Iterator[Path]:
     """
     folder = folder.absolute()  # the code of a component may call os.chdir
     with locked(folder, work="writing an evaluation into", option="--out."):
-        names = {place.name for place in folder.iterdir()} if folder.is_dir() else set()
+        names: set[str] = set()
+        if folder.is_dir():
+            names = {place.name for place in folder.iterdir()}
         if names and UNFINISHED not in names and not _is_evaluation(folder, names):
             raise UsageError(
                 f"{folder} already holds files that are not an evaluation. Choose another folder with --out.",
@@ -102,8 +109,9 @@ def reserved(folder: Path) -> Iterator[Path]:
 
 def _is_evaluation(folder: Path, names: Set[str]) -> bool:
     samples = folder / SAMPLES
-    only_steps = not samples.is_dir() or len(step_folders(samples)) == len(os.listdir(samples))
-    return {CONFIG, DATA} <= names <= _FILES and only_steps and read_object(folder / DATA)["train"] is None
+    if samples.is_dir() and len(step_folders(samples)) != len(os.listdir(samples)):
+        return False
+    return {CONFIG, DATA} <= names <= _FILES and read_object(folder / DATA)["train"] is None
 
 
 def write(folder: Path, config: RunConfig, found: Mapping[int, Evaluation]) -> Path:

@@ -50,8 +50,10 @@ def handled(handler: Callable[[int, Any], Any] | signal.Handlers, *numbers: sign
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard = [n for n in numbers if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in heard}
+    before = {}
+    for number in numbers:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, handler)
     try:
         yield
     finally:

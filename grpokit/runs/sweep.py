@@ -86,7 +86,8 @@ def sweep(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for number, point in enumerate(points, 1):
-        place, config = folder / point.name, configs[point.name]
+        place = folder / point.name
+        config = configs[point.name]
         say(f"[{number}/{len(points)}] {place}{' is finished' if point.name in finished else ''}")
         if point.name in finished:
             continue
@@ -102,10 +103,13 @@ def sweep(
         gc.collect()  # the models of this run, before the next one needs the room
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-    runs = {p.name: read(folder / p.name) for p in points if (folder / p.name / CONFIG).is_file()}
+    names = [point.name for point in points]
+    runs = {name: read(folder / name) for name in names if (folder / name / CONFIG).is_file()}
     settings = _settings(points, runs)
-    states = {**{p.name: runs[p.name].state for p in points if p.name in runs}, **dict.fromkeys(failed, "failed")}
-    links = "".join(f"- [{p.name}]({p.name}/{REPORT}): {states.get(p.name, 'not begun')}\n" for p in points)
+    states = dict.fromkeys(names, "not begun")
+    states |= {name: run.state for name, run in runs.items()}
+    states |= dict.fromkeys(failed, "failed")
+    links = "".join(f"- [{name}]({name}/{REPORT}): {state}\n" for name, state in states.items())
     write_text(folder / PAGE, f"{table(settings)}\n{links}")
     return Swept(folder=folder, settings=settings, failed=failed, interrupted=interrupted)
 
@@ -114,8 +118,10 @@ def _refuse_other_files(folder: Path) -> None:
     page = folder / PAGE
     if (folder / CONFIG).is_file():
         raise UsageError(f"{folder} is a run. Choose another folder with --dir.")
-    if page.exists() and not page.read_text(encoding="utf-8", errors="replace").startswith(_STARTS):
-        raise UsageError(f"{page} is not the table of a sweep. Choose another folder with --dir.")
+    if page.exists():
+        text = page.read_text(encoding="utf-8", errors="replace")
+        if not text.startswith(_STARTS):
+            raise UsageError(f"{page} is not the table of a sweep. Choose another folder with --dir.")
 
 
 def _finished(place: Path, config: RunConfig) -> bool:
@@ -137,25 +143,30 @@ def _finished(place: Path, config: RunConfig) -> bool:
 
 
 def _settings(points: Sequence[Point], runs: Mapping[str, Run]) -> Settings:
-    done = {name: run for name, run in runs.items() if run.state == "finished" and run.evaluations}
+    finished = {name: run for name, run in runs.items() if run.state == "finished"}
+    done = {name: run for name, run in finished.items() if run.evaluations}
     apart: set[str] = set()  # scores that are not the same in each setting
-    finished = [*done.values()]
-    for other in finished[1:]:
-        apart.update(on_another_scale(finished[0], other))
-        if not same_mix(finished[0], other):
+    compared = [*done.values()]
+    for other in compared[1:]:
+        apart.update(on_another_scale(compared[0], other))
+        if not same_mix(compared[0], other):
             apart.add("reward")
     settings: Settings = {point.setting: {} for point in points}
-    for point in (point for point in points if point.name in done):
+    for point in points:
+        if point.name not in done:
+            continue
         last = done[point.name].evaluations[-1]
-        for score in (key for key in last if f"{key}/ci95" in last and key not in apart):
-            if last[score] is not None:
-                settings[point.setting].setdefault(score, {})[point.seed] = last[score]
+        for score, value in last.items():
+            if value is not None and f"{score}/ci95" in last and score not in apart:
+                by_seed = settings[point.setting].setdefault(score, {})
+                by_seed[point.seed] = value
     return settings
 
 
 def table(settings: Settings) -> str:
     """The settings as a table of Markdown; differences to the first setting are paired by seed."""
-    scores = sorted({score for reached in settings.values() for score in reached}, key=lambda s: (s != "reward", s))
+    names = {score for reached in settings.values() for score in reached}
+    scores = sorted(names, key=lambda name: (name != "reward", name))
     if not scores:
         return (
             "No finished run has a score on held-out prompts that all of them share, so there is nothing to compare.\n"
@@ -164,9 +175,15 @@ def table(settings: Settings) -> str:
     first = next(iter(settings.values())).get(scores[0], {})
     for setting, reached in settings.items():
         main = reached.get(scores[0], {})
-        gaps = [score - first[seed] for seed, score in main.items() if seed in first and main is not first]
-        cells = [estimate(list(reached.get(score, {}).values())) for score in scores]
-        rows.append([setting or "unchanged", *cells, estimate(gaps, sign="+"), str(len(main))])
+        gaps = []
+        if main is not first:
+            gaps = [score - first[seed] for seed, score in main.items() if seed in first]
+        row = [setting or "unchanged"]
+        for score in scores:
+            values = reached.get(score, {}).values()
+            row.append(estimate(list(values)))
+        row += [estimate(gaps, sign="+"), str(len(main))]
+        rows.append(row)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * width for width in widths])
     return "".join(f"| {' | '.join(map(str.ljust, row, widths))} |\n" for row in rows)
@@ -180,6 +197,9 @@ def estimate(values: Sequence[float], *, sign: str = "") -> str:
     """
     if not values:
         return "-"
-    mean, width = math.fsum(values) / len(values), half_width(values, range(len(values)))
+    mean = math.fsum(values) / len(values)
+    width = half_width(values, range(len(values)))
+    if math.isnan(width):
+        return f"{mean:{sign}.3f}"
     unclear = ", no clear difference" if sign and abs(mean) <= width else ""
-    return f"{mean:{sign}.3f}{'' if math.isnan(width) else f' ± {width:.3f}'}{unclear}"
+    return f"{mean:{sign}.3f} ± {width:.3f}{unclear}"

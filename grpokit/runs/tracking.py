@@ -66,9 +66,10 @@ class Tracking:
         )
         for tracker in self._trackers:
             if isinstance(tracker, trackers.WandB):
-                tracker.has_step, tracker.has_evaluation = state.get("step", 0), state.get("evaluation", -1)
-                group = session.get("group")
-                write_text(folder / TRACKERS, json.dumps({**state, "wandb": tracker.started.run.id, "group": group}))
+                tracker.has_step = state.get("step", 0)
+                tracker.has_evaluation = state.get("evaluation", -1)
+                now = state | {"wandb": tracker.started.run.id, "group": session.get("group")}
+                write_text(folder / TRACKERS, json.dumps(now))
         settings = resolved(config)
         settings["run"]["dir"] = str(folder)
         for tracker in self._trackers:
@@ -103,7 +104,8 @@ def _options(
 ) -> dict[str, dict[str, Any]]:
     """What each tracker's own arguments are; an environment variable of W&B counts where the config says nothing."""
     name = chosen.name or folder.resolve().name
-    wandb: dict[str, Any] = {"dir": str(folder), "resume": "allow", "tags": chosen.tags or None, **session}
+    wandb: dict[str, Any] = {"dir": str(folder), "resume": "allow", "tags": chosen.tags or None}
+    wandb |= session
     if chosen.name or "WANDB_NAME" not in os.environ:
         wandb["name"] = name
     return {
@@ -122,18 +124,22 @@ def _state(folder: Path) -> dict[str, Any]:
         return {}
     state: dict[str, Any] = read_json(folder / TRACKERS)
     for key, file in (("step", METRICS), ("evaluation", EVALUATIONS)):
-        state[key] = max([state.get(key, -1), *(row["step"] for row in read_rows(folder / file))])
+        steps = [state.get(key, -1)]
+        steps += [row["step"] for row in read_rows(folder / file)]
+        state[key] = max(steps)
     return state
 
 
 def _shown(evaluation: Evaluation, index: int) -> trackers.Shown:
-    scores, sample = evaluation.scores, evaluation.samples[index]
-    row = dict(zip(scores.names, scores.matrix[index].tolist(), strict=True))
+    scores = evaluation.scores
+    sample = evaluation.samples[index]
+    row = {"reward": float(scores.totals[index])}
+    row |= zip(scores.names, scores.matrix[index].tolist(), strict=True)
     output = sample.output
     if isinstance(output, Drawable):
         output = Image.open(io.BytesIO(output._repr_png_()))
     return trackers.Shown(
         prompt=sample.prompt.text,
         output=output if isinstance(output, (Image.Image, str)) else repr(output),
-        scores=finite({"reward": float(scores.totals[index]), **row}),
+        scores=finite(row),
     )

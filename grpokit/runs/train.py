@@ -59,8 +59,10 @@ def train(
             run.build(force=force)
             run.begin()
         with signals.stopping(tell=team.rank == 0) as stop, saved_on_error(run), team.failing_together(), no_exit():
-            while not (ended := run.ended) and not any(team.gather(stop.is_set())):
+            ended = run.ended
+            while not ended and not any(team.gather(stop.is_set())):
                 run.step()
+                ended = run.ended
             run.save()
         with saved_on_error(run), team.failing_together(), no_exit():
             if ended:

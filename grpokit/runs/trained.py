@@ -70,9 +70,11 @@ def read(folder: Path, overrides: Sequence[str] = (), *, step: Step = "last") ->
     places = checkpoint.steps(folder / CHECKPOINTS)
     if not places:
         raise UsageError(f"The run {folder} has no checkpoint yet. Train it first.")
-    place = (
-        places[-1] if step == "last" else folder / CHECKPOINTS / (step_name(step) if type(step) is int else str(step))
-    )
+    if step == "last":
+        place = places[-1]
+    else:
+        name = step_name(step) if type(step) is int else str(step)
+        place = folder / CHECKPOINTS / name
     if not (place / checkpoint.STATE).is_file() and place not in places:
         numbers = ", ".join(str(step_number(other.name)) for other in places)
         raise UsageError(

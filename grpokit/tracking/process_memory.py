@@ -20,10 +20,12 @@ class Rise:
 @contextmanager
 def rise() -> Iterator[Rise]:
     """How far this process's memory rises inside the context, at its highest; 0 on systems other than Linux."""
-    risen, process = Rise(), Path("/proc/self")
+    risen = Rise()
+    process = Path("/proc/self")
 
     def status(key: str) -> int:
-        line = re.search(rf"^{key}:\s*(\d+) kB", (process / "status").read_text(encoding="ascii"), re.MULTILINE)
+        text = (process / "status").read_text(encoding="ascii")
+        line = re.search(rf"^{key}:\s*(\d+) kB", text, re.MULTILINE)
         return int(line[1]) * 1024 if line else 0
 
     try:

@@ -26,7 +26,8 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
         return ""
     count = min(width, len(values))
     edges = [round(i * len(values) / count) for i in range(count + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    parts = [values[a:b] for a, b in itertools.pairwise(edges)]
+    means = [sum(part) / len(part) for part in parts]
     low, high = min(means), max(means)
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BARS[round((mean - low) * scale)] for mean in means)
@@ -49,9 +50,12 @@ class Course:
         rewards = self.rewards.setdefault(report.phase, [])  # a phase may have rewards of its own
         if not math.isnan(m["reward"]):
             rewards.append(m["reward"])
-        parts = [report.phase] if report.phase else []
-        parts += [f"reward {score_text(m['reward'])} {sparkline(rewards)}"]
-        parts += [f"kl {m['kl']:.3f}"] if "kl" in m else []
+        parts = []
+        if report.phase:
+            parts.append(report.phase)
+        parts.append(f"reward {score_text(m['reward'])} {sparkline(rewards)}")
+        if "kl" in m:
+            parts.append(f"kl {m['kl']:.3f}")
         clipped = m.get("clip_ratio/low_mean", 0.0) + m.get("clip_ratio/high_mean", 0.0)
         parts += [f"clipped {clipped:.1%}", f"grad {m['grad_norm']:.2g}"]
         return "  ".join(parts)
@@ -88,9 +92,12 @@ class Eta:
             del times[0]
         del times[:-_RECENT]
         self._last = now
-        means = {name: sum(own) / len(own) for name, own in self._times.items()}
+        means = {}
+        for name, own in self._times.items():
+            means[name] = sum(own) / len(own)
         typical = sum(means.values()) / len(means)
-        self._end = now + sum(count * means.get(name, typical) for name, count in left.items())
+        seconds = [count * means.get(name, typical) for name, count in left.items()]
+        self._end = now + sum(seconds)
 
     def text(self) -> str:
         """The time left, such as "ETA 1:02:03"; empty before the end of the first step."""
@@ -112,7 +119,9 @@ class IntervalLines:
     def __init__(
         self, steps: int, batches: str, *, enabled: bool = True, write: Callable[[str], None] | None = None
     ) -> None:
-        self.steps, self.enabled, self.write = steps, enabled, write or _on_stderr
+        self.steps = steps
+        self.enabled = enabled
+        self.write = write or _on_stderr
         self.course = Course()
         self.printed = time.monotonic()
         self._print(batches)
@@ -123,7 +132,8 @@ class IntervalLines:
         for warning in report.warnings:
             self._print(f"warning, step {report.step}: {warning}")
         now = time.monotonic()
-        if now - self.printed >= INTERVAL or (self.write is not _on_stderr and report.step == self.steps):
+        is_last = self.write is not _on_stderr and report.step == self.steps
+        if is_last or now - self.printed >= INTERVAL:
             self._print(f"step {report.step}/{self.steps}  {line}  {report.metrics['step_time']:.2f} s")
             self.printed = now
 

@@ -42,7 +42,9 @@ class StepReport:
 
     def row_advantages(self) -> Tensor:
         """[B] fp64 on the CPU: each row's advantage, or the mean of its decisions' advantages."""
-        advantages, mask = self.advantages.detach().cpu().double(), self.rollout.mask.cpu()
+        advantages = self.advantages.detach().cpu().double()
         if advantages.dim() == 1:
             return advantages
-        return advantages.masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)  # [B, T] -> [B]
+        mask = self.rollout.mask.cpu()
+        sums = advantages.masked_fill(~mask, 0.0).sum(-1)  # [B, T] -> [B]
+        return sums / mask.sum(-1).clamp(min=1)

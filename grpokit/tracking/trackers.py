@@ -58,7 +58,9 @@ class Tracker:
         self.name = str(started.name)
         self.started = started
         self._warn = warn
-        self._failures, self._warned, self._finished = 0, False, False
+        self._failures = 0
+        self._warned = False
+        self._finished = False
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
         """Log numbers."""
@@ -72,7 +74,8 @@ class Tracker:
             scores: held-out means and the half-widths of their intervals.
             samples: some of its samples; only TensorBoard and W&B show them.
         """
-        self._try(lambda: self._evaluation(step, {f"eval/{name}": value for name, value in scores.items()}, samples))
+        values = {f"eval/{name}": value for name, value in scores.items()}
+        self._try(lambda: self._evaluation(step, values, samples))
 
     def config(self, config: Mapping[str, Any], step: int) -> None:
         """Store a run's config; what fails here is raised, since the run has not begun."""
@@ -130,13 +133,16 @@ class TensorBoard(Tracker):
         super()._evaluation(step, scores, samples)
         writer = self.started.writer
         names = list(samples[0].scores) if samples else []
-        table = [["", "prompt", *names, "output"], ["---"] * (len(names) + 3)]
+        head = ["", "prompt", *names, "output"]
+        table = [head, ["---"] * len(head)]
         for i, sample in enumerate(samples):
-            picture = sample.output if isinstance(sample.output, Image.Image) else None
-            if picture is not None:
-                tag = f"samples/{i:02d}_{re.sub(r'[^0-9A-Za-z]+', '_', sample.prompt)[:40].strip('_')}"
-                writer.add_image(tag, np.array(picture.convert("RGB")), step, dataformats="HWC")
-            cells = [sample.prompt, *map(_score, sample.scores.values()), "picture" if picture else str(sample.output)]
+            output = sample.output
+            if isinstance(output, Image.Image):
+                words = re.sub(r"[^0-9A-Za-z]+", "_", sample.prompt)[:40].strip("_")
+                pixels = np.array(output.convert("RGB"))
+                writer.add_image(f"samples/{i:02d}_{words}", pixels, step, dataformats="HWC")
+                output = "picture"
+            cells = [sample.prompt, *map(_score, sample.scores.values()), str(output)]
             table.append([f"{i:02d}", *map(_cell, cells)])
         if samples:
             writer.add_text("samples", "\n".join(f"| {' | '.join(row)} |" for row in table), step)
@@ -163,8 +169,10 @@ class WandB(Tracker):
         run.config.update(dict(config), allow_val_change=True)
 
     def _log(self, values: dict[str, Any], step: int | None) -> None:
-        if step is None or step > self.has_step:
-            self.started.run.log({**values, **({} if step is None else {"step": step})})
+        if step is None:
+            self.started.run.log(values)
+        elif step > self.has_step:
+            self.started.run.log({**values, "step": step})
 
     def _evaluation(self, step: int, scores: dict[str, float], samples: Sequence[Shown]) -> None:
         import wandb
@@ -172,7 +180,8 @@ class WandB(Tracker):
         if step <= self.has_evaluation:
             return
         names = list(samples[0].scores) if samples else []
-        pictures, rows = [], []
+        pictures = []
+        rows = []
         for sample in samples:
             output: Any = sample.output
             if isinstance(output, Image.Image):
@@ -197,7 +206,8 @@ def _score(value: float | None) -> str:
 
 def _cell(text: str) -> str:
     """Text in a cell of a Markdown table: nothing in it is markup."""
-    plain = re.sub(r"([\\`*_\[\]~])", r"\\\1", " ".join(html.escape(text).split()))
+    line = " ".join(html.escape(text).split())
+    plain = re.sub(r"([\\`*_\[\]~])", r"\\\1", line)
     return plain.replace("|", "&#124;")
 
 
@@ -264,7 +274,9 @@ def start(
     kinds = {"tensorboard": TensorBoard, "wandb": WandB}
     for name in dict.fromkeys(names):
         build: Any = LOGGER_TYPE_TO_CLASS[name]
-        arguments: dict[str, Any] = dict((options or {}).get(name, {}))
+        arguments: dict[str, Any] = {}
+        if options is not None:
+            arguments |= options.get(name, {})
         if build.requires_logging_directory:
             arguments["logging_dir"] = str(folder)
         try:
