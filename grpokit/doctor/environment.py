@@ -121,7 +121,9 @@ def weights() -> Iterator[Finding]:
             yield Finding(area="weights", state="ok", what=f"found: {what}")
             continue
         place = f"Looked for it in {' or '.join(map(expanded, asset.paths))}. " if asset.paths else ""
-        files = [] if "*" in str(asset.files) else [each.partition("|")[0] for each in asset.files]
+        files = [each.partition("|")[0] for each in asset.files]
+        if "*" in str(asset.files):
+            files = []
         advice = f"{place}To fetch it, run: {asset.fetch or ' '.join(['hf download', asset.repository, *files])}"
         if constants.HF_HUB_OFFLINE:
             advice += "\nHF_HUB_OFFLINE is set, so a run will not fetch it."

@@ -48,7 +48,8 @@ class RewardHacking(Observer):
     def drawn(self, step: Step) -> list[str]:
         """Add a step; warns of each monitor that begins to fall while a trained reward rises."""
         scores = step.scores
-        means = dict(zip(scores.names, scores.matrix.nanmean(0).tolist(), strict=True))
+        column_means = scores.matrix.nanmean(0).tolist()
+        means = dict(zip(scores.names, column_means, strict=True))
         weights = dict(zip(scores.names, scores.weights.tolist(), strict=True))
         trained = {name: weight for name, weight in weights.items() if weight}
         if list(trained) != self._trained:  # a resume with --force may train on others: columns of something else

@@ -58,11 +58,11 @@ def compared(found: Mapping[str, Evaluation], *, total: bool = True) -> Columns:
     if len(found) == 2:
         before, after = columns.values()
         old, new = map(all_scores, found.values())
-        change: dict[str, float | None] = {}
-        for row in changes(before, after, old, new, weights):
-            change[row.name] = row.change
-            change[f"{row.name}/ci95"] = row.width
-        columns["change"] = change
+        differences: dict[str, float | None] = {}
+        for change in changes(before, after, old, new, weights):
+            differences[change.name] = change.change
+            differences[f"{change.name}/ci95"] = change.width
+        columns["change"] = differences
     return columns
 
 
