@@ -85,7 +85,8 @@ def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float],
     >>> mean_of_totals([[1.0, 3.0], [4.0, math.nan]], [1.0, 0.5], [0, 0]).value
     4.0
     """
-    parts = [(column, weight) for column, weight in zip(columns, weights, strict=True) if weight]
+    pairs = zip(columns, weights, strict=True)
+    parts = [(column, weight) for column, weight in pairs if weight]
     sizes: Counter[int] = Counter()  # how many rows of each prompt have any score
     for row, prompt in enumerate(prompts):
         if any(not math.isnan(column[row]) for column, _ in parts):
@@ -95,8 +96,8 @@ def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float],
     value = 0.0
     counts = []
     for column, weight in parts:
-        pairs = zip(column, prompts, strict=True)
-        scores = [(x, prompt) for x, prompt in pairs if not math.isnan(x)]
+        entries = zip(column, prompts, strict=True)
+        scores = [(x, prompt) for x, prompt in entries if not math.isnan(x)]
         if not scores:
             continue
         per_prompt = Counter(prompt for _, prompt in scores)

@@ -244,11 +244,11 @@ def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
 
 def _record(sequence: Sequence[Prompt], index: int) -> Prompt:
     prompt = sequence[index]
-    return replace(
-        prompt,
-        target=prompt.meta.get("target_text") if prompt.target is None else prompt.target,
-        meta={key: value for key, value in prompt.meta.items() if key not in _OWN_KEYS},
-    )
+    target = prompt.target
+    if target is None:
+        target = prompt.meta.get("target_text")
+    meta = {key: value for key, value in prompt.meta.items() if key not in _OWN_KEYS}
+    return replace(prompt, target=target, meta=meta)
 
 
 def _output(record: Mapping[str, Any], folder: Path, where: str) -> Path | str:

@@ -105,7 +105,8 @@ def trend(values: Sequence[float]) -> float:
     """
     finite = [x for x in values if math.isfinite(x)]
     n = len(finite)
-    score = sum((later > x) - (later < x) for x, later in itertools.combinations(finite, 2))
+    pairs = itertools.combinations(finite, 2)
+    score = sum((later > x) - (later < x) for x, later in pairs)
     if not score:
         return 0.0
     ties = sum(t * (t - 1) * (2 * t + 5) for t in Counter(finite).values())

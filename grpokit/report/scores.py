@@ -76,11 +76,13 @@ def moved(run: Run) -> dict[str, Any] | None:
 
     For a step that was analysed twice, the later result is shown.
     """
-    found = {(row["step"], row["row"], row["group"]): row for row in run.attributions}
-    if not found:
+    latest = {}
+    for row in run.attributions:
+        latest[row["step"], row["row"], row["group"]] = row
+    if not latest:
         return None
     body = []
-    for row in found.values():
+    for row in latest.values():
         for name, own in row["shares"].items():
             body.append([row["step"], name, *_shares(own)])
     last = run.attributions[-1]

@@ -38,8 +38,9 @@ def view(runs: Sequence[Run], albums: Sequence[Album]) -> dict[str, Any]:
         albums: where each run's pictures go.
     """
     equal = _equal_step(runs)
+    pairs = zip(runs, albums, strict=True)
     return {
-        "runs": [_run(run, album, len(runs), equal) for run, album in zip(runs, albums, strict=True)],
+        "runs": [_run(run, album, len(runs), equal) for run, album in pairs],
         "weights": _shared(runs),
         "comparison": _comparison(runs, equal) if len(runs) > 1 else None,
     }

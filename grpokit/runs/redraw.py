@@ -147,8 +147,9 @@ def _compared(then: Recorded, now: Recorded) -> dict[str, str]:
         note = _tensor(name, then.tensors.get(name), now.tensors.get(name))
         notes[_part_of(name)].append(note)
     kinds = _rows("outputs", _column(then, "kind"), _column(now, "kind"))
-    outputs = _rows("outputs", list(map(_bits, then.outputs)), list(map(_bits, now.outputs)))
-    notes["outputs"].append(kinds or outputs)
+    old = list(map(_bits, then.outputs))
+    new = list(map(_bits, now.outputs))
+    notes["outputs"].append(kinds or _rows("outputs", old, new))
     return {part: "; ".join(filter(None, own)) for part, own in notes.items()}
 
 
@@ -177,7 +178,8 @@ def _tensor(name: str, then: Tensor | None, now: Tensor | None) -> str:
     rows = _rows(name, old, new)
     if not rows or not then.is_floating_point():
         return rows
-    gap = float((then.double() - now.double()).abs().max())
+    gaps = (then.double() - now.double()).abs()
+    gap = float(gaps.max())
     return f"{rows}, by up to {gap:.3g}"
 
 

@@ -144,13 +144,7 @@ def rescore(
         signs = torch.tensor([row["advantage"] for row in step.rows])
         advantage = advantages.group(matrix, torch.ones(1), groups)
         flipped += int((advantage * signs < 0).sum())
-    return Rescored(
-        steps=numbers,
-        scores=torch.cat(scores),
-        flipped=flipped,
-        means=means,
-        rankings=rankings,
-    )
+    return Rescored(steps=numbers, scores=torch.cat(scores), flipped=flipped, means=means, rankings=rankings)
 
 
 HEADINGS = ("tau", "other best", "groups", "first third", "last third")

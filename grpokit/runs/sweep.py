@@ -103,15 +103,22 @@ def sweep(
         gc.collect()  # the models of this run, before the next one needs the room
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+    settings = _write_page(folder, points, failed)
+    return Swept(folder=folder, settings=settings, failed=failed, interrupted=interrupted)
+
+
+def _write_page(folder: Path, points: Sequence[Point], failed: Mapping[str, str]) -> Settings:
+    """Write the table of the settings, with links to the runs' reports; returns what the settings reached."""
     names = [point.name for point in points]
-    runs = {name: read(folder / name) for name in names if (folder / name / CONFIG).is_file()}
+    begun = [name for name in names if (folder / name / CONFIG).is_file()]
+    runs = {name: read(folder / name) for name in begun}
     settings = _settings(points, runs)
     states = dict.fromkeys(names, "not begun")
     states |= {name: run.state for name, run in runs.items()}
     states |= dict.fromkeys(failed, "failed")
     links = "".join(f"- [{name}]({name}/{REPORT}): {state}\n" for name, state in states.items())
     write_text(folder / PAGE, f"{table(settings)}\n{links}")
-    return Swept(folder=folder, settings=settings, failed=failed, interrupted=interrupted)
+    return settings
 
 
 def _refuse_other_files(folder: Path) -> None:
