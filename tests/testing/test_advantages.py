@@ -102,6 +102,12 @@ def groups_by_place(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
     return group(rewards, weights, groups.sort().values)
 
 
+def in_blocks(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
+    """As if the rows of a group stood side by side."""
+    sizes = [int((groups == number).sum()) for number in dict.fromkeys(groups.tolist())]
+    return group(rewards, weights, torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)))
+
+
 def ids_as_places(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
     return group(rewards, weights, groups) * (1 + groups.clamp(max=30).to(rewards) / 100)
 
@@ -142,6 +148,7 @@ BROKEN: list[tuple[Callable[..., Tensor], set[str]]] = [
     (missing_is_zero, {"missing-scores"}),
     (missing_row_counts, {"missing-scores"}),
     (groups_by_place, {"order"}),
+    (in_blocks, {"order"}),
     (ids_as_places, {"order"}),
     (Noisy(), {"pure"}),
     (in_place, {"pure"}),
