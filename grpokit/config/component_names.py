@@ -25,7 +25,7 @@ _KINDS = {
 }
 """The key above a `use` -> the kind of component."""
 
-_WITHOUT_USE = ("advantage", "objective", "world")
+_WITHOUT_USE = ("advantage", "objective", "modifiers", "world")
 """Keys whose value may be the name alone."""
 
 Path = tuple[str | int, ...]

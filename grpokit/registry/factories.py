@@ -109,10 +109,11 @@ def _declared(target: Callable[..., Any], *, data: int) -> tuple[dict[str, inspe
 
 def _factory(kind: str, name: str) -> tuple[Callable[..., Any], str, str]:
     """A component's factory, what messages call it, and the command that brings what it needs."""
-    what = f"{kind} '{name}'"
     if is_path(name):
+        what = f"{kind} '{name}'"
         return resolve(name, what), what, ""
     plugin, spec = find(kind, name)
+    what = f"{kind} '{spec.name}'"
     try:
         return resolve(spec.factory, f"{what} of plugin '{plugin.name}'", spec.install), what, spec.install
     except PluginError as error:

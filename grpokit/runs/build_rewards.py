@@ -112,8 +112,9 @@ def _scorer(config: RunConfig, index: int) -> Any:
     reward = config.rewards[index]
     makes = output_kind(config)
     with config.at("rewards", index):
+        policy = config.policy.use.rpartition(":")[2]
         if makes is not None and (reward.placement is None or _spec(reward) is not None):
-            registry.check_accepts(reward.use, makes, what=f"the policy '{config.policy.use}' makes")
+            registry.check_accepts(reward.use, makes, what=f"the policy '{policy}' makes")
         if reward.workers:
             pooled = PooledReward(reward.use, reward.params, workers=reward.workers, timeout=reward.reward_timeout)
             pooled.start()

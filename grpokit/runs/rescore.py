@@ -117,7 +117,8 @@ def rescore(
     config, _ = presets.read_config(run)
     kind = build.output_kind(config)
     if kind is not None:
-        registry.check_accepts(name, kind, what=f"the policy '{config.policy.use}' makes")
+        policy = config.policy.use.rpartition(":")[2]
+        registry.check_accepts(name, kind, what=f"the policy '{policy}' makes")
     prompts, _ = build.prompts(config)
     changes = resuming.changed_prompts(run, resuming.digests(prompts, None), {"train": prompts})
     if changes:

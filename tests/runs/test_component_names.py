@@ -24,12 +24,14 @@ MINE = {
     "Reward": "switched:reward",
     "Advantage": "grpokit.advantages:rloo",
     "Objective": "grpokit.objectives:DAPO",
+    "Modifier": "grpokit:Modifier",
 }
 SHORT: dict[str, Any] = {
     "policy": {"use": "twin"},
     "rewards": [{"use": "twin"}],
     "trainer__advantage": "twin",
     "trainer__objective": {"use": "twin"},
+    "trainer__modifiers": ["twin"],
 }
 
 
@@ -58,6 +60,7 @@ def qualified(package: str) -> dict[str, Any]:
         "rewards": [{"use": name}],
         "trainer__advantage": name,
         "trainer__objective": {"use": name},
+        "trainer__modifiers": [name],
     }
 
 
@@ -66,6 +69,7 @@ def test_a_run_folder_says_whose_each_component_is(here: Path) -> None:
     config = yaml.safe_load((here / "run/config.yaml").read_text())
     assert config["policy"]["use"] == config["rewards"][0]["use"] == "grpokit-mine:twin"
     assert (config["trainer"]["advantage"], config["trainer"]["objective"]["use"]) == ("grpokit-mine:twin",) * 2
+    assert config["trainer"]["modifiers"] == ["grpokit-mine:twin"]
     assert "rewards/twin/mean" in rows("run/metrics.jsonl")[0]  # a metric's name stays short
     train("core", trainer__steps=1)
     config = yaml.safe_load((here / "core/config.yaml").read_text())
