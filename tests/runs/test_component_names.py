@@ -87,7 +87,7 @@ def test_a_clash_that_appears_later_stops_no_resume(here: Path, later: dict[str,
     train("run", trainer__steps=4, resume=True, watcher=run.Watcher(say=lines.append), **later)
     means = [[row["loss"] for row in rows(f"{folder}/metrics.jsonl")] for folder in ("whole", "run")]
     assert means[0] == means[1]
-    assert len([line for line in lines if "'twin' means 'grpokit-mine:twin'" in line]) == (4 if later is SHORT else 0)
+    assert len([line for line in lines if "'twin' means 'grpokit-mine:twin'" in line]) == (5 if later is SHORT else 0)
 
 
 def test_a_name_that_the_core_gets_later_means_what_it_meant(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
