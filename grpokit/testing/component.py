@@ -48,7 +48,8 @@ KINDS = (
 def kind_of(name: str, kind: str | None) -> str:
     """The kind of the component called `name`, one of `KINDS`.
 
-    A name as "package.module:Name" is a policy's, if a class with its methods has it, or else a reward's.
+    Many a preset has the name of its policy, which is meant then. A name as "package.module:Name" is a policy's, if a
+    class with its methods has it, or else a reward's.
 
     Raises:
         UsageError: no such name, module or attribute, or several kinds have it.
@@ -57,6 +58,8 @@ def kind_of(name: str, kind: str | None) -> str:
         raise UsageError(f"--kind must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got '{kind}'.")
     kinds = [kind] if kind else [k for k in KINDS if registry.named(k, name)]
     kinds += ["observer"] if kind is None and name in registry.observers() else []
+    if kinds == ["policy", "preset"]:
+        kinds = ["policy"]
     if len(kinds) > 1:
         options = " or ".join(f"--kind {k}" for k in kinds)
         raise UsageError(f"Several components are called '{name}' ({', '.join(kinds)}): add {options}.")

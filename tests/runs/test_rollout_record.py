@@ -551,7 +551,7 @@ def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -
         (["score", "run", "--reward", "lenght"], "There is no reward called 'lenght' (did you mean 'length'?)"),
         (
             ["score", "run", "--reward", "mse"],
-            "The reward 'mse' scores pictures, but the policy 'grpokit-toy:toy-lm' makes",
+            "The reward 'mse' scores pictures, but the policy 'toy-lm' makes",
         ),
         (["score", "run", "--reward", "length", "max=3"], "has no parameter 'max'"),
         (["score", "run", "--reward", "length", "3"], "parameter '3' is not of the form key=value"),

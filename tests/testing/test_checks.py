@@ -806,7 +806,7 @@ def test_the_results_as_json_and_as_a_badge(call: Call) -> None:
         (["grpokit.objectives:GSPO", "--kind", "objective"], "all 7 checks passed"),
         (["fixture_good.greet:greet", "--kind", "command"], "all 1 checks passed"),
         (["grpokit_lm.worlds.calculator:Calculator", "--kind", "world"], "9 checks passed, 1 not checked"),
-        (["toy-lm"], "Several components are called 'toy-lm' (policy, preset): add --kind policy or --kind preset."),
+        (["toy-lm", "temperature=0"], "temperature must be"),  # of the policy, not of the preset
     ],
 )
 def test_kinds_that_are_asked_for(call: Call, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str) -> None:
