@@ -41,8 +41,10 @@ class Kernel:
     """The distribution of a step's result, given its start: N(x_coef x + v_coef v, std^2).
 
     Attributes:
-        x_coef, v_coef, std: fp64, in the shape of the sigmas, which must broadcast against the latents: scalars for
-            one step, [t, 1] for latents [b, t, D].
+        x_coef: fp64, in the shape of the sigmas, which must broadcast against the latents: a scalar for one step,
+            [t, 1] for latents [b, t, D].
+        v_coef: fp64, the same shape.
+        std: fp64, the same shape.
     """
 
     x_coef: Tensor

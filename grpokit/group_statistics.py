@@ -24,9 +24,9 @@ class Groups:
         ids: [B] int64 group ids.
 
     Attributes:
-        ids: [P] the groups, ascending.
-        index: [B] each row's place among them.
-        sizes: [P] how many rows each has.
+        ids (Tensor): [P] the groups, ascending.
+        index (Tensor): [B] each row's place among them.
+        sizes (Tensor): [P] the number of rows in each.
     """
 
     def __init__(self, ids: Tensor) -> None:

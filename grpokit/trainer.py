@@ -65,9 +65,9 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
     Attributes:
         policy: the policy to train; moved to the device, and changed in place.
-        rewards: callables, objects with `submit` and `close`, `RewardTerm`s with weights, or a mapping from names to
-            callables; stored in `terms`.
-        prompts: texts or `Prompt`s; stored in `train_prompts`.
+        rewards (Rewards): callables, objects with `submit` and `close`, `RewardTerm`s with weights, or a mapping from
+            names to callables; stored in `terms`.
+        prompts (Iterable[str | Prompt]): texts or `Prompt`s; stored in `train_prompts`.
         advantage: `(rewards [B, R], weights [R], groups [B]) -> [B]`, or one for each decision [B, T].
         objective: the loss per decision.
         modifiers: change what a step learns, in this order.
@@ -78,7 +78,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         observers: follow each step, after the guards of the trainer itself; names are for checkpoints.
         progress: iterating prints the batches, warnings, and a line about every ten seconds on stderr, in process 0.
         completed: the number of completed steps.
-        torch_device: where the policy is, which `device` stands for.
+        torch_device (torch.device): where the policy is; `device` names it.
         loggers: the trackers at work, in process 0.
 
     Raises:

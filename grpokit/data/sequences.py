@@ -72,7 +72,7 @@ class PromptSequence(Sequence[Prompt]):
         max_pixels: a picture with more is refused.
 
     Attributes:
-        checked: whether the policy's plugin has checked all prompts already.
+        checked (bool): whether the policy's plugin has checked all prompts already.
     """
 
     checked = False

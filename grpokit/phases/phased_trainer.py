@@ -28,10 +28,10 @@ class PhasedTrainer(Loop):
         rounds: how many times the phases are repeated.
 
     Attributes:
-        phases: as given, by name.
-        course: which phases have learnt so far, and which come next.
-        current: the phase of the latest step, or of the one under way; at first the first phase.
-        loggers: the trackers of all trainers, in process 0; they get the steps of all phases.
+        phases (dict[str, Phase]): the phases by name.
+        course (Course): which phases have learnt so far, and which come next.
+        current (Phase): the phase of the latest step, or of the one under way; at first the first phase.
+        loggers (list[Tracker]): the trackers of all trainers, in process 0; they get the steps of all phases.
 
     Raises:
         UsageError: names, seeds or steps that do not go together, or two policies that train the same weights.

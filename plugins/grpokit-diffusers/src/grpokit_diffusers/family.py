@@ -60,7 +60,7 @@ class PipelineFamily(Family):
         pipeline: with all of its parts.
 
     Attributes:
-        pipeline: as it was given.
+        pipeline (DiffusionPipeline): the stock pipeline.
         guidance: of training samples, if a config names none.
         eval_guidance: of evaluation, likewise: the pipeline's own.
         negative: the text that guidance leads away from; None where guidance is a number that the transformer reads.

@@ -30,7 +30,7 @@ class DiffusersFlow(FlowPolicy):
     """The transformer of a pipeline. Its arguments are those of `DiffusersSettings`.
 
     Attributes:
-        pipeline: the stock pipeline, whose transformer trains.
+        pipeline (DiffusionPipeline): the stock pipeline, whose transformer trains.
 
     Raises:
         UsageError: the model or a setting cannot be used.

@@ -46,7 +46,7 @@ class GlmImageAR(Policy):
     """The half of GLM-Image that writes visual tokens. Its arguments are those of `WritingSettings`.
 
     Attributes:
-        settings: as they were given.
+        settings (WritingSettings): of the policy.
         model: what trains: the autoregressive half, or the adapter around it.
 
     Raises:

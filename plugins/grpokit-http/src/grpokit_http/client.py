@@ -31,13 +31,13 @@ _MOST_WORDS = 10_000  # bytes of a refusal
 
 
 class AnswerError(OSError):
-    """An answer with another state than 200; its text is the server's, fit for a message.
+    """An answer with another status than 200; its text is the server's, fit for a message.
 
     Attributes:
-        status: its number.
-        location: where a redirect points to.
-        code: what the server calls the error, such as "content_filter"; may be empty.
-        wait: seconds that it asks to wait before a new try; 0 where it asks for nothing.
+        status (int): the HTTP status.
+        location (str): where a redirect points to.
+        code (str): what the server calls the error, such as "content_filter"; may be empty.
+        wait (float): seconds that the server asks to wait before a new try; 0 where it does not ask.
     """
 
     def __init__(self, reply: httpx.Response, answer: Any, key: str) -> None:

@@ -59,10 +59,10 @@ class CausalLMPolicy(Policy):
     """A language model that answers prompts. It takes the fields of `CausalLMSettings` as keywords.
 
     Attributes:
-        settings: as they were given.
+        settings (CausalLMSettings): of the policy.
         model: what trains: the model, or the adapter around it.
-        note: why the fast path is not used; empty if it is.
-        version: of the weights, as `updated` counts them.
+        note (str): why the fast path is not used; empty if it is.
+        version (int): of the weights, as `updated` counts them.
 
     Raises:
         UsageError: the model or a setting cannot be used.

@@ -75,11 +75,11 @@ class FlowPolicy(Policy):
 
     Args:
         family: the pipeline, loaded.
-        settings: of it; how a pipeline is found and loaded is the caller's affair.
+        settings: of the policy. The caller finds and loads the pipeline.
 
     Attributes:
-        family: as it was given.
-        settings: likewise.
+        family (Family): the pipeline.
+        settings (FlowSettings): of the policy.
         model: what trains: the transformer, or the adapter around it.
 
     Raises:

@@ -50,8 +50,8 @@ class Packed(ABC):
     """An arrangement of packed tokens, with the attention that it needs.
 
     Attributes:
-        may_spare: whether further tokens may follow that belong to nobody.
-        spare: how many of those there are; what attention gives for them has no meaning.
+        may_spare (bool): whether further tokens may follow that belong to nobody.
+        spare (int): how many of those there are; what attention gives for them has no meaning.
     """
 
     may_spare = False
