@@ -21,11 +21,11 @@ SOURCES: Mapping[str, int] = {
 }
 """The pipelines that edit -> how many pictures a prompt may bring."""
 
-_SHORT = ("tiny-flux2-klein", "tiny-qwen-image-edit-plus", "tiny-z-image")
+_SHORT = ("tiny-qwen-image-edit-plus", "tiny-z-image")
 
 
 def case(model: str, *others: Any) -> Any:
-    """What `parametrize` takes: `make test` has three of the pipelines, `make long` the others."""
+    """What `parametrize` takes: `make test` has two of the pipelines, `make long` the others."""
     return pytest.param(model, *others, marks=() if model in _SHORT else pytest.mark.long)
 
 

@@ -316,7 +316,7 @@ def gradients(policy: CausalLMPolicy, *, count: int = 2, **options: Any) -> list
 
 
 OBJECTIVES = [
-    pytest.param(spec.name, marks=() if spec.name in ("grpo", "gspo") else pytest.mark.long)
+    pytest.param(spec.name, marks=() if spec.name == "gspo" else pytest.mark.long)
     for plugin in plugins()
     for spec in plugin.specs
     if spec.kind == "objective" and spec.name != "nft"  # which needs a flow with matching
