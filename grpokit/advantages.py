@@ -23,9 +23,9 @@ from grpokit.group_statistics import Std, batch_std
 from grpokit.reward_totals import FilledRewards, fill
 
 AdvantageFn: TypeAlias = Callable[..., Tensor]
-"""What turns rewards [B, R], weights [R] and groups [B] into advantages [B] or [B, T]; all get the same arguments."""
+"""Turns rewards [B, R], weights [R] and groups [B] into advantages [B] or [B, T]."""
 Scale: TypeAlias = Literal["group", "batch", "none"]
-"""What a row's distance from the mean of its group is divided by: a standard deviation of the group or the batch."""
+"""What divides a row's distance from the mean of its group: a standard deviation of the group or of the batch."""
 
 
 def group(
@@ -184,8 +184,8 @@ def _return_weight(b: FilledRewards, returns: Tensor) -> Tensor:
         if torch.allclose(b.matrix[rows, k], returns[rows], rtol=1e-5):
             return b.weights[k]
     raise UsageError(
-        "returns_to_go needs a reward with a weight that is the sum of what the environment gave for each decision,"
-        " such as episode-return; none of the rewards is that."
+        "returns_to_go needs a trained reward that is the sum of what the environment gave for each decision, such as "
+        "episode-return. None of the rewards is."
     )
 
 

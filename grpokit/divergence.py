@@ -96,7 +96,7 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
 def _gaussian_kl(new: Decisions, reference: Decisions, mask: Tensor) -> Tensor:
     if new.mean is None or new.std is None or reference.mean is None or reference.std is None:
         raise UsageError(
-            "kl 'gaussian' needs decisions with a mean and a std, but this policy gives none: use k3, or velocity "
+            "kl 'gaussian' needs decisions with a mean and a std, but this policy gives none. Use k3, or velocity "
             "for a flow with matching."
         )
     mean = _masked(new.mean, mask, 0.0)

@@ -25,7 +25,7 @@ PictureFile: TypeAlias = Path | bytes | IO[bytes]
 """A picture's file: its path, its bytes, or opened."""
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
-"""How the names of pictures' files may end."""
+"""The endings that the names of picture files may have."""
 MAX_PIXELS = 36_000_000
 """Pictures with more pixels are refused, unless the user sets another limit: 6,000 x 6,000.
 

@@ -51,7 +51,7 @@ def reduction_weights(mask: Tensor, reduction: Reduction, *, rows: int, decision
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(ObjectiveSettings, ABC):
-    """A policy loss on the importance ratio, plus KL to the reference, minus an entropy bonus."""
+    """A policy loss on the importance ratio, plus a KL to the reference, minus an entropy bonus."""
 
     @abstractmethod
     def policy_loss(self, ratio: Tensor, advantages: Tensor, mask: Tensor, new: Decisions, old: Decisions) -> Loss:

@@ -20,7 +20,7 @@ from torch import nn
 from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
 
 CutBy: TypeAlias = Literal["group", "one group", "length"]
-"""How rows are cut into micro-batches: `Policy.cut_by` says more."""
+"""How rows are cut into micro-batches; `Policy.cut_by` says more."""
 Work: TypeAlias = Literal["rollout", "score", "train"]
 """A stretch of a step: drawing samples, log-probs without gradient, or log-probs with gradient."""
 

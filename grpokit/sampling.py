@@ -17,7 +17,7 @@ from torch import Tensor
 from grpokit.types import Seeds
 
 STREAMS = {"train": 0, "evaluate": 1, "sample": 2, "data": 3, "minibatch": 4}
-"""What seeds are for -> its number, so that no two uses share a draw."""
+"""The purpose of a seed -> its number, so that no two purposes share a draw."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

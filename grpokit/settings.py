@@ -47,7 +47,7 @@ Whole: TypeAlias = Annotated[int, Ge(0), Le(1_000_000_000)]
 GroupSize: TypeAlias = Annotated[int, Ge(2), Le(1_000_000)]
 """Samples of a prompt that are compared with each other: at least 2."""
 Seed: TypeAlias = Annotated[int, Ge(-(2**63)), Lt(2**63)]
-"""What random draws follow from: any whole number of 64 bits."""
+"""The seed that all random draws follow from: any whole number of 64 bits."""
 Positive: TypeAlias = Annotated[float, Gt(0)]
 """A finite number above 0."""
 NotNegative: TypeAlias = Annotated[float, Ge(0)]
@@ -55,7 +55,7 @@ NotNegative: TypeAlias = Annotated[float, Ge(0)]
 Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
 """A part of a whole, from 0 to 1."""
 BelowOne: TypeAlias = Annotated[float, Ge(0), Lt(1)]
-"""From 0 to below 1, such as how much a moving average keeps."""
+"""At least 0 and below 1, such as how much a moving average keeps."""
 AboveOne: TypeAlias = Annotated[float, Gt(1)]
 """A finite number above 1."""
 
@@ -67,13 +67,13 @@ T = TypeVar("T")
 Optimizer: TypeAlias = Literal["adamw", "adamw_8bit", "paged_adamw_8bit"]
 """AdamW with averages in fp32, in 8 bits, or in 8 bits that may wait in the CPU's memory."""
 Schedule: TypeAlias = Literal["constant", "linear", "cosine"]
-"""How the learning rate goes on after the warm-up."""
+"""How the learning rate changes after the warm-up."""
 Precision: TypeAlias = Literal["no", "bf16", "fp16"]
 """What autocast computes in; "no" is fp32."""
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 """Where a run computes; "auto" is the GPU if there is one."""
 RatioKind: TypeAlias = Literal["token", "sequence", "guard"]
-"""What an importance ratio is of; `ObjectiveSettings` says more, as of the next two."""
+"""What an importance ratio is computed for; `ObjectiveSettings` says more."""
 KLKind: TypeAlias = Literal["k1", "k2", "k3", "gaussian", "velocity"]
 """How the KL from the reference is estimated."""
 Reduction: TypeAlias = Literal["sequence_mean", "token_mean", "fixed_length", "sequence_sum"]
@@ -82,7 +82,7 @@ Reduction: TypeAlias = Literal["sequence_mean", "token_mean", "fixed_length", "s
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings that are checked when they are made. Those of a component inherit this.
+    """Base class for the settings of a component; they are checked when they are made.
 
     Raises:
         UsageError: as `check_settings`.
@@ -93,7 +93,7 @@ class Settings:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Self:
-        """These settings among more parameters; what is not there has its default."""
+        """The settings among `parameters`, which may have more; a missing one has its default."""
         names = [field.name for field in dataclasses.fields(cls) if field.name in parameters]
         return cls(**{name: parameters[name] for name in names})
 

@@ -13,12 +13,12 @@ from grpokit.group_statistics import Groups
 
 @dataclass(eq=False, kw_only=True)
 class Diversity(Modifier):
-    """Multiplies positive advantages by a monitor's score, over the score's mean in the group.
+    """Multiplies positive advantages by a monitor's score, divided by the mean score of the group.
 
     A sample that the monitor could not score keeps its advantage.
 
     Attributes:
-        monitor: its name; it scores at least 0.
+        monitor: the name of a monitor whose scores are at least 0.
     """
 
     monitor: str
@@ -36,10 +36,8 @@ class Diversity(Modifier):
         """
         score = step.scores.column(self.monitor)
         if bool((score < 0).any()):
-            raise RewardError(
-                f"The diversity '{self.monitor}' must score at least 0, since advantages are multiplied by it; it gave "
-                f"{float(score[score < 0][0]):g}."
-            )
+            negative = float(score[score < 0][0])
+            raise RewardError(f"diversity needs scores of at least 0; its monitor '{self.monitor}' gave {negative:g}.")
         known = ~score.isnan()
         mean = Groups(step.scores.groups).mean(score, known)
         factor = torch.where(known & (mean > 0), score / mean, 1.0)

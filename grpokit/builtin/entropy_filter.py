@@ -21,10 +21,10 @@ _ROUNDING = 1e-5  # of fp32: equal distributions scored in other batches must fa
 
 @dataclass(eq=False, kw_only=True)
 class EntropyFilter(Modifier):
-    """Gives all but the decisions of highest entropy an advantage of 0.
+    """Sets the advantage of all decisions but those of the highest entropy to 0.
 
     Attributes:
-        share: of an optimizer step's decisions that keep theirs; 0 keeps the highest entropy only.
+        share: of an optimizer step's decisions that keep their advantage; 0 keeps only those of the highest entropy.
     """
 
     share: Share = 0.2

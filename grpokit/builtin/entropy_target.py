@@ -1,4 +1,4 @@
-"""Adapts the entropy bonus to a target: its coefficient rises while the entropy is below it, and else falls.
+"""Adapts the entropy bonus to a target: its coefficient rises while the entropy is below it, and falls otherwise.
 
 From Skywork-OR1 (He et al., 2025, arXiv:2505.22312). The entropy is the mean over all decisions of an
 optimizer step. It sets the coefficient of the next one, so a step's micro-batches all have the same.
@@ -16,14 +16,14 @@ from grpokit.settings import NotNegative, Positive, check_settings
 
 @dataclass(eq=False, kw_only=True)
 class EntropyTarget(Modifier):
-    """Keeps the entropy up: the coefficient of the entropy bonus starts at `entropy_coef` and adapts to a target.
+    """Adapts the coefficient of the entropy bonus to a target, starting at `entropy_coef`.
 
     Attributes:
-        target: entropy in nats. The coefficient rises while the entropy is at or below it, and acts only then;
-            otherwise it falls.
+        target: entropy in nats. At or below it, the bonus acts and the coefficient rises; above it, the bonus does not
+            act and the coefficient falls.
         delta: the change of the coefficient in each optimizer step.
-        low: its lower bound.
-        high: its upper bound.
+        low: the lower bound of the coefficient.
+        high: the upper bound of the coefficient.
     """
 
     target: Positive

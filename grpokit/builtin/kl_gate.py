@@ -25,11 +25,12 @@ class KLGate(Modifier):
     """Lets the KL act only on the samples whose trained reward outranks their monitors most.
 
     Attributes:
-        share: of the samples of a step, at the start. It rises by a tenth when the trained reward outranks the monitors
-            by more than in each of the last 20 steps, and falls by a tenth when by less than in each of them.
-        low: its lower bound.
-        high: its upper bound.
-        monitors: the monitors that measure quality; none named: all.
+        share: the share of a step's samples that the KL acts on, at the start. It rises by a tenth when the trained
+            reward outranks the monitors by more than in each of the last 20 steps. It falls by a tenth when the trained
+            reward outranks them by less than in each of these.
+        low: the lower bound of the share.
+        high: the upper bound of the share.
+        monitors: the monitors that measure quality; empty for all.
     """
 
     share: Share = 0.1

@@ -125,7 +125,7 @@ def grpokit_modifiers() -> Iterator[ModifierSpec]:
     """Modifiers."""
     for name, home, summary in (
         ("kl-gate", "kl_gate:KLGate", "the KL acts only on samples whose trained reward outranks the monitors"),
-        ("diversity", "diversity:Diversity", "good samples unlike the others of their group count more"),
+        ("diversity", "diversity:Diversity", "good samples that differ from the others of their group count more"),
         ("entropy-target", "entropy_target:EntropyTarget", "the entropy bonus adapts to a target"),
         ("entropy-filter", "entropy_filter:EntropyFilter", "decisions of low entropy get no policy gradient"),
     ):

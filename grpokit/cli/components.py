@@ -154,7 +154,7 @@ def check(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its parameters, as in temperature=0.7.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", help="policy, reward, objective, ..., if NAME could be several.")
+        str | None, typer.Option("--kind", help="policy, reward, objective, ..., if several components have this NAME.")
     ] = None,
     prompt: Prompts = None,
     prompts: PromptsFile = None,
@@ -179,8 +179,8 @@ def check(
         kind = component.kind_of(name, kind)
         if own_prompts and kind != "policy":
             raise UsageError(
-                f"'{name}' is no policy, so it reads no prompts: leave out --prompt and --prompts, or add --kind "
-                "policy if it makes one."
+                f"'{name}' is not a policy, so it reads no prompts. Leave out --prompt and --prompts, or add "
+                "--kind policy if it makes one."
             )
         if kind == "policy":
             first = own_prompts if prompts is None or own_prompts is None else own_prompts[:4]
@@ -218,7 +218,7 @@ def _versions(kind: str, name: str) -> dict[str, str]:
 
 
 def _badge(results: Sequence[Outcome]) -> str:
-    """A picture of shields.io in Markdown; whoever shows the README fetches it."""
+    """A badge of shields.io in Markdown; the reader's browser fetches it."""
     failures = sum(outcome.failed for outcome in results)
     passes = sum(outcome.ok for outcome in results)
     words = f"{failures} checks failed" if failures else f"{passes} checks passed"
@@ -227,7 +227,7 @@ def _badge(results: Sequence[Outcome]) -> str:
 
 
 def _summary(results: Sequence[Outcome]) -> str:
-    """How many checks passed, failed and were not made."""
+    """How many checks passed, failed and were not run."""
     counts = Counter(outcome.state for outcome in results)
     passes, failures = counts["ok"], counts["failed"]
     summary = [f"{failures} of {passes + failures} checks failed" if failures else f"all {passes} checks passed"]

@@ -1,4 +1,4 @@
-"""The names of components in a config, as a run folder keeps them: so that they mean the same whatever else comes.
+"""The names of components in a config as a run folder keeps them, so that later installations do not change them.
 
 A name that is not the core's gets its distribution in front, as in "grpokit-twin:twin". A resumed run keeps the names
 that it was started with, even if another plugin has brought the same name since.

@@ -79,7 +79,7 @@ class Component(Base):
 
     model_config = ConfigDict(extra="allow")
 
-    use: Text = Field(description="a plugin's name for it, `distribution:name`, or `package.module:function`")
+    use: Text = Field(description="a component's name, `distribution:name`, or `package.module:function`")
 
     @property
     def params(self) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class TrainerConfig(_FlatObjective, TrainerSettings):
         default="grpo", description="how advantages and log-probs become a loss; parameters go next to `use`"
     )
     modifiers: list[Text | Component] = Field(
-        default_factory=list, description="what changes a step, in this order; parameters go next to `use`"
+        default_factory=list, description="what changes a step, in this order; parameters go beside `use`"
     )
     correction: CorrectionConfig | None = None
 

@@ -1,4 +1,4 @@
-"""Whether a plugin and this grpokit were written for each other, and what to install where they were not."""
+"""Whether a plugin and this grpokit were written for each other, and what to install if not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def readable(spec: Spec) -> bool:
 
 
 def refusal(spec: Spec, package: str) -> str:
-    """That this grpokit does not read a spec of a distribution, and what to install."""
+    """The message that this grpokit does not read a spec, and what to install."""
     interfaces = str(API) if OLDEST_API == API else f"{OLDEST_API} to {API}"
     return (
         f"{spec.kind} '{spec.name}' is written for plugin API {spec.api}, and grpokit {_version()} reads "
@@ -26,7 +26,7 @@ def refusal(spec: Spec, package: str) -> str:
 
 
 def mismatch(package: str) -> str:
-    """How a distribution's own bound excludes this grpokit, and what to install; empty where it does not."""
+    """The message that a distribution's bound excludes this grpokit, and what to install; empty if it does not."""
     bound = _bound(package)
     if bound.contains(_version(), prereleases=True):
         return ""

@@ -37,10 +37,10 @@ class Plugin:
     Attributes:
         name: the entry point's name.
         module: what the entry point names.
-        package: the distribution that brings it, as indexes spell its name; `package:name` names a component of it.
+        package: the distribution that brings it, in the spelling of package indexes; `package:name` names a component.
         version: of the distribution.
         specs: what its hooks yielded.
-        refused: those of its specs that were written for a plugin API that this grpokit does not read.
+        refused: its specs for a plugin API that this grpokit does not read.
         error: one line, empty if it loaded.
         seconds: how long it took to load.
     """
@@ -57,7 +57,7 @@ class Plugin:
 
     @property
     def problems(self) -> list[str]:
-        """Why something of it cannot be used, a line each."""
+        """Why parts of it cannot be used, one line for each."""
         refusals = [refusal(spec, self.package) for spec in self.refused]
         return [self.error, *refusals] if self.error else refusals
 

@@ -28,7 +28,7 @@ def _all_specs() -> list[Owned]:
 
 
 def find(kind: str, name: str) -> Owned:
-    """The spec that `name` means, with or without its distribution in front.
+    """The spec that `name` means, with or without the distribution in front.
 
     Raises:
         PluginError: no spec has the name, or several have.
@@ -86,7 +86,7 @@ def clashes(commands: Collection[str]) -> Iterator[tuple[str, str]]:
         others = [owned for owned in every if owned[0].package != CORE]
         own = len(others) < len(every) or (kind == "command" and name in commands)
         if others and own:
-            yield f"the {kind} name '{name}' means grpokit's own", f"For another write {_choices(others)}."
+            yield f"the {kind} name '{name}' means grpokit's own", f"For the other one write {_choices(others)}."
         elif len(others) > 1:
             yield f"the {kind} name '{name}' is ambiguous", f"Write {_choices(others)}."
 
@@ -98,7 +98,7 @@ def named(kind: str, name: str) -> list[Owned]:
 
 
 def lasting(kind: str, name: str) -> str:
-    """The name that will mean the same component when other plugins come: what is not the core's gets its distribution.
+    """The name that means the same component whatever is installed later: the core's own, or the long one.
 
     A name that means none or several stays as it is.
     """

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 API = 1
-"""The plugin interface of this grpokit. It rises only when plugins written for the old meaning would be wrong."""
+"""The plugin API of this grpokit. It rises only when plugins written for the old meaning would be wrong."""
 
 OLDEST_API = 1
-"""The oldest plugin interface whose specs this grpokit still reads."""
+"""The oldest plugin API whose specs this grpokit still reads."""
 
 KINDS = ("image", "text", "episode")
 """The kinds of output that all plugins share; any other begins with the name of its plugin: "toy:points"."""
@@ -50,7 +50,7 @@ class Spec:
     """What all specs share.
 
     Attributes:
-        api: the plugin interface that the spec was written for, as a number: `api=1` today.
+        api: the number of the plugin API that the spec was written for: `api=1` today.
         name: how configs call it; lower case with hyphens.
         factory: "package.module:Name", imported on first use. A class is built with the config's parameters. Each kind
             of spec says what a function does with them.

@@ -46,7 +46,7 @@ class Signal:
 
     @classmethod
     def of(cls, advantages: Tensor) -> Signal:
-        """The signal of rows that all count alike."""
+        """The signal of rows that all count the same."""
         ones = torch.ones(len(advantages), dtype=torch.float64)
         return cls(advantages=advantages, weights=ones, kl_weights=ones)
 

@@ -27,8 +27,8 @@ class TrainerSetup:
 
     Attributes:
         objective: the trainer's, before any modifier changes it.
-        rewards: the trained ones and the monitors.
-        seed: all random draws of a modifier follow from it, the step's number and the row.
+        rewards: the trained rewards and the monitors.
+        seed: a modifier's random draws follow from it, the step's number and the row.
         team: the processes that train together; `team.gather(value)` gives the values of all.
     """
 
@@ -39,16 +39,16 @@ class TrainerSetup:
 
 
 class Modifier:
-    """Changes what a step learns; its methods are called in the order in which they stand here.
+    """Changes what a step learns. The trainer calls its methods in the order below.
 
-    A modifier with `state_dict` and `load_state_dict` is kept in checkpoints, and a failed step restores its state; so
-    the state must be a copy of what changes later. All processes must come to the same result in `rows`, `objective`
-    and the state.
+    Checkpoints keep a modifier that has `state_dict` and `load_state_dict`, and a failed step restores its state. So
+    `state_dict` must return copies of what changes later. All processes must get the same from `rows` and `objective`,
+    and must have the same state.
 
     Attributes:
         needs_entropy: whether `minibatch` reads `batch.entropy`, which may take a pass without gradient.
         needs_reference: whether `minibatch` reads `batch.reference`, although the objective may have no KL.
-        monitors: the names of the monitors that it reads from `step.scores`.
+        monitors: the names of the monitors that `rows` reads from `step.scores`.
     """
 
     needs_entropy: bool = False
@@ -56,28 +56,28 @@ class Modifier:
     monitors: Sequence[str] = ()
 
     def begin(self, setup: TrainerSetup) -> None:
-        """The trainer is being built; refuse one that does not suit by a `UsageError`."""
+        """Called when the trainer is built. Raise a `UsageError` if it does not suit this modifier."""
 
     def rows(self, signal: Signal, step: Step) -> Signal:
-        """What the rows of all processes teach, where `step` has its `scores`, its `rollout` and its `prompts`."""
+        """Return what the rows of all processes teach; `step` has `scores`, `rollout` and `prompts`."""
         return signal
 
     def minibatch(self, batch: Batch) -> Batch:
-        """This process's rows of the next optimizer step, whose weights have their normaliser already."""
+        """Return this process's rows of the next optimizer step; their weights include the normaliser."""
         return batch
 
     def objective(self, objective: Objective) -> Objective:
-        """The objective of the next optimizer step, with other coefficients.
+        """Return the objective of the next optimizer step, such as with other coefficients.
 
-        What it needs must stay the same: a KL that the trainer's own objective lacks would come too late.
+        It must need the same as the trainer's own objective: it is too late to add a KL.
         """
         return objective
 
     def updated(self, tally: Tally) -> None:
-        """An optimizer step is made; `tally` has the statistics of its decisions in all processes."""
+        """Called after an optimizer step; `tally` has the statistics of its decisions in all processes."""
 
     def metrics(self) -> Mapping[str, float]:
-        """What the step's metrics say of this modifier, by names of its own."""
+        """Return this modifier's metrics of the step, by name."""
         return {}
 
 
@@ -89,11 +89,11 @@ class Modifiers:
         monitors = [term.name for term in setup.rewards if term.monitor]
         for modifier in self._all:
             if not isinstance(modifier, Modifier):
-                raise UsageError(f"The modifier {shown(modifier)} is none; expected an object of a grpokit.Modifier.")
+                raise UsageError(f"Expected an object of a subclass of grpokit.Modifier, got {shown(modifier)}.")
             for name in modifier.monitors:
                 if name not in monitors:
                     raise UsageError(
-                        f"The modifier {_name(modifier)} reads the monitor '{name}', and no monitor is called so"
+                        f"The modifier {_name(modifier)} reads the monitor '{name}', but there is no such monitor"
                         f"{nearest(name, monitors)}. Add it as a reward of weight 0."
                     )
             with forks_ended():

@@ -310,7 +310,7 @@ def test_plugins_marks_a_name_that_is_the_cores(rival: Path) -> None:
     rows = [line.split()[:5] for line in done.stdout.splitlines()]
     assert ["reward", "length", "rival-rewards", "1.0", "hidden:"] in rows
     assert ["reward", "length", "grpokit", grpokit.__version__, "minus"] in rows
-    assert "The reward name 'length' means grpokit's own. For another write 'rival-rewards:length'." in done.stdout
+    assert "'length' means grpokit's own. For the other one write 'rival-rewards:length'." in done.stdout
 
 
 @pytest.mark.parametrize(

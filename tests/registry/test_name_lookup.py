@@ -106,7 +106,7 @@ def test_a_command_of_the_core_stays_the_cores(site: Path, call: Call) -> None:
     assert call("painter:schema").out == "painted\n"
     done = call("plugins")
     assert "hidden: Paint it." in done.out
-    assert "The command name 'schema' means grpokit's own. For another write 'painter:schema'." in done.out
+    assert "The command name 'schema' means grpokit's own. For the other one write 'painter:schema'." in done.out
 
 
 def test_observers_of_two_distributions_have_names_of_their_own(site: Path) -> None:

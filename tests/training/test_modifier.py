@@ -193,11 +193,11 @@ def test_what_cannot_work_is_refused_before_the_first_step() -> None:
             assert [term.name for term in setup.rewards] == ["digit_sum"]
             raise UsageError("Not with this one.")
 
-    with pytest.raises(UsageError, match="Monitors reads the monitor 'other', and no monitor is called so"):
+    with pytest.raises(UsageError, match="Monitors reads the monitor 'other', but there is no such monitor"):
         make(Monitors())
     with pytest.raises(UsageError, match="Not with this one"):
         make(Picky())
-    with pytest.raises(UsageError, match="expected an object of a"):
+    with pytest.raises(UsageError, match="Expected an object of a"):
         make(Picky)  # type: ignore[arg-type]
     term = RewardTerm(name="other", reward=digit_sum, weight=0.0)
     Trainer(TinyTokens(), [digit_sum, term], PROMPTS, modifiers=[Monitors()], device="cpu")
