@@ -246,7 +246,8 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         # Maximise the objective, one optimizer step for each minibatch.
         with self._policy.during("train"):
             for minibatch in self._minibatches(batch, step):
-                step.minibatch = replace(self._modifiers.minibatch(minibatch), before_updates=self.version == version)
+                minibatch = replace(minibatch, before_updates=self.version == version)
+                step.minibatch = self._modifiers.minibatch(minibatch)
                 objective = self._modifiers.objective(self.objective)
                 losses, tally = self._gradient(step.minibatch, objective, step.notes)
                 step.losses.append(losses)
@@ -258,8 +259,8 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
         if number == 1:
             self._probe.check(when="after the first step")
-        own = {**self.updates.metrics(number, step.notes.warn), **self._modifiers.metrics()}
-        return step.report(self.team, own)
+        rates = self.updates.metrics(number, step.notes.warn)
+        return step.report(self.team, rates, self._modifiers.metrics())
 
     def _tell(self, moment: str, step: Step) -> None:
         """Let all observers look at a moment of a step."""

@@ -1188,9 +1188,37 @@ FAULTS = (
     Fault(
         "a modifier that does not see what the one before it did",
         "training/modifier.py",
-        "            signal = changed\n",
+        "            signal = answer\n",
         "",
         ("tests/training/test_modifier.py::test_modifiers_act_in_their_order",),
+    ),
+    Fault(
+        "row weights and KL weights in one tensor",
+        "training/batch.py",
+        "kl_weights=ones.clone()",
+        "kl_weights=ones",
+        ("tests/training/test_modifier.py::test_what_changes_the_weights_in_place_leaves_the_kl_alone",),
+    ),
+    Fault(
+        "a modifier that is not told of the updates before",
+        "trainer.py",
+        "before_updates=self.version == version",
+        "before_updates=True",
+        ("tests/training/test_modifier.py::test_a_minibatch_knows_whether_weights_have_changed",),
+    ),
+    Fault(
+        "the states of two modifiers of one class mixed up",
+        "training/modifier.py",
+        'f"{kind.__name__}-{count + 1}" if count else kind.__name__',
+        'f"{len(self._named)}-{kind.__name__}"',
+        ("tests/training/test_modifier.py::test_two_of_one_class_have_their_own_metrics_and_states",),
+    ),
+    Fault(
+        "a modifier's metric in place of the trainer's",
+        "training/step.py",
+        "        check_metrics(further, own_metrics)\n",
+        "",
+        ("tests/training/test_modifier.py::test_a_wrong_answer_stops_the_step",),
     ),
     Fault(
         "a KL of weight 0 that still has a gradient",

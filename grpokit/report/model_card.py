@@ -90,6 +90,7 @@ def _training(run: Run, step: int) -> Iterator[str]:
         "learning rate": trainer.get("learning_rate"),
         "objective": as_yaml(trainer.get("objective")),
         "advantage": as_yaml(trainer.get("advantage")),
+        "modifiers": as_yaml(trainer["modifiers"]) if trainer.get("modifiers") else None,
         "kl_coef": trainer.get("kl_coef"),
         "seed": run.settings.get("seed"),
     }

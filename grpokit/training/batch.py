@@ -35,8 +35,8 @@ class Signal:
 
     Attributes:
         advantages: [B], or [B, T] with one for each decision.
-        weights: [B] factors of the rows' losses. A row of weight 0 is left out: no pass scores it, and no normaliser
-            counts it.
+        weights: [B] factors of the rows' losses. A row of weight 0 is left out: no pass with gradient scores it, and no
+            normaliser counts it.
         kl_weights: [B] factors of the rows' KL.
     """
 
@@ -48,7 +48,7 @@ class Signal:
     def of(cls, advantages: Tensor) -> Signal:
         """The signal of rows that all count the same."""
         ones = torch.ones(len(advantages), dtype=torch.float64)
-        return cls(advantages=advantages, weights=ones, kl_weights=ones)
+        return cls(advantages=advantages, weights=ones, kl_weights=ones.clone())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,16 @@ Each message has the measured number, the usual causes and the remedy.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from numbers import Real
 
 import torch
 from torch import Tensor
 
 from grpokit.errors import RunError, shown
-from grpokit.training.batch import Signal
+from grpokit.objectives import Objective
+from grpokit.training.batch import Batch, Signal
 
 _error = partial(RunError, page="guards#while-it-runs")
 
@@ -31,22 +33,62 @@ def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None
         )
 
 
-def check_signal(signal: object, shape: Sequence[int], *, modifier: str) -> None:
-    """Stop unless a modifier gave a `Signal` whose advantages have this shape, with weights that can be used."""
+def check_signal(signal: object, rows: int, decisions: int, *, modifier: str) -> None:
+    """Stop unless a modifier gave a `Signal` with advantages [B] or [B, T], and with weights that can be used."""
     if not isinstance(signal, Signal):
         raise _error(f"rows() of the modifier {modifier} gave {shown(signal)}; expected a grpokit.Signal.")
-    rows = (shape[0],)
     for name in ("advantages", "weights", "kl_weights"):
         values: Tensor = getattr(signal, name)
         finite = values.isfinite()
-        shapes = (rows, tuple(shape)) if name == "advantages" else (rows,)
+        shapes = [(rows,), (rows, decisions)] if name == "advantages" else [(rows,)]
         if tuple(values.shape) not in shapes or not bool(finite.all()):
             raise _error(
                 f"The modifier {modifier} gave {name} of the shape {tuple(values.shape)}, {int((~finite).sum())} of "
-                f"them not finite; expected finite numbers, one for each of {shape[0]} rows."
+                f"them not finite; expected finite numbers of the shape {' or '.join(map(str, shapes))}."
             )
         if name != "advantages" and bool((values < 0).any()):
             raise _error(f"The modifier {modifier} gave {name} below 0; a row that teaches nothing has the weight 0.")
+
+
+def check_minibatch(answer: object, batch: Batch, *, modifier: str) -> None:
+    """Stop unless a modifier gave the same rows of an optimizer step, with an advantage for each."""
+    if not isinstance(answer, Batch):
+        raise _error(f"minibatch() of the modifier {modifier} gave {shown(answer)}; expected a grpokit.Batch.")
+    if not torch.equal(answer.numbers, batch.numbers):
+        raise _error(
+            f"minibatch() of the modifier {modifier} gave other rows than it got. Leave rows out in rows(), by a "
+            "weight of 0; the loss is averaged over the others there."
+        )
+    shapes = [tuple(batch.mask.shape[:1]), tuple(batch.mask.shape)]
+    if tuple(answer.advantages.shape) not in shapes:
+        raise _error(
+            f"minibatch() of the modifier {modifier} gave advantages of the shape {tuple(answer.advantages.shape)}; "
+            f"expected {' or '.join(map(str, shapes))}."
+        )
+
+
+def check_objective(answer: object, objective: Objective, *, modifier: str) -> None:
+    """Stop unless a modifier gave an objective that divides by the same number and needs nothing more."""
+    if not isinstance(answer, Objective):
+        raise _error(f"objective() of the modifier {modifier} gave {shown(answer)}; expected a grpokit.Objective.")
+    if answer.reduction != objective.reduction:
+        raise _error(
+            f"objective() of the modifier {modifier} changed the reduction to '{answer.reduction}', after "
+            f"'{objective.reduction}' was applied. Set trainer.reduction."
+        )
+
+
+def check_own_metrics(metrics: object, *, modifier: str) -> None:
+    """Stop unless a modifier gave numbers by names."""
+    if not isinstance(metrics, Mapping) or not all(isinstance(x, Real) for x in metrics.values()):
+        raise _error(f"metrics() of the modifier {modifier} gave {shown(metrics)}; expected numbers by names.")
+
+
+def check_metrics(further: Mapping[str, float], metrics: Mapping[str, float]) -> None:
+    """Stop at a modifier's metric that would stand in place of the trainer's own."""
+    for name in further:
+        if name in metrics:
+            raise _error(f"A modifier's metric is called '{name}', as one of the trainer's. Give it another name.")
 
 
 def check_age(drawn: int | None, version: int, max_age: int) -> None:

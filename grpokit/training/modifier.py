@@ -15,7 +15,7 @@ from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
 from grpokit.rewards.terms import RewardTerm
 from grpokit.training.batch import Batch, Signal
-from grpokit.training.checks import check_signal
+from grpokit.training.checks import check_minibatch, check_objective, check_own_metrics, check_signal
 from grpokit.training.metrics import Tally
 from grpokit.training.state import Stateful
 from grpokit.training.step import Step
@@ -59,17 +59,24 @@ class Modifier:
         """Called when the trainer is built. Raise a `UsageError` if it does not suit this modifier."""
 
     def rows(self, signal: Signal, step: Step) -> Signal:
-        """Return what the rows of all processes teach; `step` has `scores`, `rollout` and `prompts`."""
+        """Return what the rows of all processes teach.
+
+        `step` has the `scores` and the number of `decisions` of the same rows, and the `prompts` of their groups. Its
+        `rollout` has only this process's rows.
+        """
         return signal
 
     def minibatch(self, batch: Batch) -> Batch:
-        """Return this process's rows of the next optimizer step; their weights include the normaliser."""
+        """Return this process's rows of the next optimizer step; their weights include the normaliser.
+
+        Change a copy (`dataclasses.replace`): other optimizer steps share the tensors.
+        """
         return batch
 
     def objective(self, objective: Objective) -> Objective:
         """Return the objective of the next optimizer step, such as with other coefficients.
 
-        It must need the same as the trainer's own objective: it is too late to add a KL.
+        It must need the same as the trainer's own objective, and have the same reduction: it is too late to add a KL.
         """
         return objective
 
@@ -77,7 +84,7 @@ class Modifier:
         """Called after an optimizer step; `tally` has the statistics of its decisions in all processes."""
 
     def metrics(self) -> Mapping[str, float]:
-        """Return this modifier's metrics of the step, by name."""
+        """Return this modifier's metrics of the step, by names that the trainer does not use."""
         return {}
 
 
@@ -85,15 +92,21 @@ class Modifiers:
     """The modifiers of a trainer, in their order."""
 
     def __init__(self, modifiers: Sequence[Modifier], setup: TrainerSetup) -> None:
-        self._all = list(modifiers)
-        monitors = [term.name for term in setup.rewards if term.monitor]
-        for modifier in self._all:
+        self._named: dict[str, Modifier] = {}
+        for modifier in modifiers:
             if not isinstance(modifier, Modifier):
                 raise UsageError(f"Expected an object of a subclass of grpokit.Modifier, got {shown(modifier)}.")
+            kind = type(modifier)
+            count = sum(type(other) is kind for other in self._named.values())
+            self._named[f"{kind.__name__}-{count + 1}" if count else kind.__name__] = modifier
+        monitors = [term.name for term in setup.rewards if term.monitor]
+        for own_name, modifier in self._named.items():
+            if isinstance(modifier.monitors, str):
+                raise UsageError(f"monitors of {own_name} is {shown(modifier.monitors)}; expected a list of names.")
             for name in modifier.monitors:
                 if name not in monitors:
                     raise UsageError(
-                        f"The modifier {_name(modifier)} reads the monitor '{name}', but there is no such monitor"
+                        f"The modifier {own_name} reads the monitor '{name}', but there is no such monitor"
                         f"{nearest(name, monitors)}. Add it as a reward of weight 0."
                     )
             with forks_ended():
@@ -102,55 +115,59 @@ class Modifiers:
     @property
     def need_entropy(self) -> bool:
         """Whether one of them reads the entropy of each decision."""
-        return any(modifier.needs_entropy for modifier in self._all)
+        return any(modifier.needs_entropy for modifier in self._named.values())
 
     @property
     def need_reference(self) -> bool:
         """Whether one of them reads the reference's log-probs."""
-        return any(modifier.needs_reference for modifier in self._all)
+        return any(modifier.needs_reference for modifier in self._named.values())
 
     def rows(self, signal: Signal, step: Step) -> Signal:
         """What the rows of all processes teach, with advantages in the precision of the log-probs."""
-        for modifier in self._all:
+        rows = step.drawn.rows
+        for name, modifier in self._named.items():
             with forks_ended():
-                changed = modifier.rows(signal, step)
-            check_signal(changed, signal.advantages.shape, modifier=_name(modifier))
-            signal = changed
+                answer = modifier.rows(signal, step)
+            check_signal(answer, len(rows.groups), rows.width, modifier=name)
+            signal = answer
         return replace(signal, advantages=signal.advantages.to(step.rollout.old.logprobs.dtype))
 
     def minibatch(self, batch: Batch) -> Batch:
         """This process's rows of the next optimizer step."""
-        for modifier in self._all:
+        for name, modifier in self._named.items():
             with forks_ended():
-                batch = modifier.minibatch(batch)
+                answer = modifier.minibatch(batch)
+            check_minibatch(answer, batch, modifier=name)
+            batch = answer
         return batch
 
     def objective(self, objective: Objective) -> Objective:
         """The objective of the next optimizer step."""
-        for modifier in self._all:
+        for name, modifier in self._named.items():
             with forks_ended():
-                objective = modifier.objective(objective)
+                answer = modifier.objective(objective)
+            check_objective(answer, objective, modifier=name)
+            objective = answer
         return objective
 
     def updated(self, tally: Tally) -> None:
         """An optimizer step is made."""
-        for modifier in self._all:
+        for modifier in self._named.values():
             with forks_ended():
                 modifier.updated(tally)
 
     def metrics(self) -> dict[str, float]:
-        """What all of them say of themselves."""
+        """What all of them say of themselves; the second of a class has its own name behind that of a metric."""
         metrics: dict[str, float] = {}
-        for modifier in self._all:
+        for own_name, modifier in self._named.items():
             with forks_ended():
-                metrics |= modifier.metrics()
+                own = modifier.metrics()
+            check_own_metrics(own, modifier=own_name)
+            for name, value in own.items():
+                metrics[f"{name}/{own_name}" if name in metrics else name] = float(value)
         return metrics
 
     def parts(self) -> dict[str, Stateful]:
         """Those with a state, by names for a checkpoint."""
-        named = {f"modifiers/{place}-{type(modifier).__name__}": modifier for place, modifier in enumerate(self._all)}
+        named = {f"modifiers/{name}": modifier for name, modifier in self._named.items()}
         return {name: modifier for name, modifier in named.items() if isinstance(modifier, Stateful)}
-
-
-def _name(modifier: Modifier) -> str:
-    return type(modifier).__name__

@@ -12,6 +12,7 @@ from grpokit.rewards.scoring import Scores
 from grpokit.tracking.step_report import StepReport
 from grpokit.training import metrics
 from grpokit.training.batch import Batch, Signal
+from grpokit.training.checks import check_metrics
 from grpokit.training.drawing import Drawn
 from grpokit.types import Rollout
 
@@ -58,6 +59,11 @@ class Step:
         return self.drawn.prompts
 
     @property
+    def decisions(self) -> Tensor:
+        """[B] int64, the number of decisions of each row of all processes."""
+        return self.drawn.rows.decided
+
+    @property
     def advantages(self) -> Tensor:
         """[B] or [B, T], of the rows of all processes."""
         return self.signal.advantages
@@ -71,23 +77,25 @@ class Step:
             kl_weights=self.drawn.local(self.signal.kl_weights).to(logprobs),
         )
 
-    def report(self, team: Team, further: Mapping[str, float]) -> StepReport:
-        """What the step did, in all processes; `further` metrics are those of its updates."""
+    def report(self, team: Team, rates: Mapping[str, float], further: Mapping[str, float]) -> StepReport:
+        """What the step did, in all processes, with metrics of its updates, and `further` ones of modifiers."""
         own = self.notes.metrics(), self.notes.warnings
         times, warnings = zip(*team.gather(own), strict=True)
+        own_metrics = {
+            "step": self.number,
+            "loss": sum(map(sum, self.losses)) / len(self.losses),
+            **metrics.reward_metrics(self.scores, self.advantages),
+            **self.drawn.metrics,
+            **metrics.decision_metrics(metrics.Tally.merged(self.tallies)),
+            "grad_norm": sum(self.norms) / len(self.norms),
+            **rates,
+            **metrics.length_metrics(self.drawn.rows),
+            **metrics.slowest(times),
+        }
+        check_metrics(further, own_metrics)
         return StepReport(
             step=self.number,
-            metrics={
-                "step": self.number,
-                "loss": sum(map(sum, self.losses)) / len(self.losses),
-                **metrics.reward_metrics(self.scores, self.advantages),
-                **self.drawn.metrics,
-                **metrics.decision_metrics(metrics.Tally.merged(self.tallies)),
-                "grad_norm": sum(self.norms) / len(self.norms),
-                **further,
-                **metrics.length_metrics(self.drawn.rows),
-                **metrics.slowest(times),
-            },
+            metrics={**own_metrics, **further},
             rollout=self.rollout,
             rewards=self.scores.matrix,
             reward_names=self.scores.names,

@@ -19,7 +19,8 @@ from small_runs import rows, train, write_prompts
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_prompts([str(n) for n in range(20, 26)])
-    train("run", policy__use="switched:Exported", run__save_every=3, trainer__steps=6)
+    modifiers = [{"use": "entropy-target", "target": 0.5}]
+    train("run", policy__use="switched:Exported", run__save_every=3, trainer__steps=6, trainer__modifiers=modifiers)
     return tmp_path / "run"
 
 
@@ -46,6 +47,7 @@ def test_an_export_and_its_card(run: Path, call: Call) -> None:
     assert "| digits | 1 |" in text
     assert "| data | prompts.jsonl |" in text
     assert "| seed | 42 |" in text
+    assert "| modifiers | [{target: 0.5, use: entropy-target}] |" in text
     assert f"grpokit {json.loads((run / 'versions.json').read_text())['grpokit']}" in text
     assert ", peft 9.9." in text
     assert (run / "config.yaml").read_text().rstrip() in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from grpokit import Batch, Modifier, RewardTerm, RunError, Signal, Step, Tally, Trainer, TrainerSetup, UsageError
+from grpokit.advantages import group
 from grpokit.objectives import GRPO
 from tiny_policies import Fails, TinyTokens, digit_sum
 
@@ -175,6 +176,7 @@ class Wrong(Modifier):
     [
         (Wrong(), "expected a grpokit.Signal"),
         (Wrong(advantages=torch.zeros(3)), r"Wrong gave advantages of the shape \(3,\)"),
+        (Wrong(advantages=torch.zeros(8, 99)), r"of the shape \(8,\) or \(8, \d\)"),
         (Wrong(weights=torch.full((8,), torch.nan)), r"gave weights .* 8 of them not finite"),
         (Wrong(kl_weights=torch.full((8,), -1.0)), "gave kl_weights below 0"),
     ],
@@ -182,6 +184,89 @@ class Wrong(Modifier):
 def test_a_wrong_signal_stops_the_step(modifier: Modifier, words: str) -> None:
     with pytest.raises(RunError, match=words):
         make(modifier).step()
+
+
+class WrongUpdate(Modifier):
+    """Answers to one of the methods around an update with something else."""
+
+    def __init__(self, method: str, answer: Callable[..., Any]) -> None:
+        setattr(self, method, answer)
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "words"),
+    [
+        ("minibatch", lambda batch: None, "expected a grpokit.Batch"),
+        ("minibatch", lambda batch: batch.select(torch.tensor([1, 0])), "gave other rows than it got"),
+        ("minibatch", lambda batch: replace(batch, advantages=batch.advantages[:3]), r"shape \(3,\); expected \(8,\)"),
+        ("objective", lambda objective: None, "expected a grpokit.Objective"),
+        ("objective", lambda objective: replace(objective, reduction="token_mean"), "changed the reduction"),
+        ("metrics", lambda: None, "expected numbers by names"),
+        ("metrics", lambda: {"own": torch.ones(2)}, "expected numbers by names"),
+        ("metrics", lambda: {"loss": 0.0}, "is called 'loss'"),
+    ],
+)
+def test_a_wrong_answer_stops_the_step(method: str, answer: Callable[..., Any], words: str) -> None:
+    with pytest.raises(RunError, match=words):
+        make(WrongUpdate(method, answer)).step()
+
+
+def test_two_of_one_class_have_their_own_metrics_and_states(tmp_path: Path) -> None:
+    class Other(Modifier):
+        pass
+
+    first, second = Counts(), Counts()
+    trainer = make(first, Other(), second)
+    second.count = 1000
+    metrics = trainer.step().metrics
+    assert metrics["counts/decisions"] == first.count
+    assert metrics["counts/decisions/Counts-2"] == second.count == first.count + 1000
+    trainer.save(tmp_path / "step")
+    elsewhere = Counts(), Counts()
+    make(Other(), *elsewhere).load(tmp_path / "step")  # a run that was changed by force
+    assert [own.count for own in elsewhere] == [first.count, second.count]
+
+
+def test_a_row_may_get_an_advantage_for_each_decision() -> None:
+    """The later half of each row teaches nothing, as if an advantage function had said so."""
+
+    class FirstHalf(Modifier):
+        def rows(self, signal: Signal, step: Step) -> Signal:
+            early = torch.arange(step.drawn.rows.width) < step.drawn.rows.width // 2
+            return replace(signal, advantages=signal.advantages[:, None] * early)
+
+    def first_half(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
+        return group(rewards, weights, groups)[:, None] * (torch.arange(width) < width // 2)
+
+    width = make().step().rollout.mask.shape[1]
+    found, expected = gradient(make(FirstHalf())), gradient(make(advantage=first_half))
+    assert expected.norm() > 0
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_changes_the_weights_in_place_leaves_the_kl_alone() -> None:
+    class InPlace(Modifier):
+        def rows(self, signal: Signal, step: Step) -> Signal:
+            signal.weights.mul_(2)
+            return signal
+
+    losses = []
+    for own in (InPlace(), Weighted(weights=[2] * 8)):
+        trainer = make(own, objective=GRPO(kl_coef=5.0))
+        losses.append([trainer.step().metrics["loss"] for _ in range(2)])
+    assert losses[0] == losses[1]
+
+
+def test_a_minibatch_knows_whether_weights_have_changed() -> None:
+    seen = []
+
+    class Looks(Modifier):
+        def minibatch(self, batch: Batch) -> Batch:
+            seen.append(batch.before_updates)
+            return batch
+
+    make(Looks(), updates_per_rollout=2, minibatches=2).step()
+    assert seen == [True, False, False, False]
 
 
 def test_what_cannot_work_is_refused_before_the_first_step() -> None:
@@ -195,6 +280,10 @@ def test_what_cannot_work_is_refused_before_the_first_step() -> None:
 
     with pytest.raises(UsageError, match="Monitors reads the monitor 'other', but there is no such monitor"):
         make(Monitors())
+    Monitors.monitors = "other"  # type: ignore[assignment]
+    with pytest.raises(UsageError, match="expected a list of names"):
+        make(Monitors())
+    Monitors.monitors = ("other",)
     with pytest.raises(UsageError, match="Not with this one"):
         make(Picky())
     with pytest.raises(UsageError, match="Expected an object of a"):
