@@ -86,7 +86,7 @@ def shape(function: AdvantageFn) -> None:
                "for decisions", f"{tuple(advantages.shape)}", "a column per reward, or a number per group")  # fmt: skip
         expect(advantages.isfinite().all(), "finite advantages", f"{advantages}", "a division by a std of 0")
         expect(advantages.dtype == dtype, f"advantages of {dtype}, as the rewards", f"{advantages.dtype}",
-               "arithmetic in another precision whose result is not converted back")  # fmt: skip
+               "arithmetic in another precision that is not converted back")  # fmt: skip
 
 
 def better(function: AdvantageFn) -> None:
@@ -112,7 +112,7 @@ def _expect_order(batch: _Batch, function: AdvantageFn, whose: str) -> None:
         rises = bool((mine.diff() >= -_ROUNDING).all()) and bool(mine[-1] > max(0.0, float(mine[0])))
         expect(rises, f"an advantage {whose} above that of a worse one, and above 0 for the best",
                f"{_numbers(mine)} from the worst row to the best of a group",
-               "a sign turned round, weights that are not read, or rows that are mixed up")  # fmt: skip
+               "a wrong sign, weights that are not read, or rows that are mixed up")  # fmt: skip
 
 
 def precision(function: AdvantageFn) -> None:
@@ -146,7 +146,7 @@ def missing_scores(function: AdvantageFn) -> None:
     for case in (some, replace(batch, rewards=torch.full_like(rewards, torch.nan))):
         advantages = case.advantages(function)
         expect(advantages.isfinite().all(), "finite advantages where scores are missing", f"{_numbers(advantages)}",
-               "a mean or a std over NaN; take grpokit.reward_totals.fill")  # fmt: skip
+               "a mean or a std over NaN; use grpokit.reward_totals.fill")  # fmt: skip
         bare = case.rewards.isnan().all(1)
         expect(not advantages[bare].any(), "exactly 0 for rows that no reward scored", f"{_numbers(advantages[bare])}",
                "a missing score that counts as a score of 0")  # fmt: skip
@@ -174,7 +174,7 @@ def order(function: AdvantageFn) -> None:
     renamed = replace(batch, groups=torch.tensor([names[number] for number in batch.groups.tolist()]))
     found = renamed.per_row(function)
     expect(torch.allclose(found, expected, rtol=0.0, atol=_ROUNDING), "the same advantages under other group ids",
-           f"{_numbers(found)} for {_numbers(expected)}", "group ids that are used as places")  # fmt: skip
+           f"{_numbers(found)} for {_numbers(expected)}", "group ids that are used as indices")  # fmt: skip
     rows = torch.tensor([5, 0, 7, 3, 1, 8, 6, 2, 4])
     found = batch.select(rows).per_row(function)
     expect(torch.allclose(found, expected[rows], rtol=0.0, atol=_ROUNDING), "advantages that follow their rows into "

@@ -47,9 +47,9 @@ def signature(function: Callable[..., Any]) -> None:
 def own_name(spec: CommandSpec) -> None:
     """No command of grpokit has the name: that one would be called."""
     own = shipped.owner("command", spec.name) == "grpokit"
-    expect(not own, "a name that no command of grpokit has", f"'{spec.name}'", "a short name; put your package's first")
+    expect(not own, "a name that no command of grpokit has", f"'{spec.name}'", "a short name; add your package's name")
 
 
 def summary(spec: CommandSpec) -> None:
     """`grpokit --help` has a line to show."""
-    expect(spec.summary.strip(), "a summary in the spec", "none", "a docstring alone, which is not read for the list")
+    expect(spec.summary.strip(), "a summary in the spec", "none", "only a docstring, which the list does not show")

@@ -30,7 +30,7 @@ _STEPS = 4
 
 
 def modifier_checks(factory: Callable[[], Modifier], *, module: str | None = None) -> Iterator[Check]:
-    """Yield the checks of a modifier. Nothing is built before a check runs.
+    """Yield the checks of a modifier. Each check builds its own.
 
     Args:
         factory: makes a new modifier; its class will do.
@@ -67,14 +67,14 @@ def protocol(factory: Callable[[], Modifier]) -> None:
     """It is a `grpokit.Modifier`, and a state that it has can be saved, before a training and after it."""
     modifier = factory()
     expect(isinstance(modifier, Modifier), "an object of a subclass of grpokit.Modifier", shown(modifier),
-           "a class in place of an object, or one without the base class")  # fmt: skip
+           "a class instead of an object, or a class without this base class")  # fmt: skip
     expect_saveable(modifier)
     _train(_trainer(modifier))
     expect_saveable(modifier)
 
 
 def deterministic(factory: Callable[[], Modifier]) -> None:
-    """The same run gives the same weights, to the bit, whatever the global random states are."""
+    """The same run gives the same weights, bit for bit, whatever the global random states are."""
     runs = []
     for state in (1, 2):
         torch.manual_seed(state)
@@ -82,11 +82,11 @@ def deterministic(factory: Callable[[], Modifier]) -> None:
         runs.append(_train(_trainer(factory())))
         expect_untouched(before, "a modifier")
     expect(all(map(torch.equal, *runs)), "the same weights in a second run", "other ones",
-           "chance that does not follow from setup.seed, step.number and the row")  # fmt: skip
+           "random numbers that do not follow from setup.seed, step.number and the row")  # fmt: skip
 
 
 def state(factory: Callable[[], Modifier]) -> None:
-    """A resumed run is the one that was not interrupted, to the bit."""
+    """A resumed run is the same, bit for bit, as one that was not interrupted."""
     whole = _train(_trainer(factory()))
     first, second = _trainer(factory()), _trainer(factory())
     _train(first, 2)
@@ -98,7 +98,7 @@ def state(factory: Callable[[], Modifier]) -> None:
            "a load_state_dict that leaves something out")  # fmt: skip
     rest = _train(second, _STEPS - 2)
     expect(torch.equal(rest[-1], whole[-1]), "the weights of a run without an interruption", "other ones",
-           "something that it remembers and does not keep in its state")  # fmt: skip
+           "something that it remembers but state_dict leaves out")  # fmt: skip
 
 
 class _Stop(Observer):
@@ -158,11 +158,11 @@ class _OfOneProcess(Modifier):
         answers = [one.rows(signal, seen) for one, seen in ((modifier, other), (self.modifier, step))]
         for name, value in vars(answers[1]).items():
             same = torch.equal(getattr(answers[0], name), value)
-            expect(same, f"the same {name} in each process, of the rows of all",
-                   "other ones in a process with a part of the rows",
-                   "step.rollout, which has this process's rows; read step.scores and signal")  # fmt: skip
+            expect(same, f"the same {name} in each process, for the rows of all",
+                   "other ones in a process that has only some of the rows",
+                   "reading step.rollout, which has only this process's rows; read step.scores and signal")  # fmt: skip
         same = same_state(state_of(modifier), state_of(self.modifier))
-        expect(same, "the same state in each process", "another one in a process with a part of the rows",
+        expect(same, "the same state in each process", "another one in a process that has only some of the rows",
                "a state that comes from step.rollout")  # fmt: skip
         return answers[1]
 

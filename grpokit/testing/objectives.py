@@ -183,7 +183,7 @@ def finite(case: _Case) -> None:
             gradient = batch.gradient(value)
             expect(value.isfinite().all(), "a finite loss", f"{_numbers(value[~value.isfinite()])} {where}",
                    "a ratio whose logarithm has no bound; see grpokit.divergence.bounded")  # fmt: skip
-            expect(gradient.isfinite().all(), "a finite gradient", f"another one {where}",
+            expect(gradient.isfinite().all(), "a finite gradient", f"NaN or infinity in it {where}",
                    "the root or the logarithm of 0, whose derivative is infinite")  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def sign(case: _Case) -> None:
             right = rise > 0 if advantage > 0 else rise <= 0
             expect(right, "a step that raises log-probs where the advantage is above 0, and lowers them below",
                    f"a change of {rise:.2g} nats at an advantage of {advantage} ({batch.kind})",
-                   "a missing minus: the loss is what is minimised, as in -ratio * advantages")  # fmt: skip
+                   "a missing minus: the optimizer minimises the loss, as in -ratio * advantages")  # fmt: skip
 
 
 def zero_advantage(case: _Case) -> None:

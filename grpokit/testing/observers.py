@@ -79,7 +79,7 @@ def protocol(factory: Callable[[], Observer]) -> None:
     """It is a `grpokit.Observer`, and a state that it has can be saved, before a training and after it."""
     observer = factory()
     expect(isinstance(observer, Observer), "an object of a subclass of grpokit.Observer", shown(observer),
-           "a class in place of an object, or one without the base class")  # fmt: skip
+           "a class instead of an object, or a class without this base class")  # fmt: skip
     expect_saveable(observer)
     _train(observer)
     expect_saveable(observer)
@@ -95,7 +95,7 @@ def answers(factory: Callable[[], Observer]) -> None:
 
 
 def unnoticed(factory: Callable[[], Observer]) -> None:
-    """A training has the same totals, advantages and weights, to the bit, with and without it."""
+    """A training has the same totals, advantages and weights, bit for bit, with and without it."""
     same = all(map(torch.equal, _train(), _train(factory())))
     expect(same, "the same training with and without it", "other totals, advantages or weights",
            "a change of the step in place, such as step.advantages.mul_(2); an observer changes nothing")  # fmt: skip
@@ -132,7 +132,7 @@ def state(factory: Callable[[], Observer]) -> None:
            "a list or a tensor that is not copied: a step that fails could not be undone")  # fmt: skip
     same = same_state(state_of(first.observer), state_of(second.observer)) and first.answers == second.answers
     expect(same, "a restored observer that goes on as the saved one", "other warnings, or another state later",
-           "something that it counts and does not keep in its state")  # fmt: skip
+           "something that it counts but state_dict leaves out")  # fmt: skip
 
 
 _CHECKS: Sequence[Callable[[Callable[[], Observer]], None]] = (

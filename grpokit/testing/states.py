@@ -49,4 +49,4 @@ def expect_saveable(part: object) -> None:
         plain = {name: value for name, value in state.items() if not isinstance(value, Tensor)}
         same = attempt(lambda: json.loads(json.dumps(plain)) == plain) is True
         expect(same, "a state of tensors, and plain data as JSON has it", shown(plain),
-               "arrays, tuples, sets or keys that are no texts; checkpoints pickle nothing")  # fmt: skip
+               "arrays, tuples, sets, or keys that are not texts; checkpoints pickle nothing")  # fmt: skip

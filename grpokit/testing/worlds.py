@@ -135,7 +135,7 @@ def seeded(case: _Case) -> None:
         first, *others = episodes
         same = all(other == first for other in others)
         expect(same, "the same episode with the same seed", _difference(first, others),
-               "chance that does not come from the seed of start; use random.Random(seed)")  # fmt: skip
+               "random numbers that do not come from the seed of start; use random.Random(seed)")  # fmt: skip
 
 
 def _difference(first: _Episode, others: Sequence[_Episode]) -> str:
