@@ -20,7 +20,7 @@ from torch import Tensor
 
 from grpokit.errors import UsageError
 from grpokit.sampling import mix, uniforms
-from grpokit.settings import Count, check_settings
+from grpokit.settings import Count, Settings
 from grpokit.types import Decisions
 
 Sampler: TypeAlias = Literal["flow-sde", "dance-sde", "cps", "ode"]
@@ -252,7 +252,7 @@ def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Decisions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matching:
+class Matching(Settings):
     """Decisions that are noised copies of a finished sample x0, in place of denoising steps.
 
     A sample may then be drawn by any sampler, such as the ODE. Each of its T copies is x_t = (1 - t) x0 + t e, and the
@@ -268,9 +268,6 @@ class Matching:
     times: Count = 4
     weight: Weight = "t"
     share: Annotated[float, Gt(0), Le(1)] = 1.0
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def check(self, *, sampler: Sampler, noise: float | None, step_weight: StepWeight, window: object = None) -> None:
         """Refuse what only denoising decisions have.

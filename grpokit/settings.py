@@ -214,7 +214,7 @@ class TrainerSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectiveSettings:
+class ObjectiveSettings(Settings):
     """The settings of all objectives.
 
     Attributes:
@@ -238,8 +238,12 @@ class ObjectiveSettings:
     entropy_coef: float = 0.0
     off_policy_mask_threshold: Positive | None = None
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+    def check_together(self) -> None:
+        """Refuse to correct what is exact.
+
+        Raises:
+            UsageError: with the two settings.
+        """
         if self.kl_bias_correction and self.kl in ("gaussian", "velocity"):
             raise UsageError(
                 f"kl '{self.kl}' is exact, so kl_bias_correction has nothing to correct; leave one of them out."
@@ -247,7 +251,7 @@ class ObjectiveSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Correction:
+class Correction(Settings):
     """Weights of the surrogate where a rollout's log-probs are not those of training: the ratio of the two.
 
     Attributes:
@@ -261,9 +265,6 @@ class Correction:
     per: Literal["token", "sequence"] = "token"
     low: NotNegative = 0.0
     high: Positive = 2.0
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def check_together(self) -> None:
         """Refuse bounds that exclude the weight 1, which right log-probs have.

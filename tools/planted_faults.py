@@ -1590,7 +1590,7 @@ FAULTS = (
         "noised copies of one and the same sample",
         f"{HF}diffusion/flow_policy.py",
         "group if window and settings.shared_noise else rows",
-        "group if self._shared_noise and not evaluate else rows",
+        "group if settings.shared_noise and not evaluate else rows",
         (FLOW_COPY,),
     ),
     Fault(

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from grpokit import Prompt, Seeds, UsageError
 from grpokit.registry.settings import read_settings
-from grpokit.settings import check_settings
+from grpokit.settings import Settings
 from grpokit_glm_image.grids import PIXELS, Grid, Target
 from grpokit_glm_image.painter import Painter, Told
 from grpokit_hf.diffusion.latents import noise
@@ -32,7 +32,7 @@ TOKENS_PER_PASS = 2**15  # of the transformer: 8 pictures of 1024 x 1024, some 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeSettings:
+class DecodeSettings(Settings):
     """The keys of `decode` and `eval_decode`.
 
     Attributes:
@@ -55,8 +55,12 @@ class DecodeSettings:
     noise: Literal["group", "row"] = "group"
     rows: Annotated[int, Ge(1)] | None = None
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+    def check_together(self) -> None:
+        """Refuse sizes that no picture can have.
+
+        Raises:
+            UsageError: with what was expected.
+        """
         if self.size is not None:
             check_size(self.size)
         if self.reward_size is not None:

@@ -17,8 +17,7 @@ from grpokit_glm_image.pipeline import types
 from grpokit_glm_image.plan import OFFLOAD, count, prompt_tokens
 from grpokit_glm_image.settings import PaintingSettings
 from grpokit_glm_image.skeleton import Skeleton, skeleton_of
-from grpokit_hf.diffusion.adapters import add_adapter
-from grpokit_hf.diffusion.trained_lora import continue_lora, read_lora
+from grpokit_hf.diffusion.adapters import adapted
 from grpokit_hf.plan.counting import sizes_of, stored
 from grpokit_hf.plan.diffusion import ASSUMED, FlowWork, autoencoder, remedies
 from grpokit_hf.plan.transformer import TokenWork
@@ -77,15 +76,10 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
 
 def _adapter(transformer: Any, settings: PaintingSettings) -> int:
     """The weights of the adapter that is put around the transformer; 0 where there is none."""
-    adapter, file = settings.adapter, settings.trained_lora
-    if adapter is None:
+    if settings.trains_base:
         return 0
-    if file is not None:
-        adapted = continue_lora(transformer, read_lora(file), name=str(adapter.adapter))
-    else:
-        targets = adapter.targets if "targets" in (settings.lora or {}) else Painter.lora_targets
-        adapted = add_adapter(transformer, adapter, targets)
-    return sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+    learner = adapted(transformer, settings, usual=Painter.lora_targets)
+    return sum(p.numel() for p in learner.parameters() if p.requires_grad)
 
 
 def _painted(painting: FlowWork, vae: Any, size: tuple[int, int], *, idle: bool) -> list[Part]:

@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from peft import LoraConfig, PeftModel
 from torch import nn
 
 from grpokit.errors import UsageError, nearest, shown
+from grpokit_hf.diffusion.settings import FlowSettings
+from grpokit_hf.diffusion.trained_lora import LoraFile, continue_lora, read_lora
 from grpokit_hf.models.adapters import ALL_LINEAR, AdapterSettings, around
+
+
+def adapted(
+    transformer: nn.Module,
+    settings: FlowSettings,
+    *,
+    usual: Sequence[str],
+    read: Callable[[Path], LoraFile] = read_lora,
+) -> PeftModel:
+    """Put the adapter of `lora` around a transformer: a new one, or the one that it names.
+
+    Args:
+        transformer: of diffusers.
+        settings: with `lora`.
+        usual: the targets of a new one if `lora` names none.
+        read: reads the file of the one that it names.
+
+    Raises:
+        UsageError: it does not fit the transformer.
+    """
+    assert settings.adapter is not None
+    assert settings.lora is not None
+    if settings.trained_lora is not None:
+        return continue_lora(transformer, read(settings.trained_lora), name=str(settings.adapter.adapter))
+    targets = settings.adapter.targets if "targets" in settings.lora else usual
+    return add_adapter(transformer, settings.adapter, targets)
 
 
 def add_adapter(transformer: nn.Module, settings: AdapterSettings, targets: str | Sequence[str]) -> PeftModel:
@@ -24,8 +53,11 @@ def add_adapter(transformer: nn.Module, settings: AdapterSettings, targets: str 
     """
     modules = dict(transformer.named_modules())
     layers = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
-    asked, exact = [targets] if isinstance(targets, str) else list(targets), list[str]()
-    for target in layers if asked == [ALL_LINEAR] else asked:
+    asked = [targets] if isinstance(targets, str) else list(targets)
+    if asked == [ALL_LINEAR]:
+        asked = layers
+    exact: list[str] = []
+    for target in asked:
         named = [name for name in modules if name == target or name.endswith(f".{target}")]
         own = [name for name in named if isinstance(modules[name], nn.Linear)]
         if not own:
@@ -48,5 +80,5 @@ def add_adapter(transformer: nn.Module, settings: AdapterSettings, targets: str 
 def _kind(name: str) -> str:
     """A layer's name in its block: "transformer_blocks.0.attn.to_out.0" -> "to_out.0"."""
     parts = name.split(".")
-    start = len(parts) - (2 if parts[-1].isdigit() and len(parts) > 1 else 1)
-    return ".".join(parts[start:])
+    numbered = parts[-1].isdigit()
+    return ".".join(parts[-2:] if numbered else parts[-1:])

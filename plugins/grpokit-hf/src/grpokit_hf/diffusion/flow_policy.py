@@ -27,11 +27,11 @@ from grpokit.errors import UsageError, one_line
 from grpokit.policy import Policy, joined
 from grpokit.reference import swapped
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Sample, Seeds, Trace
-from grpokit_hf.diffusion.adapters import add_adapter
+from grpokit_hf.diffusion.adapters import adapted
 from grpokit_hf.diffusion.family import Family, Schedule, Size
 from grpokit_hf.diffusion.latents import noise
 from grpokit_hf.diffusion.settings import FlowSettings
-from grpokit_hf.diffusion.trained_lora import LoraFile, continue_lora
+from grpokit_hf.diffusion.trained_lora import LoraFile
 from grpokit_hf.models.adapters import inner
 from grpokit_hf.models.blocks import compile_blocks
 from grpokit_hf.models.quantized import check_trainable, steady
@@ -253,20 +253,14 @@ class FlowPolicy(Policy):
     def _learner(self) -> Any:
         """What trains: the transformer in full, or frozen under an adapter."""
         transformer: Any = self.family.transformer.eval()
-        adapter, file = self.settings.adapter, self.settings.trained_lora
         steady(transformer)
         if self.settings.gradient_checkpointing:
             transformer.enable_gradient_checkpointing()
-        if adapter is None:
+        if self.settings.trains_base:
             check_trainable(type(transformer).__name__, transformer)
             return transformer.requires_grad_(True)
-        if file is not None:
-            lora = self._lora_of(file)
-            transformer.requires_grad_(False)
-            return continue_lora(transformer, lora, name=str(adapter.adapter))
         transformer.requires_grad_(False)
-        targets = adapter.targets if "targets" in (self.settings.lora or {}) else self.family.lora_targets
-        return add_adapter(transformer, adapter, targets)
+        return adapted(transformer, self.settings, usual=self.family.lora_targets, read=self._lora_of)
 
     def _lora_of(self, file: Path) -> LoraFile:
         try:

@@ -14,13 +14,13 @@ from annotated_types import Ge, Gt, Le
 
 from grpokit.errors import UsageError
 from grpokit.sampling import mix
-from grpokit.settings import check_settings
+from grpokit.settings import Settings
 
 _STREAM = 0x57494E44  # sets a window's draw apart from a group's other draws
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class Window(Settings):
     """The keys of `window`.
 
     Attributes:
@@ -36,10 +36,14 @@ class Window:
     share: Annotated[float, Gt(0), Le(1)] = 0.5
     every: Annotated[int, Ge(1)] = 25
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-        idle, usual = ("every", Window.every) if self.start == "random" else ("share", Window.share)
-        if getattr(self, idle) != usual:
+    def check_together(self) -> None:
+        """Refuse what the other kind of start has.
+
+        Raises:
+            UsageError: with its name.
+        """
+        idle = "every" if self.start == "random" else "share"
+        if getattr(self, idle) != getattr(Window, idle):
             raise UsageError(f"window: {idle} has no effect with start '{self.start}'. Leave it out, or change start.")
 
     def check(self, decisions: int) -> None:

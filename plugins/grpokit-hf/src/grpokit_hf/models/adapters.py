@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 
 from grpokit.errors import UsageError, nearest, one_line, shown
 from grpokit.registry.settings import read_settings
-from grpokit.settings import check_settings
+from grpokit.settings import Settings
 
 ALL_LINEAR = "all-linear"
 """The targets of an adapter on every linear layer but the output layer and the routers of mixtures."""
@@ -33,7 +33,7 @@ _ROUTER = re.compile(r"(^|\.)(router\w*|gate)(\.|$)")  # in some mixtures a line
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdapterSettings:
+class AdapterSettings(Settings):
     """The keys of `lora`.
 
     Attributes:
@@ -59,8 +59,12 @@ class AdapterSettings:
     adapter: str | Path | None = None
     revision: str | None = None
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+    def check_together(self) -> None:
+        """Refuse targets that are no names, and a dropout.
+
+        Raises:
+            UsageError: with what to change.
+        """
         names = [self.targets] if isinstance(self.targets, str) else self.targets
         if not (isinstance(names, Sequence) and names and all(isinstance(name, str) for name in names)):
             raise UsageError(f"lora: targets must be names such as [q_proj, v_proj], or '{ALL_LINEAR}', got {names!r}.")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from grpokit.errors import CheckpointError, UsageError
 from grpokit.reference import adapter_off, refuse_shards
 from grpokit.registry.settings import read_settings
-from grpokit.settings import Count, check_settings
+from grpokit.settings import Count, Settings
 
 
 class Reference(Protocol):
@@ -51,7 +51,7 @@ class Reference(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Average:
+class Average(Settings):
     """The keys of `reference_ema`.
 
     Attributes:
@@ -62,9 +62,6 @@ class Average:
 
     decay: Annotated[float, Ge(0), Lt(1)] = 0.99
     every: Count = 1
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Average:

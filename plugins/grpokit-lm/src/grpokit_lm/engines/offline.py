@@ -25,7 +25,7 @@ from annotated_types import Gt, Le
 
 from grpokit import RunError, UsageError
 from grpokit.errors import one_line
-from grpokit.settings import Count, check_settings
+from grpokit.settings import Count, Settings
 from grpokit_hf.models.sources import cached, local
 from grpokit_lm.engines.protocol import Adapter, Answer, Row
 from grpokit_lm.loading import Loaded
@@ -43,7 +43,7 @@ _OWN = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfflineSettings:
+class OfflineSettings(Settings):
     """The keys of `engine` with `offline: true`.
 
     Attributes:
@@ -62,8 +62,12 @@ class OfflineSettings:
     sleep: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+    def check_together(self) -> None:
+        """Refuse arguments that have a key of their own.
+
+        Raises:
+            UsageError: with the key.
+        """
         taken = [name for name in _OWN if name in self.options]
         if taken:
             raise UsageError(f"engine: options may not have {taken[0]}; {_OWN[taken[0]]}.")

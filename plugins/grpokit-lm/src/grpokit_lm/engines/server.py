@@ -23,7 +23,7 @@ from annotated_types import Ge
 
 from grpokit import RunError, UsageError
 from grpokit.errors import counted, one_line
-from grpokit.settings import Count, Positive, check_settings
+from grpokit.settings import Count, Positive, Settings
 from grpokit_http.client import AnswerError, ask, checked_address, public, secret
 from grpokit_lm.engines.protocol import Adapter, Answer, Row
 
@@ -32,7 +32,7 @@ _BUSY = (408, 429, 502, 503, 504)  # answers that may be others a moment later
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerSettings:
+class ServerSettings(Settings):
     """The keys of `engine` for a server.
 
     Attributes:
@@ -53,7 +53,12 @@ class ServerSettings:
     timeout: Positive = 600.0
     retries: Annotated[int, Ge(0)] = 4
 
-    def __post_init__(self) -> None:
+    def check_together(self) -> None:
+        """Refuse an address that is none, or that holds a password.
+
+        Raises:
+            UsageError: with what to change.
+        """
         for url in self._urls or [""]:
             checked_address(
                 url,
@@ -61,7 +66,6 @@ class ServerSettings:
                 example="http://gpu-2:8000",
                 instead="Put it into an environment variable and give its name as api_key_env.",
             )
-        check_settings(self)
 
     def check_here(self) -> None:
         """Nothing of this machine is needed."""
