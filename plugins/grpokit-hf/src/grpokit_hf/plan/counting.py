@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -32,9 +32,11 @@ def stored(model: nn.Module, *, width: int, quantization: str | None) -> float:
         width: bytes of a weight.
         quantization: of what `quantise` takes: "4bit", "8bit" or None.
     """
-    narrow = sum(layer.weight.numel() for layer in layers_of(model).values()) if quantization else 0
-    quantised = QUANTISED[quantization] if quantization else 0.0
-    return width * (sum(p.numel() for p in model.parameters()) - narrow) + quantised * narrow
+    weights = sum(p.numel() for p in model.parameters())
+    if quantization is None:
+        return float(width * weights)
+    narrow = sum(layer.weight.numel() for layer in layers_of(model).values())
+    return width * (weights - narrow) + QUANTISED[quantization] * narrow
 
 
 def sizes_of(
@@ -64,14 +66,17 @@ def sizes_of(
     head_dim = getattr(config, "head_dim", None) or hidden // heads
     matrices, active = _matrices(decoder, config)
     weights = sum(p.numel() for p in model.parameters())
-    linear = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear) and m is not head)
-    narrow = linear if quantization else 0
-    quantised = QUANTISED[quantization] if quantization else float(width)
+    narrow, quantised = 0, float(width)
+    if quantization is not None:
+        linears = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
+        narrow = sum(m.weight.numel() for m in linears)
+        quantised = QUANTISED[quantization]
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     adapted = adapter = ranks = 0
     if adapt is not None:
         adapt()
-        with_one: list[Any] = [m for m in decoder.modules() if isinstance(m, BaseTunerLayer)]
+        modules: Iterable[Any] = decoder.modules()
+        with_one = [m for m in modules if isinstance(m, BaseTunerLayer)]
         adapted = sum(m.get_base_layer().weight.numel() for m in with_one)
         ranks = sum(sum(m.r.values()) for m in with_one)
         adapter, trained = sum(p.numel() for p in model.parameters()) - weights, 0
@@ -110,22 +115,28 @@ def _counts(model: Any, config: Any) -> tuple[int, int, int]:
 
 def _matrices(decoder: nn.Module, config: Any) -> tuple[int, int]:
     """Weights of a decoder's matrices, embeddings aside, and how many of them one token is multiplied by."""
-    tables = {id(p) for m in decoder.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
-    own = {name: p.numel() for name, p in decoder.named_parameters() if p.ndim > 1 and id(p) not in tables}
-    experts = sum(size for name, size in own.items() if ".experts." in name)
+    embeddings = [m for m in decoder.modules() if isinstance(m, nn.Embedding)]
+    tables = {id(p) for m in embeddings for p in m.parameters()}
+    total = experts = 0
+    for name, p in decoder.named_parameters():
+        if p.ndim > 1 and id(p) not in tables:
+            total += p.numel()
+            experts += p.numel() if ".experts." in name else 0
     most = _experts(config)
     used = experts * config.num_experts_per_tok // most if experts and most else experts
-    total = sum(own.values())
     return total, total - experts + used
 
 
 def _experts(config: Any) -> int:
     names = ("num_experts", "num_local_experts", "n_routed_experts")
-    return next((count for name in names if (count := getattr(config, name, None))), 0)
+    counts = [getattr(config, name, None) for name in names]
+    return next(filter(None, counts), 0)
 
 
 def _mlp(config: Any, hidden: int) -> int:
     if _experts(config):
         each = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
         return int(each * config.num_experts_per_tok)
-    return int(getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * hidden)
+    usual = getattr(config, "intermediate_size", None)
+    of_gpt2 = getattr(config, "n_inner", None)
+    return int(usual or of_gpt2 or 4 * hidden)

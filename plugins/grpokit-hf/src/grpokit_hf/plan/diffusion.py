@@ -28,19 +28,23 @@ MAPS = 4.5
 Stream: TypeAlias = Literal["picture", "text", "both", "condition"]
 """Which tokens go through a part of the transformer; a condition is one row for a picture."""
 
+_TRAININGS = (("fp32", "lora"), ("fp32", "full"), ("bf16", "lora"))
+_MEASURED = {
+    "GlmImageTransformerBlock": (54, 90, 41),
+    "JointTransformerBlock": (56, 101, 47),
+    "JointTransformerBlock x 2": (82, 137, 79),
+    "FluxTransformerBlock": (52, 97, 43),
+    "FluxSingleTransformerBlock": (49, 85, 39),
+    "ChromaTransformerBlock": (62, 106, 47),
+    "ChromaSingleTransformerBlock": (58, 94, 43),
+    "Flux2TransformerBlock": (72, 113, 53),
+    "Flux2SingleTransformerBlock": (85, 100, 60),
+    "Krea2TransformerBlock": (74, 117, 56),
+    "QwenImageTransformerBlock": (52, 97, 44),
+    "ZImageTransformerBlock": (77, 131, 77),
+}
 KEPT: Mapping[str, Mapping[tuple[str, str], int]] = {
-    "GlmImageTransformerBlock": {("fp32", "lora"): 54, ("fp32", "full"): 90, ("bf16", "lora"): 41},
-    "JointTransformerBlock": {("fp32", "lora"): 56, ("fp32", "full"): 101, ("bf16", "lora"): 47},
-    "JointTransformerBlock x 2": {("fp32", "lora"): 82, ("fp32", "full"): 137, ("bf16", "lora"): 79},
-    "FluxTransformerBlock": {("fp32", "lora"): 52, ("fp32", "full"): 97, ("bf16", "lora"): 43},
-    "FluxSingleTransformerBlock": {("fp32", "lora"): 49, ("fp32", "full"): 85, ("bf16", "lora"): 39},
-    "ChromaTransformerBlock": {("fp32", "lora"): 62, ("fp32", "full"): 106, ("bf16", "lora"): 47},
-    "ChromaSingleTransformerBlock": {("fp32", "lora"): 58, ("fp32", "full"): 94, ("bf16", "lora"): 43},
-    "Flux2TransformerBlock": {("fp32", "lora"): 72, ("fp32", "full"): 113, ("bf16", "lora"): 53},
-    "Flux2SingleTransformerBlock": {("fp32", "lora"): 85, ("fp32", "full"): 100, ("bf16", "lora"): 60},
-    "Krea2TransformerBlock": {("fp32", "lora"): 74, ("fp32", "full"): 117, ("bf16", "lora"): 56},
-    "QwenImageTransformerBlock": {("fp32", "lora"): 52, ("fp32", "full"): 97, ("bf16", "lora"): 44},
-    "ZImageTransformerBlock": {("fp32", "lora"): 77, ("fp32", "full"): 131, ("bf16", "lora"): 77},
+    kind: dict(zip(_TRAININGS, measured, strict=True)) for kind, measured in _MEASURED.items()
 }
 """Kind of a layer -> the type of its numbers and what trains -> bytes for a token and a unit of width that it keeps for
 its backward pass; measured on a CPU."""
@@ -79,7 +83,8 @@ def layers_of(transformer: nn.Module) -> list[Layer]:
             widths = [width for own in child.modules() if (width := _width(own))]
             if widths:
                 kind = type(child).__name__ + (" x 2" if len(widths) > 1 else "")
-                found.append(Layer(kind=kind, width=widths[0], stream=_seen(name)))
+                layer = Layer(kind=kind, width=widths[0], stream=_seen(name))
+                found.append(layer)
     return found
 
 
@@ -114,7 +119,8 @@ class FlowWork:
     @property
     def _rows(self) -> int:
         """The most pictures in a pass with gradient, which are of one group."""
-        return min(self.job.micro_batch(self.settings.decisions)[0], self.job.group_size)
+        rows, _ = self.job.micro_batch(self.settings.decisions)
+        return min(rows, self.job.group_size)
 
     @property
     def _trains(self) -> str:
@@ -129,6 +135,8 @@ class FlowWork:
         own = sum(p.numel() for p in self.transformer.parameters()) - self.adapter
         trained = self.adapter or own
         copies_reference = self.job.reference and self.settings.copies_reference
+        drawing = self._live(self.job.group_size)
+        scoring = self._live(self._rows)
         return [
             Part(name="weights", bytes=self.stored),
             Part(name="adapter", bytes=4 * self.adapter),
@@ -136,24 +144,29 @@ class FlowWork:
             Part(name="gradients", bytes=4 * trained, moments=("train",)),
             Part(name="average", bytes=4 * trained if self.settings.average else 0),
             Part(name="reference", bytes=4 * trained if copies_reference else 0),
-            Part(name="activations", bytes=self._live(self.job.group_size), moments=("rollout",)),
-            Part(name="activations", bytes=self._live(self._rows), moments=("score",)),
+            Part(name="activations", bytes=drawing, moments=("rollout",)),
+            Part(name="activations", bytes=scoring, moments=("score",)),
             Part(name="activations", bytes=self._kept(), moments=("train",)),
         ]
 
     def _live(self, rows: int) -> float:
         """Bytes of a pass without gradient."""
-        tokens, some = self.picture + self.text, min(rows, self.settings.rows or rows)
+        tokens = min(rows, self.settings.rows or rows) * (self.picture + self.text)
         widths = [layer.width for layer in layers_of(self.transformer)]
-        return self.number * (LIVE * max(widths) * some * tokens + 2 * sum(widths) * self.sources)
+        keys_and_values = 2 * sum(widths) * self.sources
+        return self.number * (LIVE * max(widths) * tokens + keys_and_values)
 
     def _kept(self) -> float:
         """Bytes of a pass with gradient: of one decision, with all of its calls."""
         tokens = _tokens(self.picture, self.text)
         kind = ("fp32" if self.number == 4 else "bf16", self._trains)
         layers = layers_of(self.transformer)
-        sizes = [layer.width * (self.calls * self._rows * tokens[layer.stream] + self.sources) for layer in layers]
-        kept = [KEPT.get(layer.kind, _OTHER)[kind] * size for layer, size in zip(layers, sizes, strict=True)]
+        passes = self.calls * self._rows
+        sizes, kept = [], []
+        for layer in layers:
+            size = layer.width * (passes * tokens[layer.stream] + self.sources)
+            sizes.append(size)
+            kept.append(KEPT.get(layer.kind, _OTHER)[kind] * size)
         if self.settings.gradient_checkpointing:
             remembered = 2 * sum(layer.width for layer in layers) * self.sources
             return self.number * (sum(sizes) + remembered) + max(kept) / self.calls
@@ -179,10 +192,10 @@ class FlowWork:
     def _work(self, phase: str, forwards: float, *, looks: float | None = None) -> list[Work]:
         """Forward passes for so many pictures; `looks` at pictures to edit, one for each pass if it is None."""
         rows = max(1, self._rows)
-        flop = forward_flop(self.transformer, picture=self.picture, text=self.text, more=self.sources) * rows
+        picture = forward_flop(self.transformer, picture=self.picture, text=self.text, more=self.sources)
         work = Work(
             phase=phase,
-            flop=flop,
+            flop=picture * rows,
             kernels=KERNELS * len(layers_of(self.transformer)),
             times=self.calls * forwards / rows,
             mfu=MFU,
@@ -191,7 +204,8 @@ class FlowWork:
         if not self.sources:
             return [work]
         look = forward_flop(self.transformer, picture=self.sources)
-        return [work, replace(work, flop=look, times=forwards / rows if looks is None else looks)]
+        times = forwards / rows if looks is None else looks
+        return [work, replace(work, flop=look, times=times)]
 
 
 def autoencoder(width: int, *, number: int, size: tuple[int, int], pictures: int, most: int) -> Part:
@@ -242,11 +256,14 @@ def forward_flop(transformer: nn.Module, *, picture: int, text: int = 0, more: i
         text: tokens of the text.
         more: other tokens that attention looks at.
     """
-    tokens, flop = _tokens(picture, text), 0
-    joint = tuple(f"{name}." for name, module in transformer.named_modules() if type(module).__name__ in _JOINT)
-    for name, module in transformer.named_modules():
+    tokens = _tokens(picture, text)
+    modules = dict(transformer.named_modules())
+    joint = tuple(f"{name}." for name, module in modules.items() if type(module).__name__ in _JOINT)
+    flop = 0
+    for name, module in modules.items():
         if isinstance(module, nn.Linear):
-            flop += 2 * module.weight.numel() * tokens["both" if name.startswith(joint) else _stream(name)]
+            stream = "both" if name.startswith(joint) else _stream(name)
+            flop += 2 * module.weight.numel() * tokens[stream]
         elif width := _width(module):
             own = tokens[_seen(name)]
             flop += 4 * width * own * (own + more)
@@ -276,5 +293,7 @@ def _stream(name: str) -> Stream:
 
 def _seen(name: str) -> Stream:
     """Which tokens an attention or a layer looks at."""
-    parts = name.split(".")
-    return "picture" if {*_PICTURE} & {*parts} else "text" if {*_OF_TEXT} & {*parts} else "both"
+    parts = set(name.split("."))
+    if parts.intersection(_PICTURE):
+        return "picture"
+    return "text" if parts.intersection(_OF_TEXT) else "both"

@@ -142,34 +142,43 @@ class TokenWork:
         rows, prompts = job.micro_batch(self._decisions)
         tokens = rows * self._scored + prompts * self.prompt
         a_layer = self.kept_per_layer() * tokens
-        kept = s.layers * (4 if s.width == 4 else 2) * s.hidden * tokens + a_layer
+        kept = s.layers * a_layer
+        if self.checkpointing:
+            hidden = (4 if s.width == 4 else 2) * s.hidden * tokens
+            kept = s.layers * hidden + a_layer
+        copies = 2 * s.wide if self.amp else 0
+        passes = a_layer if self._has_passes else 0
         logits = _COPIES * 4 * s.vocabulary
+        scored = min(_CHUNK, rows * self._decisions)
+        head = 4 * self.head if self.head_trains else 0
         return [
             Part(name="weights", bytes=s.stored),
             Part(name="adapter", bytes=4 * s.adapter),
             Part(name="optimizer", bytes=self.averages),
             Part(name="gradients", bytes=4 * trained, moments=("train",)),
-            Part(name="16-bit copies", bytes=2 * s.wide if self.amp else 0, moments=scores),
+            Part(name="16-bit copies", bytes=copies, moments=scores),
             Part(name="weights for drawing", bytes=self.drawing_weights(), moments=("rollout",)),
             Part(name="cache", bytes=self.cache(), moments=("rollout",)),
-            Part(name="activations", bytes=kept if self.checkpointing else s.layers * a_layer, moments=("train",)),
-            *([Part(name="activations", bytes=a_layer, moments=("score",))] if self._has_passes else []),
+            Part(name="activations", bytes=kept, moments=("train",)),
+            Part(name="activations", bytes=passes, moments=("score",)),
             Part(name="logits", bytes=logits * job.rollout_rows, moments=("rollout",)),
-            Part(name="logits", bytes=logits * min(_CHUNK, rows * self._decisions), moments=scores),
-            Part(name="logits", bytes=4 * self.head if self.head_trains else 0, moments=("train",)),
+            Part(name="logits", bytes=logits * scored, moments=scores),
+            Part(name="logits", bytes=head, moments=("train",)),
         ]
 
     @property
     def averages(self) -> float:
         """Bytes that the optimizer keeps."""
         s = self.sizes
-        return 8 * s.tables + self.job.averages * (s.trained + s.adapter - s.tables)
+        others = s.trained + s.adapter - s.tables
+        return 8 * s.tables + self.job.averages * others
 
     def kept_per_layer(self) -> float:
         """Bytes per token that a layer keeps for its backward pass; docs/memory.md has the table."""
         s = self.sizes
         hidden, mlp, keys = self.kept[self._computes, "lora" if s.adapter else "full"]
-        return hidden * s.hidden + mlp * s.mlp + keys * s.keys + 4 * s.heads + 4 * s.ranks / s.layers
+        per_layer = hidden * s.hidden + mlp * s.mlp + keys * s.keys
+        return per_layer + 4 * s.heads + 4 * s.ranks / s.layers
 
     def cache_per_token(self) -> int:
         """Bytes of a token's keys and values."""
@@ -177,7 +186,9 @@ class TokenWork:
 
     def cache(self) -> float:
         """Bytes of the keys and values of all that is drawn at a time: each prompt once, and room for every token."""
-        return self.cache_per_token() * (self.job.rollout_prompts * self.prompt + self.job.rollout_rows * self.new)
+        job = self.job
+        tokens = job.rollout_prompts * self.prompt + job.rollout_rows * self.new
+        return self.cache_per_token() * tokens
 
     def drawing_weights(self) -> float:
         """Bytes of copies: the adapted layers with the adapter merged, and under autocast float32 layers in 16 bits."""
@@ -185,13 +196,15 @@ class TokenWork:
         if s.width < 2:  # a quantised base is drawn with as it is
             return 0.0
         if self.amp and s.width == 4:
-            return 2 * (s.matrices + self.head) - (0 if self.merged else 2 * s.adapted)
+            copied = s.matrices + self.head
+            return 2 * (copied if self.merged else copied - s.adapted)
         return s.adapted * s.width if self.merged else 0.0
 
     def works(self) -> list[Work]:
         """The time of the transformer; what rewards and decoders take is not in it."""
         s, job = self.sizes, self.job
-        cuts, kernels = job.micro_batches(self._decisions), self.kernels * s.layers
+        cuts = job.micro_batches(self._decisions)
+        kernels = self.kernels * s.layers
         forward = self._work("old", self.forward() / cuts, kernels=kernels, times=cuts)
         works = self.rollout()
         if job.old_pass(exact=self.exact) or job.entropy:
@@ -199,10 +212,10 @@ class TokenWork:
         if job.reference:
             works.append(replace(forward, phase="reference"))
         kernels *= 4 if self.checkpointing else 3
-        works.append(self._work("train", self.trained() / cuts, kernels=kernels, times=job.passes * cuts))
-        works.append(
-            Work(phase="optimizer", bytes=_UPDATE * (s.trained + s.adapter) + 2 * self.averages, times=job.updates)
-        )
+        trained = self.trained() / cuts
+        works.append(self._work("train", trained, kernels=kernels, times=job.passes * cuts))
+        updated = _UPDATE * (s.trained + s.adapter) + 2 * self.averages
+        works.append(Work(phase="optimizer", bytes=updated, times=job.updates))
         return works
 
     @property
@@ -216,16 +229,18 @@ class TokenWork:
     @property
     def _has_passes(self) -> bool:
         """Whether there is a pass without gradient."""
-        return self.job.reference or self.job.entropy or self.job.old_pass(exact=self.exact)
+        job = self.job
+        return job.reference or job.entropy or job.old_pass(exact=self.exact)
 
     def rollout(self) -> list[Work]:
         """Prompts are read once, and tokens are then drawn one after the other."""
         s, job = self.sizes, self.job
         rows, prompts, calls = job.rollout_rows, job.rollout_prompts, job.rollout_calls
+        a_pair = 4 * s.layers * s.attention  # of a token and one that it looks at
         pairs = prompts * self.prompt**2 / 2
-        read = 2 * s.active * prompts * self.prompt + 4 * s.layers * s.attention * pairs
+        read = 2 * s.active * prompts * self.prompt + a_pair * pairs
         before = self.prompt + self.new / 2  # tokens that a new one looks at, on average
-        a_step = rows * (2 * (s.active + self.head) + 4 * s.layers * s.attention * before)
+        a_step = rows * (2 * (s.active + self.head) + a_pair * before)
         width = 2 if self.amp and s.width == 4 else s.width  # of the weights that are drawn with
         moved = (
             s.matrices * width
@@ -284,7 +299,9 @@ class TokenWork:
 
     def _linear_and_attention(self) -> tuple[float, float]:
         s, rows, length = self.sizes, self.job.rows, self._scored
-        pairs = self._prompts_read() * self.prompt**2 / 2 + rows * length * (self.prompt + length / 2)
+        of_prompts = self._prompts_read() * self.prompt**2 / 2
+        of_samples = rows * length * (self.prompt + length / 2)
+        pairs = of_prompts + of_samples
         return 2 * s.active * self._tokens(), 4 * s.layers * s.attention * pairs
 
     def _head_flop(self) -> float:
