@@ -60,7 +60,8 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     if a.device.type != "cuda":
         with torch.autocast(a.device.type, enabled=False):
             return a.float() @ b.float()
-    product = torch.bmm(a.flatten(0, -3), b.flatten(0, -3), out_dtype=torch.float32)
+    a_flat, b_flat = a.flatten(0, -3), b.flatten(0, -3)
+    product = torch.bmm(a_flat, b_flat, out_dtype=torch.float32)
     return product.view(*a.shape[:-1], b.shape[-1])
 
 
@@ -111,47 +112,62 @@ class GroupCache(Packed):
         return self._read_samples(layer, query, key, value, rules)
 
     def _read_prompts(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
-        count = len(self.lengths)
-        q, k, v = (x[self._padded].view(count, -1, *x.shape[1:]).transpose(1, 2) for x in (query, key, value))
+        q, k, v = (self._padded_prompts(x) for x in (query, key, value))
         self._shared[layer] = k.transpose(-1, -2).contiguous(), v.contiguous()
-        buffer = (self.blocks, len(self.prompt_of), key.shape[1], self.block)
-        self._own[layer] = key.new_empty(*buffer, key.shape[2]), value.new_empty(*buffer, value.shape[2])
+        rows = len(self.prompt_of)
+        buffer = (self.blocks, rows, key.shape[1], self.block)
+        keys = key.new_empty(*buffer, key.shape[2])
+        values = value.new_empty(*buffer, value.shape[2])
+        self._own[layer] = keys, values
         if rules.window not in self._hidden:
             columns = self.slots + self.blocks * self.block
-            self._hidden[rules.window] = torch.empty(len(self.prompt_of), columns, device=key.device)
-        output = causal_attention(q, k, v, rules).transpose(1, 2).flatten(0, 1)[self._real]
+            self._hidden[rules.window] = torch.empty(rows, columns, device=key.device)
+        attended = causal_attention(q, k, v, rules)  # [P, H, S, D]
+        output = attended.transpose(1, 2).flatten(0, 1)[self._real]
         return filled(output, len(output) + self.spare)
 
+    def _padded_prompts(self, x: Tensor) -> Tensor:
+        """[N, H, D] of the prompts' tokens -> [P, H, S, D]."""
+        table = x[self._padded].view(len(self.lengths), -1, *x.shape[1:])
+        return table.transpose(1, 2)
+
     def _read_samples(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
-        (shared_keys, shared_values), (keys, values) = self._shared[layer], self._own[layer]
-        keys, values = keys[: self.begun], values[: self.begun]
+        shared_keys, shared_values = self._shared[layer]
+        keys, values = (buffer[: self.begun] for buffer in self._own[layer])
         for block, new in ((keys[-1], key), (values[-1], value)):
             if self.captured:
                 block.index_copy_(2, self._now, new[:, :, None])
             else:
                 block[:, :, self.column % self.block] = new
         rows, heads, width = query.shape
-        (count, kv), split = shared_keys.shape[:2], self.slots
-        each, most = heads // kv, self._most
+        kv, split = shared_keys.shape[1], self.slots
+        each = heads // kv
         query = query.view(rows, kv, each, width)
         columns = self.begun * self.block
         scores = query.new_empty(rows, kv, each, split + columns, dtype=torch.float32)
-        together = self._by_prompt(query).transpose(1, 2).reshape(count, kv, most * each, width)
-        shared = _product(together, shared_keys).view(count, kv, most, each, split)
-        scores[..., :split] = self._by_place(shared.transpose(1, 2))
-        # [blocks, B, K, H / K, block]
-        own = _product(query.expand(self.begun, -1, -1, -1, -1), keys.transpose(-1, -2))
-        scores[..., split:].unflatten(-1, (self.begun, self.block))[:] = own.permute(1, 2, 3, 0, 4)
+        scores[..., :split] = self._with_shared(query, shared_keys)
+        repeated = query.expand(self.begun, -1, -1, -1, -1)
+        own = _product(repeated, keys.transpose(-1, -2))  # [blocks, B, K, H / K, block]
+        own_scores = scores[..., split:].unflatten(-1, (self.begun, self.block))
+        own_scores[:] = own.permute(1, 2, 3, 0, 4)
         scores *= rules.scale
         if rules.softcap is not None:
             scores = rules.softcap * torch.tanh(scores / rules.softcap)
         scores += self._hidden[rules.window][:, None, None, : split + columns]
         weights = scores.softmax(-1).to(values)
-        first = self._by_prompt(weights[..., :split]).transpose(1, 2).reshape(count, kv, most * each, split)
-        prompts = _product(first, shared_values).view(count, kv, most, each, -1)
-        by_block = weights[..., split:].unflatten(-1, (self.begun, self.block)).permute(3, 0, 1, 2, 4)
-        output = self._by_place(prompts.transpose(1, 2)) + _product(by_block.contiguous(), values).sum(0)
+        of_prompts = self._with_shared(weights[..., :split], shared_values)
+        by_block = weights[..., split:].unflatten(-1, (self.begun, self.block))
+        own_weights = by_block.permute(3, 0, 1, 2, 4).contiguous()
+        output = of_prompts + _product(own_weights, values).sum(0)
         return output.reshape(rows, heads, -1).to(values)
+
+    def _with_shared(self, x: Tensor, shared: Tensor) -> Tensor:
+        """x [B, K, H / K, n] times what its prompt has, [P, K, n, m], in fp32: [B, K, H / K, m]."""
+        each = x.shape[2]
+        grouped = self._by_prompt(x).transpose(1, 2)  # [P, K, G, H / K, n]
+        product = _product(grouped.flatten(2, 3), shared)
+        by_sample = product.unflatten(2, (self._most, each)).transpose(1, 2)
+        return self._by_place(by_sample)
 
     def _by_prompt(self, x: Tensor) -> Tensor:
         """[B, ...] -> [P, G, ...]; a group with fewer samples than G is filled up with others."""
@@ -166,11 +182,14 @@ class GroupCache(Packed):
 
     def advance(self, column: int) -> None:
         """Go to the next token; what a captured step reads is changed in place."""
-        self.column, begun, self.may_spare = column, self.begun, False
+        begun = self.begun
+        self.column = column
+        self.may_spare = False
         self.begun = column // self.block + 1
         self._now.fill_(column % self.block)
         for window, hidden in self._hidden.items():
-            hidden.zero_().masked_fill_(self._invisible(window)[self.prompt_of], -torch.inf)
+            invisible = self._invisible(window)[self.prompt_of]
+            hidden.zero_().masked_fill_(invisible, -torch.inf)
         if self.begun > begun:
             for keys, values in self._own.values():
                 # A column that is hidden is multiplied by 0, which only a finite number survives.
@@ -179,7 +198,8 @@ class GroupCache(Packed):
     def _invisible(self, window: int | None) -> Tensor:
         """[P, S + columns], True for the keys that a sample of the prompt does not see now."""
         device = self.lengths.device
-        slots, columns = torch.arange(self.slots, device=device), torch.arange(self.blocks * self.block, device=device)
+        slots = torch.arange(self.slots, device=device)
+        columns = torch.arange(self.blocks * self.block, device=device)
         prompt = slots >= self.lengths[:, None]
         own = (columns > self.column).expand(len(prompt), -1)
         if window is not None:
@@ -191,11 +211,16 @@ class GroupCache(Packed):
         """Keep some places: ascending, int64, on the CPU."""
         prompts, prompt_of = self._prompt_of[places].unique_consecutive(return_inverse=True)
         self._group(prompt_of)
-        prompts, places = (x.to(self.lengths.device, non_blocking=True) for x in (prompts, places))
-        self.lengths, self.positions = self.lengths[prompts], self.positions[prompts]
-        self._hidden = {window: hidden[: len(places)] for window, hidden in self._hidden.items()}
+        device = self.lengths.device
+        prompts = prompts.to(device, non_blocking=True)
+        places = places.to(device, non_blocking=True)
+        self.lengths = self.lengths[prompts]
+        self.positions = self.positions[prompts]
+        for window, hidden in self._hidden.items():
+            self._hidden[window] = hidden[: len(places)]
         for layer, (keys, values) in self._own.items():
-            self._shared[layer] = self._shared[layer][0][prompts], self._shared[layer][1][prompts]
+            shared_keys, shared_values = self._shared[layer]
+            self._shared[layer] = shared_keys[prompts], shared_values[prompts]
             self._own[layer] = self._kept(keys, places), self._kept(values, places)
 
     def _kept(self, buffer: Tensor, places: Tensor) -> Tensor:
@@ -243,7 +268,8 @@ def decode(
     done = torch.zeros(rows, dtype=torch.bool)
     cache = GroupCache([len(prompt) for prompt in prompts], group_size, max_new_tokens, device=device)
     before, cache.positions = _positions(positions, prompts, max_new_tokens, device)
-    hidden = run(decoder, torch.cat(list(prompts)), before, cache, **given)[cache.last].repeat_interleave(group_size, 0)
+    read = run(decoder, torch.cat(list(prompts)), before, cache, **given)
+    hidden = read[cache.last].repeat_interleave(group_size, 0)
     left = torch.arange(rows)  # the samples that are still being written, each in a place of the cache
     places = left.to(device, non_blocking=True)
     checked, step = 0, _Step(decoder, cache)
@@ -274,9 +300,12 @@ def _positions(
 ) -> tuple[Tensor, Tensor]:
     """Those of the prompts' tokens, [N] or [3, N], and of what their samples write, [P, T - 1] or [P, 3, T - 1]."""
     spans = given or [torch.arange(len(prompt) + max_new_tokens - 1) for prompt in prompts]
-    halves = [span.tensor_split([len(prompt)], -1) for span, prompt in zip(spans, prompts, strict=True)]
-    before = torch.cat([before for before, _ in halves], -1)
-    behind = torch.stack([behind for _, behind in halves])
+    of_prompts, of_samples = [], []
+    for span, prompt in zip(spans, prompts, strict=True):
+        before, behind = span.tensor_split([len(prompt)], -1)
+        of_prompts.append(before)
+        of_samples.append(behind)
+    before, behind = torch.cat(of_prompts, -1), torch.stack(of_samples)
     return before.to(device, non_blocking=True), behind.to(device, non_blocking=True)
 
 
@@ -296,7 +325,8 @@ class _Step:
         if not self.cache.captured:
             return run(self.decoder, last, positions, self.cache)
         with torch.cuda.device(last.device):  # streams and graphs are those of the current device
-            if self._shape != (len(last), self.cache.begun) and not self._capture(last, positions):
+            fits = self._shape == (len(last), self.cache.begun)
+            if not fits and not self._capture(last, positions):
                 return run(self.decoder, last, positions, self.cache)
             self._last.copy_(last)
             self._positions.copy_(positions)
@@ -305,7 +335,8 @@ class _Step:
 
     def _capture(self, last: Tensor, positions: Tensor) -> bool:
         """Capture a step, if the model does not wait in it."""
-        first, self._shape = self._shape == (0, 0), (len(last), self.cache.begun)
+        first = self._shape == (0, 0)
+        self._shape = (len(last), self.cache.begun)
         self._last, self._positions = last.clone(), positions.clone()
         read = partial(run, self.decoder, self._last, self._positions, self.cache)
         stream = _stream(last.device)

@@ -92,9 +92,12 @@ class SharedPrompts(Packed):
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """See `Packed`."""
-        parts = [part for block in self.blocks for part in block.attend(query, key, value, rules)]
+        parts: list[Tensor] = []
+        for block in self.blocks:
+            parts += block.attend(query, key, value, rules)
         if self.spare:
-            parts.append(query.new_zeros(self.spare, query.shape[1], value.shape[2]))
+            heads, width = query.shape[1], value.shape[2]
+            parts.append(query.new_zeros(self.spare, heads, width))
         return torch.cat(parts)  # [N, H, D]
 
 
@@ -107,13 +110,17 @@ class _Block:
 
     def __init__(self, start: int, prompt: int, lengths: list[int], device: torch.device) -> None:
         self.lengths = lengths
-        self.start, self.begin, self.stop = start, start + prompt, start + prompt + sum(lengths)
+        self.start = start
+        self.begin = start + prompt
+        self.stop = self.begin + sum(lengths)
         batches = _alike(lengths)
         self.shapes = [(len(batch), lengths[batch[0]]) for batch in batches]  # samples, tokens of the longest
         self.padded = min(lengths) < max(lengths)
         if self.padded:
             of_sample = torch.arange(sum(lengths)).split(lengths)
-            tokens, places, begun = [], torch.empty(sum(lengths), dtype=torch.int64), 0
+            tokens: list[Tensor] = []
+            places = torch.empty(sum(lengths), dtype=torch.int64)
+            begun = 0
             for batch in batches:
                 own = torch.cat([of_sample[sample] for sample in batch])
                 fillers, real = padding([lengths[sample] for sample in batch], own.device)
@@ -127,16 +134,18 @@ class _Block:
         """The outputs [n, H, D] of the prompt, if it has tokens, and of its samples."""
         outputs: list[Tensor] = []
         if self.start < self.begin:
-            q, k, v = (x[self.start : self.begin].transpose(0, 1)[None] for x in (query, key, value))  # [1, H, S, D]
-            outputs.append(causal_attention(q, k, v, rules)[0].transpose(0, 1))  # [S, H, D]
+            here = slice(self.start, self.begin)
+            q, k, v = (x[here].transpose(0, 1)[None] for x in (query, key, value))  # [1, H, S, D]
+            output = causal_attention(q, k, v, rules)
+            outputs.append(output[0].transpose(0, 1))  # [S, H, D]
         parts = []
-        for own_query, own_key, own_value in zip(*map(self._batches, (query, key, value)), strict=True):
+        batches = zip(self._batches(query), self._batches(key), self._batches(value), strict=True)
+        for own_query, own_key, own_value in batches:
             if outputs:
-                own_key, own_value = (
-                    torch.cat([shared.expand(len(own), -1, -1, -1), own], 2)  # [b, K, S + T, D]
-                    for shared, own in ((k, own_key), (v, own_value))
-                )
-            parts.append(causal_attention(own_query, own_key, own_value, rules).transpose(1, 2).flatten(0, 1))
+                own_key = torch.cat([k.expand(len(own_key), -1, -1, -1), own_key], 2)  # [b, K, S + T, D]
+                own_value = torch.cat([v.expand(len(own_value), -1, -1, -1), own_value], 2)
+            output = causal_attention(own_query, own_key, own_value, rules)
+            parts.append(output.transpose(1, 2).flatten(0, 1))
         if self.padded:
             return [*outputs, _Taken.apply(torch.cat(parts), self.places, None)]  # type: ignore[no-untyped-call]
         return outputs + parts
@@ -146,7 +155,8 @@ class _Block:
         own = x[self.begin : self.stop]
         if self.padded:
             own = _Taken.apply(own, self.tokens, self.places)  # type: ignore[no-untyped-call]
-        for part, shape in zip(own.split([rows * longest for rows, longest in self.shapes]), self.shapes, strict=True):
+        parts = own.split([rows * longest for rows, longest in self.shapes])
+        for part, shape in zip(parts, self.shapes, strict=True):
             yield part.view(*shape, *x.shape[1:]).transpose(1, 2)
 
 
@@ -174,7 +184,8 @@ class _Taken(torch.autograd.Function):
 def _alike(lengths: Sequence[int]) -> list[list[int]]:
     """Samples in batches of about the same length, the longest first, without those that have no tokens."""
     batches: list[list[int]] = []
-    for sample in sorted((i for i, length in enumerate(lengths) if length), key=lambda sample: -lengths[sample]):
+    with_tokens = [sample for sample, length in enumerate(lengths) if length]
+    for sample in sorted(with_tokens, key=lambda sample: -lengths[sample]):
         if batches and lengths[sample] >= ALIKE * lengths[batches[-1][0]] - NEGLIGIBLE:
             batches[-1].append(sample)
         else:
@@ -191,8 +202,10 @@ def padding(lengths: Sequence[int], device: torch.device) -> tuple[Tensor, Tenso
     """
     place, counts = torch.arange(max(lengths)), torch.tensor(lengths)
     real = place < counts[:, None]  # [rows, longest]
-    tokens = torch.where(real, (counts.cumsum(0) - counts)[:, None] + place, 0).flatten()
-    return tokens.to(device, non_blocking=True), real.flatten().nonzero()[:, 0].to(device, non_blocking=True)
+    first = counts.cumsum(0) - counts  # [rows]
+    tokens = torch.where(real, first[:, None] + place, 0).flatten()
+    places = real.flatten().nonzero()[:, 0]
+    return tokens.to(device, non_blocking=True), places.to(device, non_blocking=True)
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
@@ -237,7 +250,8 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor 
     if rules.softcap is None:
         return _product(query, key, value, rules, attn_mask=visible)
     key, value = causal_blocks.for_each_head(query, key, value)
-    scores = rules.softcap * torch.tanh(query @ key.transpose(-1, -2) * (rules.scale / rules.softcap))
+    scores = query @ key.transpose(-1, -2) * (rules.scale / rules.softcap)
+    scores = rules.softcap * torch.tanh(scores)
     if visible is not None:
         scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)  # a query that sees nothing stays finite
     return scores.softmax(-1, dtype=torch.float32).to(value) @ value
@@ -283,7 +297,8 @@ def attention(
     Raises:
         UsageError: the layer wants something that is not supported here, such as attention sinks or dropout.
     """
-    rules = Rules(scale=query.shape[-1] ** -0.5 if scaling is None else scaling, window=sliding_window, softcap=softcap)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    rules = Rules(scale=scale, window=sliding_window, softcap=softcap)
     if packed is None and softcap is not None:
         if attention_mask is None:
             return causal_attention(query, key, value, rules).transpose(1, 2), None
@@ -328,12 +343,15 @@ def run(decoder: Any, tokens: Tensor, positions: Tensor, packed: Packed, **furth
         [N, H].
     """
     count = len(tokens)
-    packed.spare = spare_rows(count, next(decoder.parameters())) if packed.may_spare and not further else 0
-    tokens, positions = filled(tokens, count + packed.spare), F.pad(positions, (0, packed.spare))
-    given = {"input_ids": tokens[None]} if tokens.ndim == 1 else {"inputs_embeds": tokens[None]}
+    packed.spare = 0
+    if packed.may_spare and not further:
+        packed.spare = spare_rows(count, next(decoder.parameters()))
+    tokens = filled(tokens, count + packed.spare)
+    positions = F.pad(positions, (0, packed.spare))
+    kind = "input_ids" if tokens.ndim == 1 else "inputs_embeds"
     no_mask = torch.zeros(1, 1, 1, 1, device=tokens.device)  # four dimensions: transformers makes none of its own
     hidden: Tensor = decoder(
-        **given,
+        **{kind: tokens[None]},
         **further,
         attention_mask=no_mask,
         position_ids=positions[..., None, :],
