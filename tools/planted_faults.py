@@ -1362,8 +1362,8 @@ FAULTS = (
     Fault(
         "samples that left still count",
         f"{HF}tokens/group_decoding.py",
-        "self.lengths, self.positions = self.lengths[prompts], self.positions[prompts]",
-        "self.positions = self.positions[prompts]",
+        "        self.lengths = self.lengths[prompts]\n",
+        "",
         (WRITTEN,),
     ),
     Fault(
@@ -1476,8 +1476,8 @@ FAULTS = (
     Fault(
         "top-p of all tokens",
         f"{HF}tokens/truncation.py",
-        "top_p * (p * _at_least(p, lowest)).sum(1, keepdim=True)",
-        "top_p * p.sum(1, keepdim=True)",
+        "left = (p * _at_least(p, lowest)).sum(1, keepdim=True)",
+        "left = p.sum(1, keepdim=True)",
         (BY_HAND_TRUNCATION,),
     ),
     # --- draws
@@ -1568,8 +1568,8 @@ FAULTS = (
     Fault(
         "a flow's weights of another row's window",
         f"{HF}diffusion/flow_policy.py",
-        "to(decided).repeat_interleave(group_size, 0)",
-        "to(decided).repeat(group_size, 1)",
+        "to(old.logprobs).repeat_interleave(group_size, 0)",
+        "to(old.logprobs).repeat(group_size, 1)",
         (f"{FLOW_TESTS}test_every_row_has_the_weights_of_its_own_window",),
     ),
     Fault(

@@ -66,11 +66,8 @@ def sizes_of(
     head_dim = getattr(config, "head_dim", None) or hidden // heads
     matrices, active = _matrices(decoder, config)
     weights = sum(p.numel() for p in model.parameters())
-    narrow, quantised = 0, float(width)
-    if quantization is not None:
-        linears = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
-        narrow = sum(m.weight.numel() for m in linears)
-        quantised = QUANTISED[quantization]
+    narrow = _linear(model, head) if quantization else 0
+    quantised = QUANTISED[quantization] if quantization else float(width)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     adapted = adapter = ranks = 0
     if adapt is not None:
@@ -100,6 +97,12 @@ def sizes_of(
         adapter=adapter,
         ranks=ranks,
     )
+
+
+def _linear(model: nn.Module, head: nn.Linear) -> int:
+    """Weights of a model's linear layers but the output layer."""
+    linears = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    return sum(m.weight.numel() for m in linears if m is not head)
 
 
 def _counts(model: Any, config: Any) -> tuple[int, int, int]:

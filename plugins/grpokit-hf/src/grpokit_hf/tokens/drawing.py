@@ -79,9 +79,7 @@ def draw(
         raise UsageError(
             f"draw needs logits [B, V] and uniforms [B], got {tuple(logits.shape)} and {tuple(uniforms.shape)}."
         )
-    scaled = logits.float() if temperature == 1 else logits.float() * (1 / temperature)
-    if forbidden is not None:
-        scaled = forbid(scaled.clone() if scaled is logits else scaled, forbidden)
+    scaled = _scaled(logits, temperature, forbidden)
     candidates = kept = None
     if kept_as_indices(scaled.shape[1], top_k):
         scaled, candidates = scaled.topk(top_k, dim=1)  # [B, V] -> [B, top_k], the most likely first
@@ -93,26 +91,46 @@ def draw(
         mass = p.mul_(keep).sum(1)
         p.div_(mass[:, None])
         log_total += mass.log()
-        kept = packed(keep) if kept is None else torch.where(keep > 0, kept, kept[:, :1])  # the first always stays
-    index = inverse_cdf(p, uniforms)
+        if kept is None:
+            kept = packed(keep)
+        else:
+            kept = torch.where(keep > 0, kept, kept[:, :1])  # the first always stays
+    index = inverse_cdf(p, uniforms)[:, None]  # [B] -> [B, 1]
+    tokens = index if candidates is None else candidates.gather(1, index)
     return Draw(
-        tokens=index if candidates is None else candidates.gather(1, index[:, None])[:, 0],
-        logprobs=scaled.gather(1, index[:, None])[:, 0] - log_total,
-        entropy=log_total - scaled.clamp(min=IMPOSSIBLE).mul_(p).sum(1) if entropy else None,
+        tokens=tokens[:, 0],
+        logprobs=scaled.gather(1, index)[:, 0] - log_total,
+        entropy=log_total - _mean(scaled, p) if entropy else None,
         kept=kept,
     )
+
+
+def _scaled(logits: Tensor, temperature: float, forbidden: Tensor | None) -> Tensor:
+    """The logits divided by the temperature, in fp32, without those of forbidden tokens."""
+    scaled = logits.float() if temperature == 1 else logits.float() * (1 / temperature)
+    if forbidden is None:
+        return scaled
+    return forbid(scaled.clone() if scaled is logits else scaled, forbidden)
+
+
+def _mean(logits: Tensor, p: Tensor) -> Tensor:
+    """The mean [B] of logits under probabilities; impossible tokens count as 0."""
+    return logits.clamp(min=IMPOSSIBLE).mul_(p).sum(1)
 
 
 def inverse_cdf(p: Tensor, uniforms: Tensor) -> Tensor:
     """Draw indices: p [B, V] fp32, normalised to rounding, and uniforms [B] in (0, 1) -> [B] int64."""
     last, blocks = p.shape[1] - 1, p.shape[1] // BLOCK
-    whole = p[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK)).sum(2)  # [B, V] -> [B, blocks]
-    rest = p[:, blocks * BLOCK :].sum(1, keepdim=True)
-    block, share = _search(torch.cat([whole, rest], 1).double(), uniforms.double())
+    whole, rest = p.tensor_split([blocks * BLOCK], 1)
+    sums = whole.unflatten(1, (blocks, BLOCK)).sum(2)  # [B, V] -> [B, blocks]
+    sums = torch.cat([sums, rest.sum(1, keepdim=True)], 1)
+    block, share = _search(sums.double(), uniforms.double())
     columns = block[:, None] * BLOCK + torch.arange(BLOCK, device=p.device)  # [B, BLOCK]
-    inside = torch.where(columns <= last, p.gather(1, columns.clamp(max=last)), 0.0)
+    inside = p.gather(1, columns.clamp(max=last))
+    inside = torch.where(columns <= last, inside, 0.0)
     index, _ = _search(inside.double(), share)
-    return columns.gather(1, index[:, None])[:, 0].clamp_(max=last)  # in a row of NaN it may be beyond
+    drawn = columns.gather(1, index[:, None])[:, 0]
+    return drawn.clamp_(max=last)  # in a row of NaN it may be beyond
 
 
 def _search(weights: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,8 +140,10 @@ def _search(weights: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
     """
     running = weights.cumsum(1)
     total = running[:, -1:]
-    goal = torch.minimum(level[:, None] * total, total.nextafter(torch.zeros_like(total)))  # so that something is above
-    index = torch.searchsorted(running, goal, right=True).clamp_(max=weights.shape[1] - 1)
+    below = total.nextafter(torch.zeros_like(total))  # so that something is above the goal
+    goal = torch.minimum(level[:, None] * total, below)
+    index = torch.searchsorted(running, goal, right=True)
+    index.clamp_(max=weights.shape[1] - 1)
     weight = weights.gather(1, index)
     share = (goal - running.gather(1, index) + weight) / weight
     return index[:, 0], share.clamp(0, 1)[:, 0]

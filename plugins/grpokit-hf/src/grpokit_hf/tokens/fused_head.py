@@ -100,7 +100,7 @@ class FusedHead(nn.Module):
             dtype=dtype,
         )
         _check(hidden, targets, weight, bias, job)
-        trained = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (hidden, weight, bias))
+        trained = _trained(hidden, weight, bias)
         if not (trained and job.predictable and 0 < job.longest <= LONGEST_ROW * chunk):
             job = replace(job, slope=None, chunks=tuple(_chunks(len(hidden), chunk, None)))
         with torch.autocast(device, enabled=False):
@@ -136,6 +136,10 @@ class _Job:
         """Whether the logits are a linear function of x, computed in fp32 or fp64."""
         return self.softcap is None and self.dtype == _wide(self.dtype)
 
+    def cast(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """A weight and a bias in the dtype of the products."""
+        return weight.to(self.dtype), None if bias is None else bias.to(self.dtype)
+
     def logits(self, x: Tensor, weight: Tensor, bias: Tensor | None, part: slice) -> Tensor:
         """What the softmax sees: x [n, H] -> [n, V], fp32 or fp64."""
         logits = linear(x, weight, bias).to(_wide(self.dtype))
@@ -145,13 +149,16 @@ class _Job:
             logits.mul_(self.scale)
         if self.forbidden is not None:
             forbid(logits, self.forbidden)
-        return logits if self.kept is None else restrict(logits, filled(self.kept[part], len(x)))
+        if self.kept is not None:
+            restrict(logits, filled(self.kept[part], len(x)))
+        return logits
 
     def cap_slope(self, logits: Tensor) -> Tensor | None:
         """The derivative of the soft cap, from the logits after it: [n, V]; 0 for impossible tokens."""
         if self.softcap is None:
             return None
-        return (logits / (self.softcap * self.scale)).square_().neg_().add_(1).clamp_(min=0)
+        capped = logits / (self.softcap * self.scale)
+        return capped.square_().neg_().add_(1).clamp_(min=0)
 
 
 class _Gradients:
@@ -164,14 +171,22 @@ class _Gradients:
         self.bias: Tensor | None = None
         self._weight = weight
 
+    @property
+    def formed(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Of hidden, weight and bias; None where it is not needed."""
+        return self.hidden, self.weight, self.bias
+
     def add(self, part: slice, x: Tensor, d: Tensor, slope: Tensor) -> Tensor | None:
         """Add a chunk's, where dLoss/dlogits is slope * d: x [n, H], d [n, V], slope [n] -> d W [n, H], if made."""
-        narrow, back = d.to(x.dtype), None
+        narrow = d.to(x.dtype)
+        count = part.stop - part.start
+        back = None
         if self.hidden is not None:
             back = linear(narrow, self._weight.t())
-            self.hidden[part] = (back * slope[:, None])[: part.stop - part.start]
+            self.hidden[part] = (back * slope[:, None])[:count]
         if self.needed[1]:
-            self.weight = sum_of_outer(self.weight, narrow, (x * slope[:, None]).to(x.dtype))
+            scaled = (x * slope[:, None]).to(x.dtype)
+            self.weight = sum_of_outer(self.weight, narrow, scaled)
         if self.needed[2]:
             bias = d.t().mv(slope)
             self.bias = bias if self.bias is None else self.bias.add_(bias)
@@ -183,7 +198,7 @@ class _Head(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, job: _Job
     ) -> tuple[Tensor, Tensor | None]:
-        w, b = weight.to(job.dtype), None if bias is None else bias.to(job.dtype)
+        w, b = job.cast(weight, bias)
         logprobs = torch.empty(len(hidden), dtype=_wide(job.dtype), device=hidden.device)
         entropy = None if job.entropy == "no" else torch.empty_like(logprobs)
         predicted = None if job.slope is None else torch.empty_like(logprobs)
@@ -192,29 +207,35 @@ class _Head(torch.autograd.Function):
         in_passing = gradients is not None and gradients.hidden is not None and job.linear_and_wide
         for part in job.chunks:
             x, size = _even(hidden[part].to(job.dtype))
-            chosen, count = filled(targets[part], size)[:, None], part.stop - part.start
+            chosen = filled(targets[part], size)[:, None]
+            count = part.stop - part.start
             logits = job.logits(x, w, b, part)
             cap_slope = None if gradients is None else job.cap_slope(logits)
-            largest, target_logits = logits.amax(1), logits.gather(1, chosen)[:, 0]
+            largest = logits.amax(1)
+            target_logits = logits.gather(1, chosen)[:, 0]
             separate = entropy is not None and not in_passing  # it takes logits and probabilities together
             p = logits.softmax(1) if separate else torch.softmax(logits, 1, out=logits)
             own = target_logits - largest + p.amax(1).log()  # the largest p is exp(0) / sum
             logprobs[part] = own[:count]
             if entropy is not None and separate:
-                entropy[part] = (target_logits - own - logits.mul_(p).sum(1))[:count]
+                mean = logits.mul_(p).sum(1)
+                entropy[part] = (target_logits - own - mean)[:count]
             del logits  # what follows takes its memory
             if gradients is not None and job.slope is not None and predicted is not None:
                 predicted[part] = _asked(job.slope, logprobs[part], part)
                 d = _minus_onehot(p, chosen)
                 d = d if cap_slope is None else d.mul_(cap_slope)
-                d_weight = gradients.add(part, x, d, filled(predicted[part] * -job.scale, size))
+                row_slope = filled(predicted[part] * -job.scale, size)
+                d_weight = gradients.add(part, x, d, row_slope)
                 if entropy is not None and in_passing and d_weight is not None:
-                    mean = (d_weight * x).sum(1) if b is None else (d_weight * x).sum(1) + d.mv(b)
+                    mean = (d_weight * x).sum(1)
+                    if b is not None:
+                        mean += d.mv(b)
                     entropy[part] = -logprobs[part] - job.scale * mean[:count]
                 del d
             del p, cap_slope  # before the next chunk's
         ctx.job = job
-        formed = (None,) * 3 if gradients is None else (gradients.hidden, gradients.weight, gradients.bias)
+        formed = gradients.formed if gradients is not None else (None, None, None)
         ctx.save_for_backward(hidden, weight, bias, targets, logprobs, entropy, predicted, *formed)
         if entropy is not None and job.entropy == "value":
             ctx.mark_non_differentiable(entropy)
@@ -226,10 +247,12 @@ class _Head(torch.autograd.Function):
         hidden, weight, bias, targets, logprobs, entropy, predicted, *formed = ctx.saved_tensors
         factor = None if predicted is None else _common_factor(slope, predicted)
         if factor is not None:
-            return *(x if x is None or factor == 1 else x * factor for x in formed), None, None
+            if factor != 1:
+                formed = [x if x is None else x * factor for x in formed]
+            return *formed, None, None
         job: _Job = ctx.job
         with torch.autocast(hidden.device.type, enabled=False):
-            w, b = weight.to(job.dtype), None if bias is None else bias.to(job.dtype)
+            w, b = job.cast(weight, bias)
             gradients = _Gradients(hidden, w, ctx.needs_input_grad)
             for part in job.chunks:
                 x, size = _even(hidden[part].to(job.dtype))
@@ -243,7 +266,8 @@ class _Head(torch.autograd.Function):
                     shift = target_logits - filled(logprobs[part] + entropy[part], size)
                     p = logits.softmax(1)
                     by_entropy = filled(entropy_slope[part], size)
-                    d = logits.sub_(shift[:, None]).mul_(by_entropy[:, None]).add_(row_slope[:, None]).mul_(p)
+                    d = logits.sub_(shift[:, None])
+                    d.mul_(by_entropy[:, None]).add_(row_slope[:, None]).mul_(p)
                     d.scatter_add_(1, chosen, -row_slope[:, None])
                     del p
                     row_slope = torch.ones_like(row_slope)
@@ -253,7 +277,12 @@ class _Head(torch.autograd.Function):
                 del logits, cap_slope
                 gradients.add(part, x, d, row_slope * -job.scale)
                 del d  # before the next chunk's
-        return gradients.hidden, gradients.weight, gradients.bias, None, None
+        return *gradients.formed, None, None
+
+
+def _trained(*inputs: Tensor | None) -> bool:
+    """Whether a gradient will be asked for."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -263,7 +292,8 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 def _minus_onehot(p: Tensor, targets: Tensor) -> Tensor:
     """p [n, V] less 1 at each row's target [n, 1], in place."""
-    return p.scatter_add_(1, targets, p.new_full((1, 1), -1.0).expand(len(p), 1))
+    minus_one = p.new_full((1, 1), -1.0)
+    return p.scatter_add_(1, targets, minus_one.expand(len(p), 1))
 
 
 def _even(x: Tensor) -> tuple[Tensor, int]:
@@ -285,8 +315,10 @@ def _asked(slope: Slope, logprobs: Tensor, part: slice) -> Tensor:
 def _common_factor(slope: Tensor, predicted: Tensor) -> float | None:
     """c, if slope is c * predicted; else None. [N], [N]."""
     a, b = slope.double(), predicted.double()
-    factor = a.dot(b) / b.dot(b).clamp(min=torch.finfo(torch.float64).tiny)  # exactly 1 if they are equal
-    values = torch.stack([factor, (a - factor * b).abs().amax(), a.abs().amax()])
+    tiny = torch.finfo(torch.float64).tiny
+    factor = a.dot(b) / b.dot(b).clamp(min=tiny)  # exactly 1 if they are equal
+    differences = (a - factor * b).abs()
+    values = torch.stack([factor, differences.amax(), a.abs().amax()])
     best, error, largest = values.tolist()  # the one time that the host waits for the device
     return best if error <= AGREEMENT * largest else None  # comparisons with NaN are false
 
@@ -296,9 +328,11 @@ def _chunks(count: int, chunk: int, ends: Sequence[int] | None) -> Iterator[slic
     if chunk < 1:
         raise UsageError(f"chunk must be at least 1 token, got {chunk}.")
     if ends is None:
-        yield from (slice(start, min(start + chunk, count)) for start in range(0, max(count, 1), chunk))
+        for start in range(0, max(count, 1), chunk):
+            yield slice(start, min(start + chunk, count))
         return
-    if list(ends) != sorted(ends) or (ends[-1] if ends else 0) != count:
+    last = ends[-1] if ends else 0
+    if list(ends) != sorted(ends) or last != count:
         raise UsageError(f"ends must ascend to {count}, the number of tokens; got {shown(list(ends))}.")
     start = 0
     for end, following in pairwise([*ends, count + chunk + 1]):
@@ -309,7 +343,8 @@ def _chunks(count: int, chunk: int, ends: Sequence[int] | None) -> Iterator[slic
 
 def _check(hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor | None, job: _Job) -> None:
     shapes = [tuple(x.shape) for x in (hidden, targets, weight)]
-    if hidden.ndim != 2 or weight.ndim != 2 or targets.shape != hidden.shape[:1] or hidden.shape[1] != weight.shape[1]:
+    tables = hidden.ndim == weight.ndim == 2
+    if not tables or targets.shape != hidden.shape[:1] or hidden.shape[1] != weight.shape[1]:
         raise UsageError(
             f"A fused head needs hidden [N, H], targets [N] and weight [V, H]; got {shapes[0]}, {shapes[1]} and "
             f"{shapes[2]}."

@@ -268,8 +268,7 @@ def decode(
     done = torch.zeros(rows, dtype=torch.bool)
     cache = GroupCache([len(prompt) for prompt in prompts], group_size, max_new_tokens, device=device)
     before, cache.positions = _positions(positions, prompts, max_new_tokens, device)
-    read = run(decoder, torch.cat(list(prompts)), before, cache, **given)
-    hidden = read[cache.last].repeat_interleave(group_size, 0)
+    hidden = run(decoder, torch.cat(list(prompts)), before, cache, **given)[cache.last].repeat_interleave(group_size, 0)
     left = torch.arange(rows)  # the samples that are still being written, each in a place of the cache
     places = left.to(device, non_blocking=True)
     checked, step = 0, _Step(decoder, cache)

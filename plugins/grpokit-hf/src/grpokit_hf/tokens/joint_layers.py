@@ -8,7 +8,7 @@ weights are all fp32, without autocast and without gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,11 +39,13 @@ def joint_forwards(
         yield norm, _norm(norm, eps)
     for mlp in gated_mlps(model):
         if _may_be_joint(mlp, linears, ("gate_proj", "up_proj", "down_proj")):
-            yield mlp, _gated(mlp, product([mlp.gate_proj, mlp.up_proj]), product([mlp.down_proj]))
+            inputs = product([mlp.gate_proj, mlp.up_proj])
+            yield mlp, _gated(mlp, inputs, product([mlp.down_proj]))
     for layer in fp32_modules(model):
         if _is_attention(layer, linears) and _rules.get(layer, True) is not None:
             inputs = product([layer.q_proj, layer.k_proj, layer.v_proj])
-            alone = [(part, flat(product([part]))) for name, part in layer.named_children() if name in _PROJECTIONS]
+            projections = [part for name, part in layer.named_children() if name in _PROJECTIONS]
+            alone = [(part, flat(product([part]))) for part in projections]
             yield layer, _Attention(layer, inputs, product([layer.o_proj]), alone)
 
 
@@ -55,14 +57,18 @@ def _may_be_joint(module: nn.Module, linears: Container[nn.Module], names: Itera
 
 def _is_attention(module: Any, linears: Container[nn.Module]) -> bool:
     """Whether a module has the parts and the sizes that `_Attention` needs."""
-    names, width = {name for name, _ in module.named_children()}, getattr(module, "head_dim", None)
-    if names not in (_PROJECTIONS, _PROJECTIONS | _NORMS) or width is None or list(module.parameters(recurse=False)):
+    names = set(dict(module.named_children()))
+    width = getattr(module, "head_dim", None)
+    own = list(module.parameters(recurse=False))
+    if names not in (_PROJECTIONS, _PROJECTIONS | _NORMS) or width is None or own:
         return False
     if not _may_be_joint(module, linears, _PROJECTIONS):
         return False
-    q, k, v, o = (getattr(module, name) for name in ("q_proj", "k_proj", "v_proj", "o_proj"))
-    of_heads = all(p.shape == (width,) for name in names & _NORMS for p in getattr(module, name).parameters())
-    return of_heads and q.out_features == o.in_features and k.out_features == v.out_features
+    for name in names & _NORMS:
+        if any(p.shape != (width,) for p in getattr(module, name).parameters()):
+            return False
+    queries, keys = module.q_proj.out_features, module.k_proj.out_features
+    return bool(queries == module.o_proj.in_features and keys == module.v_proj.out_features)
 
 
 def _norm(norm: Any, eps: float) -> Forward:
@@ -93,11 +99,15 @@ class _Attention:
     def __init__(
         self, module: Any, inputs: Forward, output: Forward, alone: Sequence[tuple[nn.Module, Forward]]
     ) -> None:
-        self.module, self.inputs, self.output, self.own = module, inputs, output, module.forward
+        self.module = module
+        self.own = module.forward
+        self.inputs = inputs
+        self.output = output
         self.alone = alone
         self.width: int = module.head_dim
         self.normed = "q_norm" in dict(module.named_children())
-        self.heads, self.kv = (layer.out_features // self.width for layer in (module.q_proj, module.k_proj))
+        self.heads: int = module.q_proj.out_features // self.width
+        self.kv: int = module.k_proj.out_features // self.width
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         packed, rotation = named.get("packed"), named.get("position_embeddings")
@@ -115,14 +125,16 @@ class _Attention:
         """Hidden states [1, N, H], cosines and sines [1, N, D] -> [1, N, H]."""
         cos, sin = (x[0, :, None] for x in rotation)
         turns = self.heads + self.kv
-        projected = self.inputs(hidden[0]).view(-1, turns + self.kv, self.width)
+        projected = self.inputs(hidden[0])
+        projected = projected.view(-1, turns + self.kv, self.width)
         turned, value = projected[:, :turns], projected[:, turns:]
         if self.normed:
-            query, key = self.module.q_norm(turned[:, : self.heads]), self.module.k_norm(turned[:, self.heads :])
-            turned = torch.cat([query, key], 1)
+            query, key = turned[:, : self.heads], turned[:, self.heads :]
+            turned = torch.cat([self.module.q_norm(query), self.module.k_norm(key)], 1)
         first, second = turned.chunk(2, -1)
         turned = turned * cos + torch.cat([-second, first], -1) * sin
-        attended = packed.attend(self.module.layer_idx, turned[:, : self.heads], turned[:, self.heads :], value, rules)
+        query, key = turned[:, : self.heads], turned[:, self.heads :]
+        attended = packed.attend(self.module.layer_idx, query, key, value, rules)
         return self.output(attended.flatten(1))[None]
 
     def _find_rules(self, **named: Any) -> Rules | None:
@@ -130,24 +142,36 @@ class _Attention:
 
         Both get random tensors: at a sequence's first token a rotation is none, and many formulas look alike.
         """
-        hidden, rotation, near = named["hidden_states"], named["position_embeddings"], named.get("position_ids")
-        if len(rotation) != 2 or any(x.shape != (*hidden.shape[:-1], self.width) for x in rotation):
+        hidden, rotation = named["hidden_states"], named["position_embeddings"]
+        usual = (*hidden.shape[:-1], self.width)
+        if [x.shape for x in rotation] != [usual, usual]:
             return None
-        if any(isinstance(x, Tensor) for name, x in named.items() if name not in _GIVEN):
+        others = [named[name] for name in named if name not in _GIVEN]
+        if any(isinstance(x, Tensor) for x in others):
             return None
-        generator = torch.Generator().manual_seed(0)
-        x = trial_rows(hidden.shape[-1], generator)[None].to(hidden)
-        cos, sin = (torch.randn(1, len(SCALES), self.width, generator=generator).to(y) for y in rotation)
-        if near is not None:  # some scale the queries of far positions
-            near = torch.randint(2**20, (*near.shape[:-1], len(SCALES)), generator=generator).to(near)
         own, here = _Heard(), _Heard()
-        trial = {"hidden_states": x, "position_embeddings": (cos, sin), "position_ids": near, "packed": own}
-        want, *_ = self.own(**named | {name: y for name, y in trial.items() if name in named})
+        trial = named | self._trial(named) | {"packed": own}
+        want, *_ = self.own(**trial)
         if len(own.calls) != 1:
             return None
-        (rules, *parts), have = own.calls[0], self._compute(x, (cos, sin), here, own.calls[0][0])
-        pairs = zip((have[0], *here.calls[0][1:]), (want[0], *parts), strict=True)
+        rules, *wanted = own.calls[0]
+        have = self._compute(trial["hidden_states"], trial["position_embeddings"], here, rules)
+        _, *computed = here.calls[0]
+        pairs = zip((have[0], *computed), (want[0], *wanted), strict=True)
         return rules if all(alike(a, b, relative=1e-4) for a, b in pairs) else None
+
+    def _trial(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """Random tensors in place of those that a forward got."""
+        generator = torch.Generator().manual_seed(0)
+        hidden, near = named["hidden_states"], named.get("position_ids")
+        rows = trial_rows(hidden.shape[-1], generator)
+        shape = (1, len(SCALES), self.width)
+        rotation = [torch.randn(shape, generator=generator).to(x) for x in named["position_embeddings"]]
+        trial = {"hidden_states": rows[None].to(hidden), "position_embeddings": tuple(rotation)}
+        if near is not None:  # some scale the queries of far positions
+            places = torch.randint(2**20, (*near.shape[:-1], len(SCALES)), generator=generator)
+            trial["position_ids"] = places.to(near)
+        return trial
 
 
 class _Heard(Packed):

@@ -56,7 +56,8 @@ def rms_norms(modules: Iterable[Any]) -> Iterator[tuple[Any, float]]:
     """Those that are norms weight * x / sqrt(mean(x^2) + eps), each with its eps."""
     for norm in modules:
         eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
-        if not isinstance(eps, float) or [name for name, _ in norm.named_parameters()] != ["weight"]:
+        names = [name for name, _ in norm.named_parameters()]
+        if not isinstance(eps, float) or names != ["weight"]:
             continue
         if _computes(norm, len(norm.weight), partial(_normed, norm, eps)):
             yield norm, eps
@@ -65,7 +66,8 @@ def rms_norms(modules: Iterable[Any]) -> Iterator[tuple[Any, float]]:
 def gated_mlps(model: nn.Module) -> Iterator[Any]:
     """The MLPs down(act(gate(x)) * up(x)) of a model that is all fp32."""
     for mlp in fp32_modules(model):
-        if {name for name, _ in mlp.named_children()} != _GATED or list(mlp.parameters(recurse=False)):
+        parts = set(dict(mlp.named_children()))
+        if parts != _GATED or list(mlp.parameters(recurse=False)):
             continue
         width = getattr(mlp.gate_proj, "in_features", None)
         if width is not None and _computes(mlp, width, partial(_gate, mlp)):
@@ -77,19 +79,22 @@ def _normed(norm: Any, eps: float, x: Tensor) -> Tensor:
 
 
 def _gate(mlp: Any, x: Tensor) -> Tensor:
-    y: Tensor = mlp.down_proj(mlp.act_fn(mlp.gate_proj(x)) * mlp.up_proj(x))
+    gate = mlp.act_fn(mlp.gate_proj(x))
+    y: Tensor = mlp.down_proj(gate * mlp.up_proj(x))
     return y
 
 
 def fp32_modules(model: nn.Module) -> Iterator[Any]:
     """All modules of a model whose weights are all fp32; none of another."""
-    return iter(model.modules() if all(p.dtype == torch.float32 for p in model.parameters()) else ())
+    if all(p.dtype == torch.float32 for p in model.parameters()):
+        yield from model.modules()
 
 
 def _computes(module: nn.Module, width: int, formula: Forward) -> bool:
     """Whether a module computes a formula of one tensor [..., width], which is tried once."""
     if module not in _follows:
-        x = trial_rows(width, torch.Generator().manual_seed(0)).to(next(module.parameters()).device)
+        x = trial_rows(width, torch.Generator().manual_seed(0))
+        x = x.to(next(module.parameters()).device)
         takes_one = len(inspect.signature(module.forward).parameters) == 1  # unlike a norm with a gate
         with torch.no_grad():
             _follows[module] = takes_one and alike(module(x), formula(x), relative=1e-5)
@@ -98,7 +103,8 @@ def _computes(module: nn.Module, width: int, formula: Forward) -> bool:
 
 def trial_rows(width: int, generator: torch.Generator) -> Tensor:
     """Random rows of all `SCALES`: [rows, width]."""
-    return torch.randn(len(SCALES), width, generator=generator) * torch.tensor(SCALES)[:, None]
+    rows = torch.randn(len(SCALES), width, generator=generator)
+    return rows * torch.tensor(SCALES)[:, None]
 
 
 def alike(a: Tensor, b: Tensor, *, relative: float) -> bool:
@@ -106,7 +112,9 @@ def alike(a: Tensor, b: Tensor, *, relative: float) -> bool:
     if a.shape != b.shape:
         return False
     a, b = a.flatten(1), b.flatten(1)
-    return bool(((a - b).abs() <= relative * (b.abs() + 0.1 * b.abs().amax(1, keepdim=True))).all())
+    size = b.abs()
+    allowed = relative * (size + 0.1 * size.amax(1, keepdim=True))
+    return bool(((a - b).abs() <= allowed).all())
 
 
 def _fused(norm: Any, eps: float) -> Forward:
@@ -127,7 +135,8 @@ def _gated(mlp: Any) -> Forward:
     down = mlp.down_proj
 
     def forward(x: Tensor) -> Tensor:
-        gate, up = (layer(x).flatten(0, -2) for layer in (mlp.gate_proj, mlp.up_proj))
+        gate = mlp.gate_proj(x).flatten(0, -2)
+        up = mlp.up_proj(x).flatten(0, -2)
         y: Tensor = _Down.apply(gate, up, down.weight, down.bias, mlp.act_fn)  # type: ignore[no-untyped-call]
         return y.view(*x.shape[:-1], -1)
 
@@ -139,7 +148,8 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, scale)
         normed: Tensor = x * scale
         return normed.mul_(weight)
@@ -152,7 +162,8 @@ class _Norm(torch.autograd.Function):
         product = gradient * normed
         mean = (product @ weight).div_(x.shape[-1])[..., None]
         for_weight = product.flatten(0, -2).sum(0) if ctx.needs_input_grad[1] else None
-        for_x = torch.mul(gradient, weight, out=product).sub_(normed.mul_(mean)).mul_(scale)
+        for_x = torch.mul(gradient, weight, out=product)
+        for_x.sub_(normed.mul_(mean)).mul_(scale)
         return for_x, for_weight, None
 
 
@@ -175,7 +186,8 @@ class _Down(torch.autograd.Function):
         with torch.enable_grad():
             leaves = gate.detach().requires_grad_(), up.detach().requires_grad_()
             product = ctx.act(leaves[0]) * leaves[1]
-        for_gate, for_up = torch.autograd.grad(product, leaves, linear(gradient, weight.t()))
+        for_product = linear(gradient, weight.t())
+        for_gate, for_up = torch.autograd.grad(product, leaves, for_product)
         return (
             for_gate,
             for_up,

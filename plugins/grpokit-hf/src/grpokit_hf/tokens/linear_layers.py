@@ -81,7 +81,8 @@ class Casts:
             return weight
         dtype = torch.get_autocast_dtype(kind)
         own, version, copy = self._copies.get(id(weight), (None, 0, weight))
-        if own is not weight or version != weight._version or copy.dtype != dtype:
+        current = own is weight and version == weight._version
+        if not current or copy.dtype != dtype:
             copy = weight.to(dtype)
             self._copies[id(weight)] = weight, weight._version, copy
         return copy
@@ -105,8 +106,10 @@ def for_scoring(model: nn.Module, *, lean: bool = True, casts: Casts | None = No
     """
     linears = (m for m in model.modules() if type(m) is nn.Linear)
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
-        frozen = ((m, _cast(m, casts)) for m in linears if casts is not None and not m.weight.requires_grad)
-        with replaced_forwards(frozen):
+        cast: list[tuple[nn.Module, Forward]] = []
+        if casts is not None:
+            cast = [(m, _cast(m, casts)) for m in linears if not m.weight.requires_grad]
+        with replaced_forwards(cast):
             yield
         return
     quick = ((m, _scored(m)) for m in linears if by_onednn(m.weight))
@@ -152,7 +155,8 @@ def _rounded_by_chance(x: Tensor, dtype: torch.dtype) -> Tensor:
     digits = int(torch.finfo(dtype).eps * 2**23)  # of fp32, in one of the type's
     generator = torch.Generator(x.device).manual_seed(0)
     chance = torch.randint(digits, x.shape, generator=generator, dtype=torch.int32, device=x.device)
-    return chance.add_(x.view(torch.int32)).bitwise_and_(-digits).view(torch.float32).to(dtype)
+    bits = chance.add_(x.view(torch.int32)).bitwise_and_(-digits)
+    return bits.view(torch.float32).to(dtype)
 
 
 def _plain(weight: Tensor, bias: Tensor | None) -> Forward:
@@ -163,7 +167,8 @@ def _weight(module: Any, adapters: Sequence[str], *, dtype: torch.dtype | None =
     """The weight of a linear layer with its adapters added, in its own type or another, and its bias."""
     base: Any = module.base_layer if adapters else module
     dtype = dtype or base.weight.dtype
-    return (_merged(module, adapters, dtype) if adapters else base.weight.detach().to(dtype)), base.bias
+    weight = _merged(module, adapters, dtype) if adapters else base.weight.detach().to(dtype)
+    return weight, base.bias
 
 
 def _few_rows(layers: Sequence[tuple[nn.Module, Sequence[str]]], rows: int) -> Forward:
@@ -174,8 +179,7 @@ def _few_rows(layers: Sequence[tuple[nn.Module, Sequence[str]]], rows: int) -> F
             weights, biases = zip(*(_weight(*layer) for layer in layers), strict=True)
             bias = None
             if any(part is not None for part in biases):
-                pairs = zip(weights, biases, strict=True)
-                bias = torch.cat([w.new_zeros(len(w)) if b is None else b for w, b in pairs])
+                bias = torch.cat([_bias_or_zeros(*pair) for pair in zip(weights, biases, strict=True)])
             weight = weights[0] if len(weights) == 1 else torch.cat(weights)
             made.append(packed(weight, bias, rows=rows))
         return made[0](x)
@@ -184,13 +188,22 @@ def _few_rows(layers: Sequence[tuple[nn.Module, Sequence[str]]], rows: int) -> F
     return multiply
 
 
+def _bias_or_zeros(weight: Tensor, bias: Tensor | None) -> Tensor:
+    return weight.new_zeros(len(weight)) if bias is None else bias
+
+
 def _cast(layer: nn.Linear, casts: Casts) -> Forward:
-    return lambda x: nn.functional.linear(x, casts(layer.weight), None if layer.bias is None else casts(layer.bias))
+    def forward(x: Tensor) -> Tensor:
+        bias = None if layer.bias is None else casts(layer.bias)
+        return nn.functional.linear(x, casts(layer.weight), bias)
+
+    return forward
 
 
 def _scored(layer: nn.Linear) -> Forward:
     def forward(x: Tensor) -> Tensor:
-        y: Tensor = _Linear.apply(x.reshape(-1, x.shape[-1]), layer.weight, layer.bias)  # type: ignore[no-untyped-call]
+        rows = x.reshape(-1, x.shape[-1])
+        y: Tensor = _Linear.apply(rows, layer.weight, layer.bias)  # type: ignore[no-untyped-call]
         return y.view(*x.shape[:-1], layer.out_features)
 
     return forward

@@ -107,17 +107,18 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
         start: the first decision that is to be scored.
         width: t, columns of the resulting tables.
     """
-    by_prompt: dict[int, list[int]] = {}
-    for row, (prompt, length) in enumerate(zip(completions.groups, completions.lengths, strict=True)):
-        made = completions.decided is None or bool(completions.decided[row, start:length].any())
-        if length > start and made:
-            by_prompt.setdefault(prompt, []).append(row)
-    if not by_prompt:
+    groups = _with_decisions(completions, start)
+    if not groups:
         return None
-    slot, columns, behind = completions.prompts.shape[1], completions.tokens.shape[1], completions.prompts.numel()
-    groups = sorted(by_prompt.items())
+    slot, columns = completions.prompts.shape[1], completions.tokens.shape[1]
+    behind = completions.prompts.numel()
     source: list[Tensor] = []
-    decided, places, ends, samples, prompts, positions = [], [], [0], [], [], []
+    decided: list[Tensor] = []
+    places: list[Tensor] = []
+    positions: list[Tensor] = []
+    prompts: list[int] = []
+    samples: list[list[int]] = []
+    ends = [0]
     position = 0
     for prompt, rows in groups:
         shared = completions.prompt_lengths[prompt] - 1
@@ -125,13 +126,17 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
         source.append(torch.arange(first, first + shared))
         prompts.append(shared)
         span = None if completions.positions is None else completions.positions[prompt]
-        positions += [] if span is None else [span[:, :shared]]
+        if span is not None:
+            positions.append(span[:, :shared])
         samples.append([completions.lengths[row] for row in rows])
         position += shared
         for row in rows:
-            length, begin = completions.lengths[row], behind + row * columns
-            positions += [] if span is None else [span[:, shared : shared + length]]
-            source += [torch.tensor([first + shared]), torch.arange(begin, begin + length - 1)]
+            length = completions.lengths[row]
+            begin = behind + row * columns
+            if span is not None:
+                positions.append(span[:, shared : shared + length])
+            source.append(torch.tensor([first + shared]))
+            source.append(torch.arange(begin, begin + length - 1))
             column = torch.arange(start, length)
             if completions.decided is not None:
                 column = column[completions.decided[row, start:length]]
@@ -139,6 +144,7 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
             places.append(torch.stack([torch.full_like(column, row), column - start]))
             ends.append(ends[-1] + len(column))
             position += length
+    shape = (len(completions.lengths), width)
     device = completions.tokens.device
     where = torch.cat(places, 1).to(device, non_blocking=True)
     return Pack(
@@ -146,11 +152,22 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
         prompts=prompts,
         samples=samples,
         decided=torch.cat(decided).to(device, non_blocking=True),
-        places=Places(row=where[0], column=where[1], shape=(len(completions.lengths), width)),
+        places=Places(row=where[0], column=where[1], shape=shape),
         positions=torch.cat(positions, 1) if positions else None,
         rows=[row for _, rows in groups for row in rows],
         ends=ends[1:],
     )
+
+
+def _with_decisions(completions: Completions, start: int) -> list[tuple[int, list[int]]]:
+    """The prompts in order, each with those of its completions that have decisions from `start` on."""
+    by_prompt: dict[int, list[int]] = {}
+    for row, length in enumerate(completions.lengths):
+        if length <= start:
+            continue
+        if completions.decided is None or bool(completions.decided[row, start:length].any()):
+            by_prompt.setdefault(completions.groups[row], []).append(row)
+    return sorted(by_prompt.items())
 
 
 def score(
@@ -191,7 +208,11 @@ def score(
     """
     plan = pack(completions, start, width=width)
     if plan is None:
-        return Decisions(logprobs=torch.zeros(len(completions.lengths), width, device=completions.tokens.device))
+        shape = (len(completions.lengths), width)
+        return Decisions(logprobs=torch.zeros(shape, device=completions.tokens.device))
+    kept = None
+    if completions.kept is not None:
+        kept = plan.places.pick(completions.kept[:, start:])
     logprobs, entropy = head(
         _hidden(completions, plan, decoder, inputs),
         plan.places.pick(completions.tokens[:, start:]),
@@ -199,15 +220,15 @@ def score(
         layer.bias,
         scale=scale,
         softcap=softcap,
-        kept=None if completions.kept is None else plan.places.pick(completions.kept[:, start:]),
+        kept=kept,
         forbidden=forbidden,
         entropy=ask.entropy,
         slope=_slope(plan, ask),
         ends=plan.ends,
     )
-    return Decisions(
-        logprobs=plan.places.table(logprobs), entropy=None if entropy is None else plan.places.table(entropy)
-    )
+    if entropy is not None:
+        entropy = plan.places.table(entropy)
+    return Decisions(logprobs=plan.places.table(logprobs), entropy=entropy)
 
 
 def _hidden(completions: Completions, plan: Pack, decoder: Any, inputs: Inputs | None) -> Tensor:
@@ -217,10 +238,12 @@ def _hidden(completions: Completions, plan: Pack, decoder: Any, inputs: Inputs |
     positions = plan.positions if plan.positions is not None else arrangement.positions()
     further: Mapping[str, Any] = {}
     if inputs is None:
-        tokens = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])[plan.source]
+        every = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])
+        tokens = every[plan.source]
     else:
         tokens, further = inputs(plan.source)
-    hidden: Tensor = run(decoder, tokens, positions.to(device, non_blocking=True), arrangement, **further)
+    positions = positions.to(device, non_blocking=True)
+    hidden = run(decoder, tokens, positions, arrangement, **further)
     return hidden[plan.decided]
 
 
@@ -233,9 +256,12 @@ def _slope(plan: Pack, ask: Ask) -> Callable[[Tensor, int], Tensor] | None:
 
     def slope(logprobs: Tensor, begin: int) -> Tensor:
         end = begin + len(logprobs)
-        first, last = rows[ends.index(begin)], rows[ends.index(end) - 1]  # between them some may have no decisions
-        row, column = plan.places.row[begin:end] - first, plan.places.column[begin:end]
-        table = logprobs.new_zeros(last - first + 1, plan.places.shape[1]).index_put((row, column), logprobs)
+        first = rows[ends.index(begin)]
+        last = rows[ends.index(end) - 1]  # between them some may have no decisions
+        row = plan.places.row[begin:end] - first
+        column = plan.places.column[begin:end]
+        empty = logprobs.new_zeros(last - first + 1, plan.places.shape[1])
+        table = empty.index_put((row, column), logprobs)
         return predict(table, slice(first, last + 1))[row, column]
 
     return slope

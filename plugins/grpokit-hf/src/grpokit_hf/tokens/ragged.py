@@ -7,6 +7,7 @@ tells its shape.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -38,11 +39,17 @@ def flattened(name: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     >>> entries["grid"].tolist(), entries["grid.shape"].tolist()
     ([[1, 2, 3, 4], [5, 0, 0, 0]], [[2, 2, -1, -1, -1, -1], [1, -1, -1, -1, -1, -1]])
     """
-    shapes = torch.tensor([[*x.shape, *[-1] * (AXES - x.ndim)] for x in tensors])
-    return {name: padded([x.flatten() for x in tensors]), f"{name}.shape": shapes}
+    shapes = []
+    for x in tensors:
+        missing = AXES - x.ndim
+        shapes.append([*x.shape, *[-1] * missing])
+    return {name: padded([x.flatten() for x in tensors]), f"{name}.shape": torch.tensor(shapes)}
 
 
 def restored(name: str, entries: Mapping[str, Tensor]) -> list[Tensor]:
     """What `flattened` was given, from `Trace.per_group`; views of its rows, without waiting for a device."""
-    shapes = [[size for size in shape if size >= 0] for shape in entries[f"{name}.shape"].tolist()]
-    return [row[: torch.Size(shape).numel()].view(shape) for row, shape in zip(entries[name], shapes, strict=True)]
+    tensors = []
+    for row, sizes in zip(entries[name], entries[f"{name}.shape"].tolist(), strict=True):
+        shape = [size for size in sizes if size >= 0]
+        tensors.append(row[: math.prod(shape)].view(shape))
+    return tensors

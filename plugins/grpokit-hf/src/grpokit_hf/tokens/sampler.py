@@ -100,7 +100,10 @@ class Sampler:
         truncation: Mapping[str, Any],
         forbidden: Tensor | None = None,
     ) -> None:
-        self.chances, self.temperature, self.scored_at, self.truncation = chances, temperature, scored_at, truncation
+        self.chances = chances
+        self.temperature = temperature
+        self.scored_at = scored_at
+        self.truncation = truncation
         self.forbidden = forbidden
         self._kept: list[tuple[Tensor, Tensor]] = []  # for each token, its rows and their sets
 
@@ -109,8 +112,8 @@ class Sampler:
         if self.temperature == 0:
             logits = logits if self.forbidden is None else forbid(logits.clone(), self.forbidden)
             tokens = logits.argmax(-1)
-            logprobs = (logits / self.scored_at).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
-            return Draw(tokens=tokens, logprobs=logprobs)
+            logprobs = (logits / self.scored_at).log_softmax(-1)
+            return Draw(tokens=tokens, logprobs=logprobs.gather(-1, tokens[:, None])[:, 0])
         drawn = draw(
             logits,
             self.chances[rows, t],
@@ -127,7 +130,8 @@ class Sampler:
         if not self._kept:
             return {}
         sets = self._kept[0][1]
-        table = sets.new_zeros(len(self.chances), len(self._kept), sets.shape[1])
+        shape = (len(self.chances), len(self._kept), sets.shape[1])
+        table = sets.new_zeros(shape)
         while self._kept:  # each set is let go once it is in the table
             rows, sets = self._kept.pop()
             table[rows, len(self._kept)] = sets

@@ -53,10 +53,13 @@ def truncation(p: Tensor, *, top_k: int, top_p: float, min_p: float) -> Tensor:
     """
     lowest = torch.zeros_like(p[:, :1])
     if 0 < top_k < p.shape[1]:
-        lowest = p.topk(top_k, dim=1, sorted=False).values.amin(1, keepdim=True)
+        top = p.topk(top_k, dim=1, sorted=False).values
+        lowest = top.amin(1, keepdim=True)
     if top_p < 1:
-        lowest = torch.maximum(lowest, _nucleus(p, top_p * (p * _at_least(p, lowest)).sum(1, keepdim=True)))
-    return _at_least(p, torch.maximum(lowest, min_p * p.amax(1, keepdim=True)))
+        left = (p * _at_least(p, lowest)).sum(1, keepdim=True)
+        lowest = torch.maximum(lowest, _nucleus(p, top_p * left))
+    likeliest = p.amax(1, keepdim=True)
+    return _at_least(p, torch.maximum(lowest, min_p * likeliest))
 
 
 def _nucleus(p: Tensor, mass: Tensor) -> Tensor:
@@ -67,13 +70,17 @@ def _nucleus(p: Tensor, mass: Tensor) -> Tensor:
     """
     if p.device.type == "cuda":
         falling = p.sort(1, descending=True).values
-        return falling.gather(1, (falling.cumsum(1) < mass).sum(1, keepdim=True).clamp(max=p.shape[1] - 1))
-    low, high = torch.zeros_like(mass, dtype=torch.int32), p.amax(1, keepdim=True).view(torch.int32) + 1
+        before = (falling.cumsum(1) < mass).sum(1, keepdim=True)  # so many tokens have less together
+        return falling.gather(1, before.clamp(max=p.shape[1] - 1))
+    low = torch.zeros_like(mass, dtype=torch.int32)
+    high = p.amax(1, keepdim=True).view(torch.int32) + 1
     stays = torch.empty_like(p)
     for _ in range(30):  # 1.0 is 0x3F800000
         middle = (low + high) // 2
-        enough = torch.ge(p, middle.view(torch.float32), out=stays).mul_(p).sum(1, keepdim=True) >= mass
-        low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
+        torch.ge(p, middle.view(torch.float32), out=stays)
+        enough = stays.mul_(p).sum(1, keepdim=True) >= mass
+        low = torch.where(enough, middle, low)
+        high = torch.where(enough, high, middle)
     return low.view(torch.float32)
 
 
@@ -84,7 +91,8 @@ def _at_least(p: Tensor, lowest: Tensor) -> Tensor:
 
 def packed(keep: Tensor) -> Tensor:
     """One bit per token, the first token in the lowest bit: keep [B, V] of 0 and 1 -> [B, ceil(V / 8)] uint8."""
-    keep = torch.nn.functional.pad(keep.to(torch.uint8), (0, -keep.shape[1] % 8))
+    spare = -keep.shape[1] % 8
+    keep = torch.nn.functional.pad(keep.to(torch.uint8), (0, spare))
     return ((keep.view(torch.int64) * _PACK) >> 56).to(torch.uint8)
 
 
@@ -95,7 +103,9 @@ def check_kept(kept: Tensor, *, rows: int, vocabulary: int) -> None:
         UsageError: neither indices nor bits of so many rows and tokens.
     """
     width = -(-vocabulary // 8)
-    if kept.shape == (rows, width) if kept.dtype == torch.uint8 else kept.dtype == torch.int32 and len(kept) == rows:
+    bits = kept.dtype == torch.uint8 and kept.shape == (rows, width)
+    indices = kept.dtype == torch.int32 and len(kept) == rows
+    if bits or indices:
         return
     raise UsageError(
         f"kept must be bits [{rows}, {width}] uint8, or indices [{rows}, top_k] int32, as the sampler gave them; got "
@@ -106,9 +116,11 @@ def check_kept(kept: Tensor, *, rows: int, vocabulary: int) -> None:
 def restrict(logits: Tensor, kept: Tensor) -> Tensor:
     """Make the tokens outside `kept` impossible: logits [n, V], changed in place, and kept [n, ...] -> logits."""
     if kept.dtype == torch.uint8:
-        bits = torch.arange(256, device=kept.device)[:, None] >> torch.arange(8, device=kept.device)
+        byte = torch.arange(256, device=kept.device)
+        bits = byte[:, None] >> torch.arange(8, device=kept.device)
         penalty = (1.0 - (bits & 1)) * IMPOSSIBLE  # [256, 8]: a table look-up is quicker than shifting bits
-        return logits.add_(torch.nn.functional.embedding(kept.int(), penalty).flatten(1)[:, : logits.shape[1]])
+        penalties = torch.nn.functional.embedding(kept.int(), penalty).flatten(1)
+        return logits.add_(penalties[:, : logits.shape[1]])
     indices = kept.long()
     values = logits.gather(1, indices)
     return logits.fill_(IMPOSSIBLE).scatter_(1, indices, values)
