@@ -20,8 +20,9 @@ _FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 
 def apply_to(query: Tensor, value: Tensor) -> bool:
     """Whether `attention` is for these: fp32 on a CPU, more than one block, and torch has the kernel."""
-    ours = query.device.type == "cpu" and query.dtype == torch.float32 and query.shape[2] > QUERIES
-    return ours and query.shape[-1] == value.shape[-1] and hasattr(torch.ops.aten, _FLASH)
+    ours = query.device.type == "cpu" and query.dtype == torch.float32
+    fits = query.shape[2] > QUERIES and query.shape[-1] == value.shape[-1]
+    return ours and fits and hasattr(torch.ops.aten, _FLASH)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, *, scale: float, window: int | None = None) -> Tensor:
@@ -69,9 +70,8 @@ class _Attention(torch.autograd.Function):
         output = query.new_empty(batch, queries, heads, width).transpose(1, 2)  # a token's heads side by side
         log_sum = query.new_empty(batch, queries, heads).transpose(1, 2)
         for rows, seen, mask in _blocks(queries, key.shape[2], window):
-            output[:, :, rows], log_sum[:, :, rows] = flash(
-                query[:, :, rows], key[:, :, seen], value[:, :, seen], attn_mask=mask, scale=scale
-            )
+            q, k, v = query[:, :, rows], key[:, :, seen], value[:, :, seen]
+            output[:, :, rows], log_sum[:, :, rows] = flash(q, k, v, attn_mask=mask, scale=scale)
         ctx.save_for_backward(query, *shared, output, log_sum)
         ctx.scale, ctx.window = scale, window
         return output
@@ -82,15 +82,26 @@ class _Attention(torch.autograd.Function):
         query, *shared, output, log_sum = ctx.saved_tensors
         key, value = for_each_head(query, *shared)
         backward = getattr(torch.ops.aten, _FLASH + "_backward")
-        for_query, for_key, for_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-        for rows, seen, mask in _blocks(query.shape[2], key.shape[2], ctx.window):
-            above, q, out, total = (x[:, :, rows] for x in (gradient, query, output, log_sum))
+        for_query = torch.empty_like(query)
+        for_key, for_value = torch.zeros_like(key), torch.zeros_like(value)
+        blocks = _blocks(query.shape[2], key.shape[2], ctx.window)
+        for rows, seen, mask in blocks:
             for_query[:, :, rows], to_key, to_value = backward(
-                above, q, key[:, :, seen], value[:, :, seen], out, total, 0.0, False, attn_mask=mask, scale=ctx.scale
+                gradient[:, :, rows],
+                query[:, :, rows],
+                key[:, :, seen],
+                value[:, :, seen],
+                output[:, :, rows],
+                log_sum[:, :, rows],
+                0.0,  # dropout
+                False,  # the mask says what is causal
+                attn_mask=mask,
+                scale=ctx.scale,
             )
             for_key[:, :, seen] += to_key
             for_value[:, :, seen] += to_value
         heads = shared[0].shape[1]
         if heads < query.shape[1]:
-            for_key, for_value = (x.unflatten(1, (heads, -1)).sum(2) for x in (for_key, for_value))
+            for_key = for_key.unflatten(1, (heads, -1)).sum(2)
+            for_value = for_value.unflatten(1, (heads, -1)).sum(2)
         return for_query, for_key, for_value, None, None

@@ -26,8 +26,10 @@ def _wide_vectors() -> bool:
 
 def by_onednn(*tensors: Tensor) -> bool:
     """Whether oneDNN multiplies these: fp32 on such a CPU, unless `torch.backends.mkldnn.flags(enabled=False)`."""
-    ours = all(x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0 for x in tensors)
-    return ours and _wide_vectors() and torch.backends.mkldnn.enabled  # type: ignore[return-value]
+    for x in tensors:
+        if x.device.type != "cpu" or x.dtype != torch.float32 or x.numel() == 0:
+            return False
+    return _wide_vectors() and torch.backends.mkldnn.enabled  # type: ignore[return-value]
 
 
 def spare_rows(count: int, like: Tensor) -> int:
@@ -37,20 +39,29 @@ def spare_rows(count: int, like: Tensor) -> int:
     would fill the memory step by step. So sizes are rounded up: to eights, and from 512 on to a 32nd of the power
     of two below them.
     """
-    return -count % max(8, 2 ** (count.bit_length() - 6)) if count >= 8 and by_onednn(like) else 0
+    if count < 8 or not by_onednn(like):
+        return 0
+    step = max(8, 2 ** (count.bit_length() - 6))
+    return -count % step
 
 
 def filled(x: Tensor, size: int) -> Tensor:
     """x [n, ...] with zeros below: [size, ...]."""
-    return x if len(x) == size else torch.cat([x, x.new_zeros(size - len(x), *x.shape[1:])])
+    if len(x) == size:
+        return x
+    zeros = x.new_zeros(size - len(x), *x.shape[1:])
+    return torch.cat([x, zeros])
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [n, K], weight [m, K], bias [m] -> x weight^T + bias [n, m]."""
     if by_onednn(x, weight):
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(_whole(x), _whole(weight), bias, "none", [], "")
+        x, weight = _whole(x), _whole(weight)
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return product
-    return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+    if bias is None:
+        return torch.mm(x, weight.t())
+    return torch.addmm(bias, x, weight.t())
 
 
 def _whole(x: Tensor) -> Tensor:
@@ -67,14 +78,18 @@ def sum_of_outer(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
         tiles = -(-len(across) * a.shape[1] // TILE)
         if total is None and tiles == 1:
             return linear(across, a.t()).t()
-        total = across.new_zeros(len(across), a.shape[1]).t() if total is None else total
-        for part, rows in zip(total.t().chunk(tiles), across.chunk(tiles), strict=True):
+        if total is None:
+            total = across.new_zeros(len(across), a.shape[1]).t()
+        parts = total.t().chunk(tiles)
+        for part, rows in zip(parts, across.chunk(tiles), strict=True):
             part.add_(linear(rows, a.t()))
         return total
     if total is not None and total.dtype == a.dtype:
         return total.addmm_(a.t(), b)
     product = torch.mm(a.t(), b)
-    return product.to(torch.promote_types(a.dtype, torch.float32)) if total is None else total.add_(product)
+    if total is None:
+        return product.to(torch.promote_types(a.dtype, torch.float32))
+    return total.add_(product)
 
 
 def packed(weight: Tensor, bias: Tensor | None, *, rows: int) -> Callable[[Tensor], Tensor]:
@@ -89,4 +104,6 @@ def packed(weight: Tensor, bias: Tensor | None, *, rows: int) -> Callable[[Tenso
         blocks = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
         return lambda x: torch.ops.mkldnn._linear_pointwise(x, blocks, bias, "none", [], "")
     columns = weight.t().contiguous()  # [K, m]
-    return (lambda x: x @ columns) if bias is None else (lambda x: torch.addmm(bias, x, columns))
+    if bias is None:
+        return lambda x: x @ columns
+    return lambda x: torch.addmm(bias, x, columns)

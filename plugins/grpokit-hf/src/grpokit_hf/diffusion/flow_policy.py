@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,14 @@ class FlowPolicy(Policy):
         self.family, self.settings = family, settings
         self._training = self._training_mode()
         self._evaluation = self._evaluation_mode()
-        self._copies = self._training  # whose schedule has the levels of noised copies
+        training = self._training
+        self._copies = training  # whose schedule has the levels of noised copies
         if settings.copies is not None:
-            self._copies = self._mode(_LEVELS, self._training.guidance, self._training.size, key="size")
-        sigmas = self._training.schedule.sigmas
-        self._kernel = flow.kernel(settings.sampler, sigmas[:-1], sigmas[1:], noise=settings.noise)  # [K] each
-        self._weights = flow.step_weights(settings.step_weight, self._kernel, sigmas[:-1] - sigmas[1:])  # [K]
+            self._copies = self._mode(_LEVELS, training.guidance, training.size, key="size")
+        sigmas = training.schedule.sigmas
+        before, behind = sigmas[:-1], sigmas[1:]
+        self._kernel = flow.kernel(settings.sampler, before, behind, noise=settings.noise)  # [K] each
+        self._weights = flow.step_weights(settings.step_weight, self._kernel, before - behind)  # [K]
         self.model: Any = self._learner()
         self._reference = settings.reference_of(self.model)
         self.reference_moves = settings.reference is not None
@@ -134,47 +136,37 @@ class FlowPolicy(Policy):
         """Draw `group_size` pictures per prompt, group by group; in evaluation by the ODE, which decides nothing."""
         seeds = seeds.to("cpu")
         shared = self.family.shared(prompts, seeds, evaluate=evaluate)
+        drawn: list[_Drawn] = []
         with self.averaged() if evaluate else nullcontext():
-            drawn = [
-                self._draw(
-                    prompt,
-                    {name: x[i] for name, x in shared.items()},
-                    rows=seeds.row[i * group_size :][:group_size],
-                    group=seeds.group[i : i + 1],
-                    step=seeds.step,
-                    evaluate=evaluate,
-                )
-                for i, prompt in enumerate(prompts)
-            ]
-        groups = seeds.group_ids.repeat_interleave(group_size)
-        pictures = [picture for group in drawn for picture in group.pictures]
-        samples = [
-            Sample(prompt=prompts[row // group_size], output=picture, group=int(groups[row]))
-            for row, picture in enumerate(pictures)
-        ]
+            for i, prompt in enumerate(prompts):
+                own = {name: x[i] for name, x in shared.items()}
+                rows = seeds.row[i * group_size :][:group_size]
+                group = seeds.group[i : i + 1]
+                drawn.append(self._draw(prompt, own, rows=rows, group=group, step=seeds.step, evaluate=evaluate))
+        samples: list[Sample] = []
+        for prompt, number, written in zip(prompts, seeds.group_ids.tolist(), drawn, strict=True):
+            samples += [Sample(prompt=prompt, output=picture, group=number) for picture in written.pictures]
         order = seeds.group_ids.argsort()
-        decided = torch.cat([group.old.logprobs for group in drawn])
-        steps = torch.tensor([group.steps for group in drawn], dtype=torch.int64)  # [P, T]
+        old = joined([each.old for each in drawn], dim=0)
+        steps = torch.tensor([each.steps for each in drawn], dtype=torch.int64)  # [P, T]
+        weights = None
+        if self._weights is not None:
+            weights = self._weights[steps].to(old.logprobs).repeat_interleave(group_size, 0)
+        per_row = {"latents": torch.cat([each.latents for each in drawn])}
+        if self.settings.copies:
+            per_row["seeds"] = seeds.row
+        per_group = {"steps": steps[order]}
+        for name, x in shared.items():
+            per_group[name] = x[order.to(x.device)]
         return Rollout(
             samples=samples,
-            groups=groups,
-            old=joined([group.old for group in drawn], dim=0),
-            mask=torch.ones_like(decided, dtype=torch.bool),
+            groups=seeds.group_ids.repeat_interleave(group_size),
+            old=old,
+            mask=torch.ones_like(old.logprobs, dtype=torch.bool),
             max_decisions=self.settings.decisions,
             action_dims=math.prod(self.family.latent_shape(self._training.size)),
-            weights=None
-            if self._weights is None
-            else self._weights[steps].to(decided).repeat_interleave(group_size, 0),
-            trace=Trace(
-                per_row={
-                    "latents": torch.cat([group.latents for group in drawn]),
-                    **({"seeds": seeds.row} if self.settings.copies else {}),
-                },
-                per_group={
-                    "steps": steps[order],
-                    **{name: x[order.to(x.device)] for name, x in shared.items()},
-                },
-            ),
+            weights=weights,
+            trace=Trace(per_row=per_row, per_group=per_group),
         )
 
     def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
@@ -192,17 +184,23 @@ class FlowPolicy(Policy):
             views = [self._score(here, seeds, t, own_steps[t], condition) for t in which]
             parts.append(joined(views, dim=1))
             order.append(rows)
-        return joined(parts, dim=0).select(torch.cat(order).argsort().to(self.device, non_blocking=True))
+        back = torch.cat(order).argsort()
+        return joined(parts, dim=0).select(back.to(self.device, non_blocking=True))
 
     def slices(self, rollout: Rollout) -> list[slice]:
         """One slice per step: its graph is that of a forward pass of the transformer."""
-        return [slice(k, k + 1) for k in range(rollout.mask.shape[1])]
+        _, decisions = rollout.mask.shape
+        return [slice(k, k + 1) for k in range(decisions)]
 
     @contextmanager
     def reference(self) -> Iterator[None]:
         """Inside, `logprobs` uses the base without its adapter, or the copy that full training is held to."""
-        with self._reference.model() as model, swapped(self.family, "transformer", inner(model)):
+        with self._reference.model() as model, self._swapped(model):
             yield
+
+    def _swapped(self, model: Any) -> AbstractContextManager[None]:
+        """Inside, the family has another transformer."""
+        return swapped(self.family, "transformer", inner(model))
 
     def updated(self, version: int) -> None:
         """Tell the reference and the average."""
@@ -240,15 +238,16 @@ class FlowPolicy(Policy):
 
     def _mode(self, steps: int, guidance: float, size: Any, *, key: str) -> _Mode:
         """The settings of training or of evaluation, with the pipeline's schedule for them."""
-        whole = isinstance(size, Sequence) and not isinstance(size, str) and all(type(side) is int for side in size)
         multiple = self.family.multiple
-        if not whole or len(size) != 2 or any(side < multiple or side % multiple for side in size):
+        pair = isinstance(size, Sequence) and len(size) == 2 and all(type(side) is int for side in size)
+        if not pair or any(side < multiple or side % multiple for side in size):
             raise UsageError(
                 f"{key} must be height and width in pixels, both positive multiples of {multiple}, such as "
                 f"{[32 * multiple, 32 * multiple]}; got {size!r}."
             )
         both = (size[0], size[1])
-        return _Mode(steps=steps, guidance=guidance, size=both, schedule=self.family.schedule(steps, both))
+        schedule = self.family.schedule(steps, both)
+        return _Mode(steps=steps, guidance=guidance, size=both, schedule=schedule)
 
     def _learner(self) -> Any:
         """What trains: the transformer in full, or frozen under an adapter."""
@@ -274,7 +273,7 @@ class FlowPolicy(Policy):
         if self._average is None:
             yield self.model
             return
-        with self._average.model() as model, swapped(self.family, "transformer", inner(model)):
+        with self._average.model() as model, self._swapped(model):
             yield model
 
     def _draw(
@@ -290,9 +289,12 @@ class FlowPolicy(Policy):
         """The samples of a prompt: seeds of its rows [G] and of itself [1]."""
         mode = self._evaluation if evaluate else self._training
         settings = self.settings
-        window, copies = (None, None) if evaluate else (settings.decision_window, settings.copies)
-        width = window.width if window else 0
-        first = window.first(int(group), step=step, decisions=settings.noisy_steps) if window else 0
+        window = None if evaluate else settings.decision_window
+        copies = None if evaluate else settings.copies
+        first = width = 0
+        if window is not None:
+            width = window.width
+            first = window.first(int(group), step=step, decisions=settings.noisy_steps)
         condition = self.family.condition(prompt, mode.size, shared)
         x = self._noise(group if window and settings.shared_noise else rows, 0, mode.size)
         for k in range(first):  # with shared noise one path for the group
@@ -300,49 +302,60 @@ class FlowPolicy(Policy):
         x = x.expand(len(rows), *x.shape[1:])
         latents, views = [x], []
         for k in range(first, first + width):
-            v, kernel = self._velocity(x, k, condition, mode), self._kernel_of(k)
-            there = flow.draw(kernel, x[:, None], v[:, None], self._noise(rows, 1 + k, mode.size)[:, None])
-            views.append(flow.score(kernel, x[:, None], v[:, None], there))
+            kernel = self._kernel_of(k)
+            v = self._velocity(x, k, condition, mode)[:, None]
+            fresh = self._noise(rows, 1 + k, mode.size)[:, None]
+            there = flow.draw(kernel, x[:, None], v, fresh)
+            views.append(flow.score(kernel, x[:, None], v, there))
             x = there[:, 0]
             latents.append(x)
         for k in range(first + width, mode.steps):
             x = self._ode_step(x, k, condition, mode)
         steps = list(range(first, first + width))
         if copies is not None:
-            latents, steps = [x], (copies.places(group)[0] * _LEVELS).long().tolist()
-            some = settings.rows or len(rows)
-            parts = list(zip(x[:, None].split(some), rows.split(some), strict=True))
-            views = [
-                joined([self._score(x0, seeds, t, k, condition) for x0, seeds in parts], dim=0)
-                for t, k in enumerate(steps)
-            ]
-        old = joined(views, dim=1) if views else Decisions(logprobs=torch.zeros(len(rows), 0, device=x.device))
+            latents = [x]
+            steps = (copies.places(group)[0] * _LEVELS).long().tolist()
+            views = [self._score_copies(x, rows, t, k, condition) for t, k in enumerate(steps)]
+        if views:
+            old = joined(views, dim=1)
+        else:
+            old = Decisions(logprobs=torch.zeros(len(rows), 0, device=x.device))
         pictures = self.family.pictures(x, mode.size)
         latent = torch.stack(latents, dim=1)
         return _Drawn(latents=latent, old=replace(old, target=None), steps=steps, pictures=pictures)
 
+    def _score_copies(self, x0: Tensor, seeds: Tensor, t: int, k: int, condition: Any) -> Decisions:
+        """`_score` of finished samples [n, ...], a few rows at a time."""
+        some = self.settings.rows or len(seeds)
+        parts = zip(x0[:, None].split(some), seeds.split(some), strict=True)
+        return joined([self._score(latents, own, t, k, condition) for latents, own in parts], dim=0)
+
     def _score(self, latents: Tensor, seeds: Tensor | None, t: int, k: int, condition: Any) -> Decisions:
         """The log-probs of decision t, at place k of its schedule, of rows with their latents; a copy has seeds [b]."""
         mode, matching = self._copies, self.settings.copies
+        time = mode.schedule.times[k]
         if matching is not None and seeds is not None:
             x0, level = latents[:, 0], mode.schedule.sigmas[k]
             noise = self._noise(seeds, 1 + t, mode.size)
             copies = flow.noised(x0, noise, level)
-            v = self.family.velocity(copies, mode.schedule.times[k], condition, guidance=mode.guidance)
+            v = self.family.velocity(copies, time, condition, guidance=mode.guidance)
             return matching.score(x0[:, None], noise[:, None], v[:, None], level)
-        x, there = latents[:, t : t + 1], latents[:, t + 1 : t + 2]
-        v = self.family.velocity(x[:, 0], mode.schedule.times[k], condition, guidance=mode.guidance)
-        return flow.score(self._kernel_of(k), x, v[:, None], there)
+        x, there = latents[:, t], latents[:, t + 1]
+        v = self.family.velocity(x, time, condition, guidance=mode.guidance)
+        return flow.score(self._kernel_of(k), x[:, None], v[:, None], there[:, None])
 
     def _velocity(self, x: Tensor, k: int, condition: Any, mode: _Mode) -> Tensor:
         """The velocities of latents [n, ...] at step k, a few rows at a time."""
         some = x.split(self.settings.rows or len(x))
         time = mode.schedule.times[k]
-        return torch.cat([self.family.velocity(part, time, condition, guidance=mode.guidance) for part in some])
+        parts = [self.family.velocity(part, time, condition, guidance=mode.guidance) for part in some]
+        return torch.cat(parts)
 
     def _ode_step(self, x: Tensor, k: int, condition: Any, mode: _Mode) -> Tensor:
-        v, sigmas = self._velocity(x, k, condition, mode), mode.schedule.sigmas
-        mean, _ = flow.ode(sigmas[k], sigmas[k + 1]).moments(x, v)
+        v = self._velocity(x, k, condition, mode)
+        sigmas = mode.schedule.sigmas
+        step = flow.ode(sigmas[k], sigmas[k + 1])
+        mean, _ = step.moments(x, v)
         return mean
 
     def _kernel_of(self, k: int) -> flow.Kernel:

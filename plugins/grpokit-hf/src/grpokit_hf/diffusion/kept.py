@@ -28,10 +28,13 @@ class Kept:
         key = make, digest(arguments)
         if key not in self._results:
             self._results[key] = make(*arguments)
-            while len(self._results) > 1 and sum(map(_bytes, self._results.values())) > self._most:
+            while len(self._results) > 1 and self._used() > self._most:
                 del self._results[next(iter(self._results))]
         self._results[key] = self._results.pop(key)
         return self._results[key]  # type: ignore[return-value]  # of the same `make`
+
+    def _used(self) -> int:
+        return sum(map(_bytes, self._results.values()))
 
 
 def _bytes(result: Tensor | tuple[Tensor, ...]) -> int:

@@ -96,7 +96,8 @@ def read_lora(file: Path) -> LoraFile:
     """
     with safe_open(file, framework="pt") as opened:
         metadata = json.loads((opened.metadata() or {}).get("lora_adapter_metadata", "{}"))
-        return LoraFile(tensors={name: opened.get_tensor(name) for name in opened.keys()}, metadata=metadata)  # noqa: SIM118
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        return LoraFile(tensors=tensors, metadata=metadata)
 
 
 def continue_lora(transformer: nn.Module, lora: LoraFile, *, name: str) -> PeftModel:
@@ -111,8 +112,7 @@ def continue_lora(transformer: nn.Module, lora: LoraFile, *, name: str) -> PeftM
         UsageError: it changes other things than the transformer's linear layers, or does not fit them.
     """
     what = f"lora: adapter: '{name}'"
-    alphas = {key: float(x) for key, x in lora.tensors.items() if key.endswith(".alpha")}
-    tensors = {key: x.float() for key, x in lora.tensors.items() if key not in alphas}
+    tensors, alphas = _factors_and_alphas(lora)
     matches = {key: _NAME.fullmatch(key) for key in tensors}
     strange = [key for key, match in matches.items() if match is None]
     if strange or not tensors:
@@ -158,6 +158,17 @@ def continue_lora(transformer: nn.Module, lora: LoraFile, *, name: str) -> PeftM
     except RuntimeError as error:
         raise UsageError(f"{what} does not fit {type(transformer).__name__}: {one_line(error)}.") from error
     return model
+
+
+def _factors_and_alphas(lora: LoraFile) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """What a file holds, by name: tensors in float32, and numbers."""
+    tensors, alphas = {}, {}
+    for key, x in lora.tensors.items():
+        if key.endswith(".alpha"):
+            alphas[key] = float(x)
+        else:
+            tensors[key] = x.float()
+    return tensors, alphas
 
 
 def _scale(layer: str, rank: int, alphas: Mapping[str, float], metadata: Mapping[str, Any]) -> float:

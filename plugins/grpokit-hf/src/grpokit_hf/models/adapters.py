@@ -66,7 +66,8 @@ class AdapterSettings(Settings):
             UsageError: with what to change.
         """
         names = [self.targets] if isinstance(self.targets, str) else self.targets
-        if not (isinstance(names, Sequence) and names and all(isinstance(name, str) for name in names)):
+        texts = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+        if not texts or not names:
             raise UsageError(f"lora: targets must be names such as [q_proj, v_proj], or '{ALL_LINEAR}', got {names!r}.")
         if ALL_LINEAR in names and len(names) > 1:
             raise UsageError(
@@ -139,10 +140,13 @@ def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
 
 def around(model: Any, config: LoraConfig, *, seed: int = 0) -> PeftModel:
     """A model with an adapter, in eval mode; the random state stays as it is."""
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    places = {p.device for p in model.parameters()}
+    devices = sorted(place.index or 0 for place in places if place.type == "cuda")
+    generators = [torch.default_generator]
+    generators += [torch.cuda.default_generators[device] for device in devices]  # and no other GPU's
     with torch.random.fork_rng(devices=devices), quiet():
-        for generator in (torch.default_generator, *(torch.cuda.default_generators[device] for device in devices)):
-            generator.manual_seed(seed)  # and no other GPU's
+        for generator in generators:
+            generator.manual_seed(seed)
         adapted = peft.get_peft_model(model, config)
     return adapted.eval()
 
@@ -168,10 +172,12 @@ def linear_layers(model: Any) -> list[str]:
     The experts of a mixture are no linear layers in transformers; what they share is made of some.
     """
     head = model.get_output_embeddings()
-    layers = [name for name, module in model.named_modules() if _is_linear(module) and module is not head]
-    own = {name: name.rpartition(".")[2] for name in layers if not _ROUTER.search(name)}
-    adapted = {each: _is_adapted(each, model.config) for each in {*own.values()}}
-    return [name for name, each in own.items() if adapted[each]]
+    kinds: dict[str, str] = {}
+    for name, module in model.named_modules():
+        if _is_linear(module) and module is not head and not _ROUTER.search(name):
+            kinds[name] = name.rpartition(".")[2]
+    adapted = {kind: _is_adapted(kind, model.config) for kind in set(kinds.values())}
+    return [name for name, kind in kinds.items() if adapted[kind]]
 
 
 def _is_adapted(name: str, config: PreTrainedConfig) -> bool:

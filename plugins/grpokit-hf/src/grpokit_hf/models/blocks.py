@@ -12,7 +12,8 @@ from grpokit.errors import UsageError
 
 def block_lists(model: nn.Module) -> list[nn.ModuleList]:
     """The model's lists of blocks of one kind."""
-    return [m for m in model.modules() if isinstance(m, nn.ModuleList) and len({type(block) for block in m}) == 1]
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList)]
+    return [blocks for blocks in lists if len(set(map(type, blocks))) == 1]
 
 
 def compile_blocks(model: nn.Module) -> None:

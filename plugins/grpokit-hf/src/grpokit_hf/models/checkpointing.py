@@ -49,5 +49,6 @@ def _both_passes(layer: nn.Module) -> tuple[AbstractContextManager[Any], Abstrac
     The backward pass recomputes a layer after the context is left in which someone replaced forward methods. It must
     meet the very same operations.
     """
-    given = [(module, vars(module)["forward"]) for module in layer.modules() if "forward" in vars(module)]
+    changed = [module for module in layer.modules() if "forward" in vars(module)]
+    given = [(module, vars(module)["forward"]) for module in changed]
     return nullcontext(), replaced_forwards(given)

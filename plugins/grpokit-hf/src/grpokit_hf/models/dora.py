@@ -23,7 +23,8 @@ from grpokit_hf.models.forwards import replaced_forwards
 @contextmanager
 def kept_norms(model: nn.Module) -> Iterator[None]:
     """Inside the context, a layer of DoRA computes the norm of its weight once. The weights must not change there."""
-    with replaced_forwards((m, _with_kept_norm(m)) for m in model.modules() if type(m) is DoraLinearLayer):
+    layers = [m for m in model.modules() if type(m) is DoraLinearLayer]
+    with replaced_forwards((layer, _with_kept_norm(layer)) for layer in layers):
         yield
 
 
@@ -32,14 +33,17 @@ def _with_kept_norm(layer: Any) -> Callable[..., Tensor]:
     scales: list[Tensor] = []
 
     def forward(x: Tensor, **given: Any) -> Tensor:
-        down, up, base, scaling = (given[name] for name in ("lora_A", "lora_B", "base_layer", "scaling"))
+        down, up = given["lora_A"], given["lora_B"]
+        base, scaling = given["base_layer"], given["scaling"]
         if not scales:
             one = torch.eye(down.in_features, dtype=down.weight.dtype, device=x.device)
             weight = dequantize_module_weight(base).to(x.dtype)
-            norm = layer.get_weight_norm(weight=weight, lora_weight=up(down(one)).T.to(x.dtype), scaling=scaling)
+            product = up(down(one)).T.to(x.dtype)
+            norm = layer.get_weight_norm(weight=weight, lora_weight=product, scaling=scaling)
             scales.append((layer.weight / norm).view(1, -1).detach())
         plain = given["base_result"] if base.bias is None else given["base_result"] - base.bias
-        result: Tensor = (scales[0] - 1) * plain + scales[0] * up(down(x)) * scaling
+        scale = scales[0]
+        result: Tensor = (scale - 1) * plain + scale * up(down(x)) * scaling
         return result
 
     return forward

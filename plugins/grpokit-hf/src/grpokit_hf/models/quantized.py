@@ -49,7 +49,8 @@ def check_trainable(name: str, model: nn.Module) -> None:
     Raises:
         UsageError: some weights are no numbers that an optimizer can change by a little.
     """
-    odd = [own for own, p in model.named_parameters() if not p.is_floating_point() or p.element_size() == 1]
+    weights = dict(model.named_parameters())
+    odd = [own for own, p in weights.items() if not p.is_floating_point() or p.element_size() == 1]
     if odd or is_quantised(model):
         such = f" (such as '{odd[0]}')" if odd else ""
         raise UsageError(
@@ -116,11 +117,11 @@ def layers_of(model: nn.Module) -> dict[str, nn.Linear]:
     """
     inside = {part for blocks in block_lists(model) for part in blocks.modules()}
     precise = {*(getattr(model, "_keep_in_fp32_modules", None) or ())}
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if type(module) is nn.Linear and module in inside and not precise & {*name.split(".")}
-    }
+    layers = {}
+    for name, module in model.named_modules():
+        if type(module) is nn.Linear and module in inside and precise.isdisjoint(name.split(".")):
+            layers[name] = module
+    return layers
 
 
 def quantise(model: nn.Module, quantization: str, *, device: torch.device | str) -> None:
@@ -141,7 +142,8 @@ def quantise(model: nn.Module, quantization: str, *, device: torch.device | str)
         layer: Any
         if quantization == "4bit":
             layer = Linear4bit(*sizes, bias=bias, compute_dtype=own.weight.dtype, device="meta", **_NF4)
-            layer.weight = Params4bit(own.weight.data, requires_grad=False, module=layer, **_NF4).to(device)
+            weight = Params4bit(own.weight.data, requires_grad=False, module=layer, **_NF4)
+            layer.weight = weight.to(device)
         else:
             layer = Linear8bitLt(*sizes, bias=bias, has_fp16_weights=False, device="meta")
             layer.weight = Int8Params(own.weight.data, requires_grad=False).to(device)

@@ -141,8 +141,9 @@ class Twin:
                 "The reference was asked for only after the policy's weights had changed. Call reference() once before "
                 "training and before load_state_dict(), or set a kl_coef from the start."
             )
-        twin, device = self._make(), next(self._live.parameters()).device
-        own = [*_own(twin, self._live).values(), *_own_buffers(twin, self._live)]
+        twin = self._make()
+        device = next(self._live.parameters()).device
+        own = self._tensors(twin)
         waiting = [tensor.data for tensor in own]
         for tensor in own:
             tensor.data = tensor.data.to(device)
@@ -156,21 +157,22 @@ class Twin:
     def updated(self, version: int) -> None:
         """Follow the policy, if a step is due. A version that is known already is one that was loaded."""
         due = self._average is not None and version > self._version and version % self._average.every == 0
-        self._version, self._replaced = version, self._replaced or version > 0
+        self._version = version
+        self._replaced = self._replaced or version > 0
         if not due or self._twin is None:
             return
         assert self._average is not None
         live = dict(self._live.named_parameters())
         with torch.no_grad():
             for name, tensor in _own(self._twin, self._live).items():
-                tensor.lerp_(_whole(live[name].detach()).to(tensor.device), 1 - self._average.decay)
+                now = _whole(live[name].detach()).to(tensor.device)
+                tensor.lerp_(now, 1 - self._average.decay)
 
     def state_dict(self) -> dict[str, Any]:
         """A reference that moves, if one was asked for; empty for any other."""
         if not self.moves or self._twin is None:
             return {}
-        own = {self._prefix + name: tensor for name, tensor in _own(self._twin, self._live).items()}
-        return {**own, self._count: self._version}
+        return {**self._named(self._twin), self._count: self._version}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a reference that moves, if one was asked for.
@@ -185,9 +187,10 @@ class Twin:
             raise CheckpointError(
                 "holds no average of the weights: it was saved without ema, or without reference_ema and a KL."
             )
-        own = {self._prefix + name: tensor for name, tensor in _own(self._twin, self._live).items()}
-        theirs = {name: x for name, x in state.items() if name.startswith(self._prefix)}
-        differing = {n for n in {*own, *theirs} if n not in own or n not in theirs or own[n].shape != theirs[n].shape}
+        own = self._named(self._twin)
+        theirs = {name: state[name] for name in state if name.startswith(self._prefix)}
+        differing = own.keys() ^ theirs.keys()
+        differing |= {name for name in own.keys() & theirs.keys() if own[name].shape != theirs[name].shape}
         if differing:
             raise CheckpointError(f"belongs to another model: '{min(differing)}' differs.")
         for name, tensor in own.items():
@@ -198,9 +201,18 @@ class Twin:
         if self._twin is None:
             self._twin = _twin(self._live, dtype=self._dtype)
             if self._offload:
-                for tensor in (*_own(self._twin, self._live).values(), *_own_buffers(self._twin, self._live)):
+                for tensor in self._tensors(self._twin):
                     tensor.data = tensor.data.cpu()
         return self._twin
+
+    def _tensors(self, twin: nn.Module) -> list[Tensor]:
+        """What a twin does not share with the model: parameters and buffers."""
+        return [*_own(twin, self._live).values(), *_own_buffers(twin, self._live)]
+
+    def _named(self, twin: nn.Module) -> dict[str, Tensor]:
+        """Its parameters by their names in a policy's state."""
+        own = _own(twin, self._live)
+        return {self._prefix + name: tensor for name, tensor in own.items()}
 
 
 def _twin(live: nn.Module, *, dtype: torch.dtype | None) -> nn.Module:
@@ -210,8 +222,9 @@ def _twin(live: nn.Module, *, dtype: torch.dtype | None) -> nn.Module:
     FSDP2 puts parts in their place.
     """
     refuse_shards(live)
-    shared: dict[int, Any] = {id(p): p for p in live.parameters() if not p.requires_grad}
-    shared |= {id(m): m for m in live.modules() if _is_frozen(m)}
+    frozen: list[Any] = [p for p in live.parameters() if not p.requires_grad]
+    frozen += [m for m in live.modules() if _is_frozen(m)]
+    shared = {id(each): each for each in frozen}
     twin = copy.deepcopy(live, shared).eval()
     for tensor in _own(twin, live).values():
         tensor.requires_grad_(False)

@@ -109,7 +109,8 @@ def locate(name: str, settings: SourceSettings = _DEFAULT, *, trust_remote_code:
         "local_files_only": local_files_only or bool(unreachable),
         "trust_remote_code": trust_remote_code,
     }
-    return Files(name=name, place=name if folder is None else str(folder), options=options, unreachable=unreachable)
+    place = name if folder is None else str(folder)
+    return Files(name=name, place=place, options=options, unreachable=unreachable)
 
 
 def warn_of_cache(files: Files) -> None:
@@ -151,7 +152,8 @@ def cached(name: str, *, marker: str, revision: str | None = None) -> Path | Non
 def local(name: str) -> Path | None:
     """The folder that a name means, though it need not exist; None for a hub id."""
     folder = folder_of(name)
-    return folder if folder.exists() or not _HUB_ID.fullmatch(name) or name.startswith(".") else None
+    may_be_id = _HUB_ID.fullmatch(name) and not name.startswith(".")
+    return None if may_be_id and not folder.exists() else folder
 
 
 def folder_of(name: str) -> Path:
@@ -289,11 +291,13 @@ def has(folder: Path, patterns: Sequence[str]) -> bool:
 
 def lack_of(folder: Path) -> str:
     """What the index names that transformers reads weights by, and the folder lacks; empty if all is there."""
-    index = next(folder / name for name in (*_READ_FIRST, "") if (folder / name).exists())
+    places = [folder / name for name in (*_READ_FIRST, "")]
+    index = next(place for place in places if place.exists())
     if index.suffix != ".json":
         return ""
     with suppress(OSError, ValueError, AttributeError):
-        parts = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        content = json.loads(index.read_text(encoding="utf-8"))
+        parts = set(content.get("weight_map", {}).values())
         absent = sorted(part for part in parts if not (folder / str(part)).is_file())
         if absent:
             return f"incomplete: {index.name} names {counted(len(parts), 'file')}, and '{absent[0]}' is not there"

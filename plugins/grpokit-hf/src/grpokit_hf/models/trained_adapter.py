@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import re
 import warnings
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -127,7 +128,8 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
         weights = _weights(trained)
         foreign = [name for name in weights if ".lora_" not in name]  # peft would put such into the base
         own = {name: tensor.shape for name, tensor in tensors_of(adapted).items()}
-        other = [name for name, tensor in weights.items() if tensor.shape != own.get(name, tensor.shape)]
+        common = [name for name in weights if name in own]
+        other = [name for name in common if weights[name].shape != own[name]]
         if other:
             name, count = other[0], counted(len(other), "tensor")
             raise UsageError(
@@ -138,15 +140,14 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
             result: Any = set_peft_model_state_dict(adapted, weights)
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{what} does not fit the model{_on(theirs)}: {one_line(error)}.") from error
-    trains = {name: _TRAINED.fullmatch(name) for name, p in adapted.named_parameters() if p.requires_grad}
-    foreign += [name for name, match in trains.items() if match is None or match[1] not in able]
+    trains = [name for name, p in adapted.named_parameters() if p.requires_grad]
+    foreign += [name for name in trains if not _is_of(name, able)]
     if foreign:
         raise UsageError(
             f"{what} changes '{foreign[0].removeprefix('base_model.model.')}'. Only adapters of linear layers can "
             "be trained: no output layer, no embeddings, no experts or router, no biases, no modules_to_save."
         )
-    variants = {type(v).__name__ for m in adapted.modules() for v in getattr(m, "lora_variant", {}).values()}
-    strange = sorted(name for name in variants if not name.startswith("Dora"))
+    strange = sorted(name for name in _variants(adapted) if not name.startswith("Dora"))
     if strange:
         raise UsageError(
             f"{what} is a variant of LoRA, {strange[0].removesuffix('LinearVariant')}. Only LoRA and DoRA can be "
@@ -164,6 +165,21 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
             stacklevel=3,
         )
     return adapted
+
+
+def _variants(adapted: PeftModel) -> set[str]:
+    """The names of peft's variants of LoRA that an adapter has."""
+    names: set[str] = set()
+    for module in adapted.modules():
+        own: Mapping[str, object] = getattr(module, "lora_variant", {})
+        names |= {type(variant).__name__ for variant in own.values()}
+    return names
+
+
+def _is_of(name: str, layers: Container[str]) -> bool:
+    """Whether a weight of an adapter is that of one of these layers."""
+    match = _TRAINED.fullmatch(name)
+    return match is not None and match[1] in layers
 
 
 def check_adapter(skeleton: PreTrainedModel, trained: TrainedAdapter) -> None:

@@ -30,7 +30,9 @@ def save_weights(model: nn.Module, folder: Path) -> None:
         model: a model of transformers, or one with an adapter by peft.
         folder: exists already.
     """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors_of(model).items()}
+    tensors = tensors_of(model)
+    for name, tensor in tensors.items():
+        tensors[name] = tensor.detach().cpu().contiguous()
     path = folder / (ADAPTER if isinstance(model, PeftModel) else MODEL)
     save_file(tensors, path, metadata={"format": "pt"})
     share(path)
@@ -67,7 +69,8 @@ def load_weights(model: nn.Module, state: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: it is of another model.
     """
-    theirs = {name: x for name, x in state.items() if isinstance(x, Tensor) and "/" not in name}
+    names = [name for name in state if "/" not in name]
+    theirs = {name: state[name] for name in names if isinstance(state[name], Tensor)}
     own = tensors_of(model)
     _compare(theirs, own, adapted=isinstance(model, PeftModel))
     for name, tensor in own.items():
@@ -87,22 +90,26 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Name -> tensor of all that a checkpoint holds; tied weights once. Changing a tensor changes the model."""
     if isinstance(model, PeftModel):
         # Not its state_dict(), in which FSDP2 lets go of a frozen base that is gathered.
-        state = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+        state: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+        state |= dict(model.named_buffers())
         adapter: dict[str, Tensor] = get_peft_model_state_dict(
             model, state, save_embedding_layers=False
         )  # "auto" asks the hub
         return adapter
     parameters: dict[str, Tensor] = dict(model.named_parameters())
-    tied = {name for name, _ in model.named_parameters(remove_duplicate=False)} - set(parameters)
-    return parameters | {n: x for n, x in model.state_dict().items() if n not in parameters and n not in tied}
+    with_tied = dict(model.named_parameters(remove_duplicate=False))
+    others = {name: x for name, x in model.state_dict().items() if name not in with_tied}
+    return parameters | others
 
 
 def _compare(theirs: Mapping[str, Tensor], own: Mapping[str, Tensor], *, adapted: bool) -> None:
-    found, wanted = ({name: list(x.shape) for name, x in some.items()} for some in (theirs, own))
+    found = {name: list(x.shape) for name, x in theirs.items()}
+    wanted = {name: list(x.shape) for name, x in own.items()}
     if any(name.startswith(_ADAPTED) for name in found) != adapted:
         kind = "whole weights, without an adapter" if adapted else "an adapter"
         raise CheckpointError(f"holds {kind}. Use the same lora as in its run.")
-    changed = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+    names = sorted({*found, *wanted})
+    changed = [name for name in names if found.get(name) != wanted.get(name)]
     if changed:
         first = changed[0]
         raise CheckpointError(
