@@ -179,7 +179,7 @@ def _few_rows(layers: Sequence[tuple[nn.Module, Sequence[str]]], rows: int) -> F
             weights, biases = zip(*(_weight(*layer) for layer in layers), strict=True)
             bias = None
             if any(part is not None for part in biases):
-                bias = torch.cat([_bias_or_zeros(*pair) for pair in zip(weights, biases, strict=True)])
+                bias = torch.cat(list(map(_bias_or_zeros, weights, biases)))
             weight = weights[0] if len(weights) == 1 else torch.cat(weights)
             made.append(packed(weight, bias, rows=rows))
         return made[0](x)

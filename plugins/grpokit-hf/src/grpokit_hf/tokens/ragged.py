@@ -43,7 +43,8 @@ def flattened(name: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     for x in tensors:
         missing = AXES - x.ndim
         shapes.append([*x.shape, *[-1] * missing])
-    return {name: padded([x.flatten() for x in tensors]), f"{name}.shape": torch.tensor(shapes)}
+    numbers = padded([x.flatten() for x in tensors])
+    return {name: numbers, f"{name}.shape": torch.tensor(shapes)}
 
 
 def restored(name: str, entries: Mapping[str, Tensor]) -> list[Tensor]:
