@@ -592,7 +592,7 @@ OPTIONS = {
         ["check", "tiny_policies:TinyTokens"], ["give prompts that it can read: --prompt or --prompts"]
     ),
     "a check of a reward with prompts": Bad(
-        ["check", "length", "--prompt", "1"], ["'length' is no policy, so it reads no prompts"]
+        ["check", "length", "--prompt", "1"], ["'length' is not a policy, so it reads no prompts"]
     ),
     "a check's parameter without a value": Bad(
         ["check", "length", "maximum"], ["parameter 'maximum' is not of the form key=value"]

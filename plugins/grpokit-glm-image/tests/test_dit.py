@@ -298,7 +298,7 @@ def test_halves_that_do_not_fit(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": (64, 64)}, r"size is \[64, 96\], and the policy whose model is shared has \[64, 64\]"),
+        ({"size": (64, 64)}, r"size is \[64, 96\], but the policy whose model is shared has \[64, 64\]"),
     ],
     ids=str,
 )

@@ -390,7 +390,7 @@ def test_a_reference_that_moves_is_the_average_of_what_has_trained(options: dict
             {"ignore_eos": True, "stop": [], "stop_tokens": [], "mask_truncated": True},
             "mask_truncated trains on completions that end by themselves, and nothing ends one here",
         ),
-        ({"ignore_eos": True}, "ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens"),
+        ({"ignore_eos": True}, "With ignore_eos no token ends a completion. Leave it out, or stop and stop_tokens"),
         ({"template_options": ["x"]}, r"template_options must be a mapping such as .*, got a list"),
         ({"lora": ADAPTER, "reference_offload": True}, "are for full training"),
         ({"reference_ema": {"decya": 0.9}}, r"reference_ema has no key 'decya' \(did you mean 'decay'\?\)"),

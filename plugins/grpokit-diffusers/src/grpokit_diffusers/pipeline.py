@@ -83,7 +83,7 @@ def _in_memory(pipeline: DiffusionPipeline, settings: DiffusersSettings) -> Prep
 
 
 def _tiny(name: str, settings: DiffusersSettings) -> Prepared:
-    """A random pipeline of this package."""
+    """A random pipeline from this package."""
     pipeline, dtype = tiny_pipeline(name), _dtype(settings)
     scheduler = type(pipeline.scheduler).__name__
     kind = family_of(type(pipeline).__name__, scheduler, model=name, family=settings.family)

@@ -192,10 +192,10 @@ def _sharing(other: GlmImageAR, settings: PaintingSettings) -> Illustrator:
     """
     for field in fields(PipelineSettings):
         if field.name not in ("model", "size") and getattr(settings, field.name) != field.default:
-            raise UsageError(f"{field.name} is that of the policy whose model is shared. Set it there.")
+            raise UsageError(f"{field.name} belongs to the policy whose model is shared. Set it there.")
     size = other.encoder.size
     if settings.resolution != size:
-        raise UsageError(f"size is {list(settings.size)}, and the policy whose model is shared has {list(size)}.")
+        raise UsageError(f"size is {list(settings.size)}, but the policy whose model is shared has {list(size)}.")
     writer = Writer(other.loaded.ar, other.encoder, settings.sampling, merged=other.writer.merged)
     return Illustrator(writer, other.loaded, token_sets=settings.token_sets, changes=lambda: other.writer.changes)
 

@@ -97,7 +97,7 @@ class WritingSettings(PipelineSettings, ModelSettings):
     merge_adapter: bool = True
 
     def check_together(self) -> None:
-        """Refuse what no token can be drawn by, and pictures that do not fit the tokens.
+        """Refuse settings that no token can be drawn with, and pictures that do not fit the tokens.
 
         Raises:
             UsageError: with what to change.
@@ -157,7 +157,7 @@ class PaintingSettings(PipelineSettings, FlowSettings):
     top_p: float = 0.75
 
     def check_together(self) -> None:
-        """Refuse what no token can be drawn by, and a size of evaluation that would distort tokens.
+        """Refuse settings that no token can be drawn with, and an evaluation size that would distort tokens.
 
         Raises:
             UsageError: with what to change.
@@ -188,7 +188,7 @@ class HalvesSettings(PipelineSettings):
     dit: Mapping[str, Any] | None = None
 
     def check_together(self) -> None:
-        """Refuse parameters of a half that it does not have, or that are for both.
+        """Refuse parameters that a half does not have, or that belong to both halves.
 
         Raises:
             UsageError: naming the first one.

@@ -310,7 +310,7 @@ def _warn_of_begun(encoder: PromptEncoder) -> None:
     begun = encoder.begun
     if begun and encoder.prepend is None:
         _warn_once(
-            f"The chat template begins each answer with {begun!r}. Completions go on behind it, so rewards do not "
+            f"The chat template begins each answer with {begun!r}. Completions follow it, so rewards do not "
             "see it, and one that wants it, such as a format, gives all of them 0. In policy set prepend: "
             f'{json.dumps(begun)} to put it before each completion, or prepend: "" to leave them as they are.'
         )

@@ -63,12 +63,12 @@ class CausalLMSettings(PromptSettings, SamplerSettings, StopSettings, WorldSetti
         if self.lora is not None and self.train_vision:
             raise UsageError("train_vision is for full training. With lora, name the tower's layers as targets.")
         if self.world is not None and self.engine is not None:
-            raise UsageError("engine writes one turn, and with a world there are several. Leave one of them out.")
+            raise UsageError("An engine writes one turn, but a world needs several. Leave out engine or world.")
         _ = self.twin_dtype
         if self.engine_settings is None:
             return
         if self.lora is None:
-            raise UsageError("engine needs lora: it takes new adapters while it runs, but no new weights.")
+            raise UsageError("engine needs lora: a running engine takes new adapters, but no new weights.")
         if not self.top_k and (self.top_p < 1 or self.min_p):
             raise UsageError(
                 "engine names the likeliest tokens, from which training learns what top_p and min_p have left. It must "

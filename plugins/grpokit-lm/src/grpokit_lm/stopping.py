@@ -29,7 +29,7 @@ class StopSettings(Settings):
     mask_truncated: bool = False
 
     def check_together(self) -> None:
-        """Refuse ends that are no lists, or none of which may count.
+        """Refuse ends that are not lists, or that `ignore_eos` excludes.
 
         Raises:
             UsageError: with what to write.
@@ -40,7 +40,7 @@ class StopSettings(Settings):
                 remedy = f"Write [{ends!r}]" if isinstance(ends, (str, int)) else "Leave it out for none"
                 raise UsageError(f"{key} must be a list, got {ends!r}. {remedy}.")
         if self.ignore_eos and (self.stop or self.stop_tokens):
-            raise UsageError("ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens.")
+            raise UsageError("With ignore_eos no token ends a completion. Leave it out, or stop and stop_tokens.")
 
 
 class Stops:

@@ -1,4 +1,4 @@
-"""What the policies over a diffusion transformer have in common, each setting declared once."""
+"""The settings that policies over a diffusion transformer share, each declared once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the policies of Hugging Face models have in common, each setting declared once.
+"""The settings that policies of Hugging Face models share, each declared once.
 
 A policy's own settings inherit what they share, and its constructor takes them as keywords:
 
@@ -49,7 +49,7 @@ from grpokit_hf.models.trained_adapter import TrainedAdapter, find_adapter
 
 @dataclass(frozen=True, kw_only=True)
 class LearningSettings(Settings):
-    """What of a model trains, and what it is held to.
+    """What part of a model trains, and the reference that it is held to.
 
     Attributes:
         lora: settings of an adapter, such as {"r": 32, "alpha": 64}; None trains the weights themselves.

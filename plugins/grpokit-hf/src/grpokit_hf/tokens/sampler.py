@@ -39,7 +39,7 @@ class SamplerSettings(Settings):
     eval_min_p: float | None = None
 
     def check_together(self) -> None:
-        """Refuse what no distribution can be made of.
+        """Refuse settings that give no distribution.
 
         Raises:
             UsageError: a setting is outside its range.
