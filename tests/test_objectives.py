@@ -350,7 +350,7 @@ def test_k2_and_k3_of_a_mean_over_dimensions_are_too_weak_by_their_number() -> N
 
 
 def test_gaussian_kl_needs_moments() -> None:
-    with pytest.raises(UsageError, match="use k3"):
+    with pytest.raises(UsageError, match="Use k3"):
         kl_divergence(Decisions(logprobs=NEW), Decisions(logprobs=REF), MASK, "gaussian")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -72,8 +72,7 @@ def sizes_of(
     adapted = adapter = ranks = 0
     if adapt is not None:
         adapt()
-        modules: Iterable[Any] = decoder.modules()
-        with_one = [m for m in modules if isinstance(m, BaseTunerLayer)]
+        with_one: list[Any] = [m for m in decoder.modules() if isinstance(m, BaseTunerLayer)]
         adapted = sum(m.get_base_layer().weight.numel() for m in with_one)
         ranks = sum(sum(m.r.values()) for m in with_one)
         adapter, trained = sum(p.numel() for p in model.parameters()) - weights, 0
