@@ -41,7 +41,7 @@ def spare_rows(count: int, like: Tensor) -> int:
     """
     if count < 8 or not by_onednn(like):
         return 0
-    step = max(8, 2 ** (count.bit_length() - 6))
+    step: int = max(8, 2 ** (count.bit_length() - 6))
     return -count % step
 
 
