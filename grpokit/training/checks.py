@@ -38,7 +38,9 @@ def check_signal(signal: object, rows: int, decisions: int, *, modifier: str) ->
     if not isinstance(signal, Signal):
         raise _error(f"rows() of the modifier {modifier} gave {shown(signal)}; expected a grpokit.Signal.")
     for name in ("advantages", "weights", "kl_weights"):
-        values: Tensor = getattr(signal, name)
+        values = getattr(signal, name)
+        if not isinstance(values, Tensor):
+            raise _error(f"The modifier {modifier} gave {name} that are {shown(values)}; expected a tensor.")
         finite = values.isfinite()
         shapes = [(rows,), (rows, decisions)] if name == "advantages" else [(rows,)]
         if tuple(values.shape) not in shapes or not bool(finite.all()):

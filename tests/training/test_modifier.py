@@ -178,6 +178,7 @@ class Wrong(Modifier):
         (Wrong(advantages=torch.zeros(3)), r"Wrong gave advantages of the shape \(3,\)"),
         (Wrong(advantages=torch.zeros(8, 99)), r"of the shape \(8,\) or \(8, \d\)"),
         (Wrong(weights=torch.full((8,), torch.nan)), r"gave weights .* 8 of them not finite"),
+        (Wrong(weights=[1.0] * 8), "gave weights that are a list of 8; expected a tensor"),
         (Wrong(kl_weights=torch.full((8,), -1.0)), "gave kl_weights below 0"),
     ],
 )
