@@ -39,9 +39,9 @@ class Gradients(Observer):
             _, largest = tally.extremes("logprob_diff")
             check_logprob_diff(mean, largest, limit, step=step.number, exact=rollout.exact)
         if not tally.decided:
-            return [
-                f"Update {step.update} of step {step.number} changes nothing: all decisions of its rows are masked."
-            ]
+            masked = bool(step.signal.weights.all())
+            cause = "all decisions of its rows are masked" if masked else "no row is left that has a decision"
+            return [f"Update {step.update} of step {step.number} changes nothing: {cause}."]
         return []
 
     def _explain(self, step: Step) -> None:

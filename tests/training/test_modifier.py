@@ -71,6 +71,7 @@ def test_rows_of_weight_0_are_as_if_never_drawn(size: int) -> None:
 def test_a_step_without_any_row_changes_nothing() -> None:
     report = make(Weighted(weights=[0.0] * 8)).step()
     assert report.metrics["loss"] == report.metrics["grad_norm"] == 0
+    assert any("no row is left" in line for line in report.warnings)
 
 
 @dataclass(kw_only=True)
