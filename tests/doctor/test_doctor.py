@@ -49,7 +49,7 @@ def test_a_cuda_torchvision_beside_a_cpu_torch(
 ) -> None:
     error = "operator torchvision::nms does not exist"
     (first_on_path / "torchvision.py").write_text(f'raise RuntimeError("{error}")\n')
-    monkeypatch.setattr(environment, "examine", environment.training)
+    monkeypatch.setattr(environment, "examine", lambda commands: environment.training())
     done = call("doctor")
     assert done.code == 1
     assert f"RuntimeError: {error}" in done.out
