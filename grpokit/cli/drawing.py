@@ -148,7 +148,7 @@ def evaluate(
             facts |= {"scored_by": judges, "by": {part: _nested(own) for part, own in parts.items()}} if using else {}
             print(json.dumps({**facts, **_nested(columns)}))
         else:
-            print_scores(columns, title=Path(using).stem if using else "held-out", parts=parts)
+            print_scores(columns, title=_short(using) if using else "held-out", parts=parts)
             for name, words in judges.items():
                 print(f"{name}: {words}")
         if own_folder is not None:
@@ -281,7 +281,12 @@ def _folder(config: RunConfig, place: Path, using: str, words: Sequence[object])
     own = digest([settings["data"], settings["rewards"], settings["seed"], *words])[:6]
     run = place.parent.parent
     home = run if (run / CONFIG).is_file() else place
-    return home / "evaluations" / f"{Path(using).stem}-{place.name}-{own}"
+    return home / "evaluations" / f"{_short(using)}-{place.name}-{own}"
+
+
+def _short(evaluation: str) -> str:
+    """The name of an evaluation without its distribution or its folder."""
+    return Path(evaluation).stem.rpartition(":")[2]
 
 
 def _announce(what: str, each: int, prompts: Sequence[Prompt]) -> None:

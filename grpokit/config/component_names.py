@@ -7,12 +7,13 @@ that it was started with, even if another plugin has brought the same name since
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from grpokit import registry
 from grpokit.config.schema import RunConfig, resolved
+from grpokit.registry.specs import Spec
 
 _KINDS = {
     "policy": "policy",
@@ -28,12 +29,13 @@ _KINDS = {
 _WITHOUT_USE = ("advantage", "objective", "modifiers", "world")
 """Keys whose value may be the name alone."""
 
+Model = TypeVar("Model", bound=BaseModel)
 Path = tuple[str | int, ...]
 Names = Mapping[Path, tuple[str, str]]
 """Place -> the kind and the name of a component."""
 
 
-def component_names(config: RunConfig) -> Names:
+def component_names(config: BaseModel) -> Names:
     """The components that a config names, except those that a component's own parameters name under other keys."""
     return {place: (kind, name) for place, kind, name in _walk(resolved(config), "", ())}
 
@@ -79,7 +81,24 @@ def with_lasting_names(config: RunConfig, before: Names | None = None) -> tuple[
     return config, lines
 
 
-def _put(config: RunConfig, place: Path, name: str) -> None:
+def with_own_names(config: Model, spec: Spec) -> Model:
+    """A copy of a preset or an evaluation whose author meant the components of the own distribution.
+
+    Args:
+        config: what the preset or the evaluation says.
+        spec: what its plugin announces. A name that its distribution and others have gets that distribution in front.
+    """
+    config = config.model_copy(deep=True)
+    packages = [plugin.package for plugin, each in registry.installed(spec.kind) if each is spec]
+    for place, (kind, name) in component_names(config).items():
+        is_ambiguous = len(registry.named(kind, name)) > 1
+        own = [f"{package}:{name}" for package in packages if registry.named(kind, f"{package}:{name}")]
+        if is_ambiguous and own:
+            _put(config, place, own[0])
+    return config
+
+
+def _put(config: BaseModel, place: Path, name: str) -> None:
     """Write a name to its place in a config."""
     around: Any = config
     for key in place[:-1]:

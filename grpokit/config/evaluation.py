@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import Field
 
 from grpokit import files, registry
+from grpokit.config.component_names import with_own_names
 from grpokit.config.parts import DataConfig, EvalConfig, Rewards, Strict, Text
 from grpokit.config.presets import text_of
 from grpokit.config.schema import RunConfig, validated
@@ -45,24 +46,27 @@ def put_in(config: RunConfig, name: str, overrides: Sequence[str] = ()) -> tuple
     Raises:
         ConfigError: there is no such evaluation, or it is wrong; the message names the file and the line.
     """
-    text, title = _text(name)
-    evaluation, source = validated(EvaluationConfig, text, title, overrides)
+    evaluation, source = _read(name, overrides)
     changes = {key: getattr(evaluation, key) for key in ("data", "rewards", "seed")}
     changes |= {"eval": EvalConfig(samples=evaluation.samples), "phases": []}
     changed = config.model_copy(update=changes)
     before = config._source.places if config._source else {}
     own = {place: line for place, line in source.places.items() if place}
-    changed._source = Source(title, {**before, **own})
+    changed._source = Source(source.name, {**before, **own})
     return changed, evaluation
 
 
-def _text(name: str) -> tuple[str, str]:
-    """An evaluation's YAML, and what messages call it."""
+def _read(name: str, overrides: Sequence[str]) -> tuple[EvaluationConfig, Source]:
+    """An evaluation of a plugin or a file, with the places of its keys."""
     path = Path(name)
     is_file = path.suffix in (".yaml", ".yml") or os.path.isfile(path)
     if is_file and not registry.named("evaluation", name):
-        return files.read_text(path, kind="evaluation file", error=ConfigError, most=2**20), name
+        text = files.read_text(path, kind="evaluation file", error=ConfigError, most=2**20)
+        return validated(EvaluationConfig, text, name, overrides)
     try:
-        return text_of(registry.find("evaluation", name)[1]), f"evaluation {name}"
+        _, spec = registry.find("evaluation", name)
+        text = text_of(spec)
     except PluginError as error:
         raise ConfigError(f"{error} An evaluation file ends in .yaml.") from error
+    evaluation, source = validated(EvaluationConfig, text, f"evaluation {name}", overrides)
+    return with_own_names(evaluation, spec), source

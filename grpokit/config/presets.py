@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grpokit import registry
+from grpokit.config.component_names import with_own_names
 from grpokit.config.schema import RunConfig, load, parse
 from grpokit.errors import ConfigError, PluginError, typed_line
 from grpokit.registry.specs import Spec
@@ -65,7 +66,17 @@ def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]
     try:
         _, spec = registry.find("preset", source)
     except PluginError as error:
-        raise ConfigError(
-            f"{error} Nor is there a folder {source} in {Path.cwd()}. A config file ends in .yaml."
-        ) from error
-    return parse(text_of(spec), f"preset {source}", overrides), spec.name
+        others = f" Nor is there a folder {source} in {Path.cwd()}. A config file ends in .yaml."
+        raise ConfigError(f"{error}{'' if names_preset(source) else others}") from error
+    return preset(spec, overrides, title=f"preset {source}"), spec.name
+
+
+def preset(spec: Spec, overrides: Sequence[str] = (), *, title: str = "") -> RunConfig:
+    """The config of a preset, by what its plugin announces; `title` names it in messages.
+
+    Raises:
+        PluginError: it cannot be read.
+        ConfigError: it is wrong.
+    """
+    config = parse(text_of(spec), title or f"preset {spec.name}", overrides)
+    return with_own_names(config, spec)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from grpokit import registry
+from grpokit.config.component_names import with_own_names
 from grpokit.config.evaluation import EvaluationConfig
 from grpokit.config.presets import text_of
 from grpokit.config.schema import parse, validated
@@ -31,7 +32,7 @@ def evaluation_checks(spec: EvaluationSpec, *, module: str | None = None) -> Ite
 
 def _evaluation(spec: EvaluationSpec) -> EvaluationConfig:
     evaluation, _ = validated(EvaluationConfig, text_of(spec), f"evaluation {spec.name}", [])
-    return evaluation
+    return with_own_names(evaluation, spec)
 
 
 def config(spec: EvaluationSpec) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from grpokit.config.presets import text_of
-from grpokit.config.schema import RunConfig, parse
+from grpokit.config import presets
+from grpokit.config.schema import RunConfig
 from grpokit.registry.specs import PresetSpec
 from grpokit.runs import build
 from grpokit.runs.dry_run import dry_run
@@ -26,7 +26,7 @@ def preset_checks(spec: PresetSpec, *, module: str | None = None) -> Iterator[Ch
 
 
 def _config(spec: PresetSpec) -> RunConfig:
-    return parse(text_of(spec), f"preset {spec.name}", [])
+    return presets.preset(spec)
 
 
 def config(spec: PresetSpec) -> None:

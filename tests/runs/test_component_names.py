@@ -11,7 +11,7 @@ import yaml
 
 from distributions import announcing, distribution
 from grpokit import PluginError, UsageError, registry
-from grpokit.config import grid
+from grpokit.config import evaluation, grid, presets
 from grpokit.config.component_names import component_names, with_lasting_names
 from grpokit.config.schema import parse, resolved
 from grpokit.registry import name_lookup
@@ -151,3 +151,29 @@ def test_every_kind_of_name_is_made_lasting(here: Path) -> None:
     assert config.policy.use == "twin"
     again, lines = with_lasting_names(config, component_names(lasting))
     assert (resolved(again), lines) == (plain, [])
+
+
+FILE = """
+policy: {use: twin}
+data: {prompts: prompts.jsonl}
+rewards: [{use: twin}, {use: length}]
+trainer: {advantage: twin, objective: {use: twin}, modifiers: [twin]}
+"""
+
+
+def test_a_preset_and_an_evaluation_mean_the_components_of_their_own_distribution(here: Path) -> None:
+    (here / "kit").mkdir()
+    (here / "kit/__init__.py").touch()
+    (here / "kit/preset.yaml").write_text(FILE)
+    (here / "kit/evaluation.yaml").write_text("data: {prompts: prompts.jsonl}\nrewards: [{use: twin}]\n")
+    files = {"Preset": "kit:preset.yaml", "Evaluation": "kit:evaluation.yaml"}
+    for package in ("other-twin", "a-twin"):
+        brings_twins(here, package, {**MINE, **files})
+    for package in ("other-twin", "a-twin"):
+        config, name = presets.read_config(f"{package}:twin")
+        names = {name for _, name in component_names(config).values()}
+        assert (name, names) == ("twin", {f"{package}:twin", "length"})
+        config, _ = evaluation.put_in(config, f"{package}:twin")
+        assert config.rewards[0].use == f"{package}:twin"
+    (here / "config.yaml").write_text(FILE)
+    assert presets.read_config("config.yaml")[0].policy.use == "twin"
