@@ -43,21 +43,13 @@ class Commands(typer.core.TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, those of plugins last."""
-        return list({**self.commands, **_of_plugins()})
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Name the commands of plugins that cannot be called."""
-        hidden = [f"'{spec.name}' of {plugin.package}" for plugin, spec in registry.installed("command")
-                  if spec.name in self.commands]  # fmt: skip
-        if hidden:
-            with formatter.section("Hidden by a command of grpokit"):
-                formatter.write_text(", ".join(hidden))
+        return [*self.commands, *_of_plugins(self.commands)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command; for a plugin's command, only its entry in the list of commands."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        summary = _of_plugins().get(cmd_name)
+        summary = _of_plugins(self.commands).get(cmd_name)
         return None if summary is None else typer.core.TyperCommand(cmd_name, help=summary)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -73,14 +65,26 @@ class Commands(typer.core.TyperGroup):
             program = typer.Typer(**_SETTINGS)
             program.command()(registry.resolve(spec.factory, f"command '{spec.name}'", spec.install))
             return args[0], typer.main.get_command(program), args[1:]
+        if registry.refusals(args[0], "command"):
+            raise registry.unknown(args[0], "command")
         if remedy := registry.remedy("command", args[0]):
             raise PluginError(f"The plugin of this command is not installed.{remedy}")
         return super().resolve_command(ctx, args)
 
 
-def _of_plugins() -> dict[str, str]:
-    """The commands of plugins with their summaries, those that can be called first."""
-    return {spec.name: spec.summary for _, spec in registry.installed("command")} | commands()
+def _of_plugins(own: Collection[str]) -> dict[str, str]:
+    """The commands of plugins with their summaries, those that can be called first.
+
+    A command whose name is also one of grpokit's `own` or another plugin's has its distribution in front.
+    """
+    summaries = {}
+    for owned in registry.installed("command"):
+        _, spec = owned
+        clashes = spec.name in own or len(registry.named("command", spec.name)) > 1
+        name = registry.full_name(owned) if clashes else spec.name
+        summaries[name] = spec.summary
+    elsewhere = {name: summary for name, summary in commands().items() if name not in summaries}
+    return summaries | elsewhere
 
 
 app = typer.Typer(

@@ -82,7 +82,7 @@ class ConfigCommand(TyperCommand):
         """Write the installed presets and the usual keys below the options."""
         from grpokit import registry
 
-        names = ", ".join(spec.name for _, spec in registry.installed("preset"))
+        names = ", ".join(dict.fromkeys(spec.name for _, spec in registry.installed("preset")))
         for lines in (f"Presets: {names} (see `grpokit plugins`).", f"Usual keys: {_USUAL} (see `grpokit schema`)."):
             formatter.write_paragraph()
             formatter.write_text(lines)

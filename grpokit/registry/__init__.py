@@ -25,6 +25,7 @@ from grpokit.registry.name_lookup import installed as installed
 from grpokit.registry.name_lookup import is_path as is_path
 from grpokit.registry.name_lookup import lasting as lasting
 from grpokit.registry.name_lookup import named as named
+from grpokit.registry.name_lookup import refusals as refusals
 from grpokit.registry.name_lookup import spec_of as spec_of
 from grpokit.registry.name_lookup import unknown as unknown
 from grpokit.registry.shipped import remedy as remedy

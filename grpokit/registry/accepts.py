@@ -26,7 +26,7 @@ def check_accepts(reward: str, kind: str, *, what: str) -> None:
         return
     noun = _NOUNS.get(kind, kind)
     rewards = [other for _, other in installed("reward")]
-    others = sorted(other.name for other in rewards if kind in getattr(other, "accepts", ()))
+    others = sorted({other.name for other in rewards if kind in getattr(other, "accepts", ())})
     raise UsageError(
         f"The reward '{spec.name}' scores {' and '.join(_NOUNS.get(k, k) for k in sorted(spec.accepts))}, but {what} "
         f"{noun}. Installed rewards for {noun}: {', '.join(others) or 'none'}."

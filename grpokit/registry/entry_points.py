@@ -80,7 +80,7 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
 
     plugin = Plugin(name=entry.name, module=entry.module)
     if entry.dist is not None:
-        plugin.package = re.sub(r"[-_.]+", "-", entry.dist.name).lower()
+        plugin.package = normal(entry.dist.name)
         plugin.version = entry.dist.version
     begin = time.perf_counter()
     try:
@@ -105,6 +105,11 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
         plugin.error = f"{what.rstrip('.')}. {advice}" if advice else what
     plugin.seconds = time.perf_counter() - begin
     return plugin
+
+
+def normal(distribution: str) -> str:
+    """A distribution's name as indexes spell it, in small letters with hyphens."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def _check_hook_names(module: object) -> None:

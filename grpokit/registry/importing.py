@@ -8,6 +8,7 @@ from typing import Any
 
 from grpokit.errors import PluginError, a_type, nearest, one_line, raised_at
 from grpokit.registry.entry_points import described
+from grpokit.registry.name_lookup import spelling
 
 
 def resolve(path: str, what: str = "", install: str = "") -> Callable[..., Any]:
@@ -29,7 +30,7 @@ def resolve(path: str, what: str = "", install: str = "") -> Callable[..., Any]:
         with forks_ended():
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise missing(error, what, install, factory=module_name) from error
+        raise missing(error, f"{what}{spelling(path)}", install, factory=module_name) from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -38,6 +39,7 @@ def resolve(path: str, what: str = "", install: str = "") -> Callable[..., Any]:
     if not callable(target):
         actual = "has no such function or class" if target is None else f"is {a_type(target)}, not a function or class"
         guess = nearest(attribute, [name for name, value in vars(module).items() if callable(value)])
+        guess = spelling(path) or guess
         raise PluginError(f"The {what} should be '{attribute}' in '{module_name}', which {actual}{guess}.")
     return target  # type: ignore[no-any-return]
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 
 from grpokit.errors import PluginError, nearest
 from grpokit.registry import entry_points, shipped
+from grpokit.registry.compatibility import refusal
 from grpokit.registry.entry_points import Plugin
 from grpokit.registry.specs import Spec
 
@@ -36,19 +37,26 @@ def find(kind: str, name: str) -> Owned:
     matches = named(kind, name)
     if len(matches) == 1:
         return matches[0]
-    if matches:
+    if matches and not _twice(matches):
         raise PluginError(f"The {kind} name '{name}' is ambiguous: write {_choices(matches)}.")
+    if matches:
+        raise PluginError(f"The {kind} name '{name}' is ambiguous: {_twice(matches)}")
     raise unknown(name, kind)
 
 
 def unknown(name: str, *kinds: str) -> PluginError:
     """That no spec of some kinds has the name; the message gives the nearest one and the broken plugins."""
+    if refused := refusals(name, *kinds):
+        return PluginError("\n".join(refused), page="doctor#plugins")
     package, _, short = name.rpartition(":")
     matching = [owned for owned in _all_specs() if owned[1].kind in kinds]
     names = sorted({spec.name for _, spec in matching})
     brought = [kind for kind in kinds if package in ("", shipped.owner(kind, short))]
     remedy = next(filter(None, (shipped.remedy(kind, short) for kind in brought)), "")
     guess = "" if remedy else nearest(name, [*names, *map(full_name, matching)])
+    packages = {plugin.package for plugin in entry_points.plugins()}
+    if package and package not in packages and not (remedy or guess):
+        remedy = f" {package} is not installed. Run: pip install {package}"
     broken = [f"\n  {p.name} ({p.package}): {line}" for p in entry_points.plugins() for line in p.problems]
     what = kinds[0] if len(kinds) == 1 else "component"
     others = f"Known: {', '.join(names) or 'none'}." if len(kinds) == 1 else "`grpokit plugins` lists all."
@@ -59,10 +67,21 @@ def unknown(name: str, *kinds: str) -> PluginError:
     )
 
 
+def refusals(name: str, *kinds: str) -> list[str]:
+    """That this grpokit does not read the specs of some kinds that have the name, and what to install."""
+    lines = []
+    for plugin in entry_points.plugins():
+        for spec in plugin.refused:
+            names = (spec.name, full_name((plugin, spec)))
+            lines += [f"The {refusal(spec, plugin.package)}"] if spec.kind in kinds and name in names else []
+    return lines
+
+
 def is_path(name: str) -> bool:
     """Whether a name is "package.module:function", which no plugin announces, and not "distribution:name"."""
     module = name.rpartition(":")[0]
-    announced = map(full_name, _all_specs())
+    refused = [(plugin, spec) for plugin in entry_points.plugins() for spec in plugin.refused]
+    announced = map(full_name, [*_all_specs(), *refused])
     return all(map(str.isidentifier, module.split("."))) and name not in announced
 
 
@@ -88,7 +107,8 @@ def clashes(commands: Collection[str]) -> Iterator[tuple[str, str]]:
         if others and own:
             yield f"the {kind} name '{name}' means grpokit's own", f"For the other one write {_choices(others)}."
         elif len(others) > 1:
-            yield f"the {kind} name '{name}' is ambiguous", f"Write {_choices(others)}."
+            advice = _twice(others) or f"Write {_choices(others)}."
+            yield f"the {kind} name '{name}' is ambiguous", advice
 
 
 def named(kind: str, name: str) -> list[Owned]:
@@ -113,6 +133,26 @@ def full_name(owned: Owned) -> str:
     """A spec's name with its distribution in front."""
     plugin, spec = owned
     return f"{plugin.package}:{spec.name}"
+
+
+def spelling(path: str) -> str:
+    """A hint at the component whose distribution a path spells as indexes do not; empty where there is none."""
+    package, _, short = path.rpartition(":")
+    name = f"{entry_points.normal(package)}:{short}"
+    return f" (did you mean '{name}'?)" if name in map(full_name, _all_specs()) else ""
+
+
+def _twice(some: Collection[Owned]) -> str:
+    """That one distribution brings several components of one name, which no name tells apart; else empty."""
+    packages = [plugin.package for plugin, _ in some]
+    package = max(packages, key=packages.count)
+    if packages.count(package) == 1:
+        return ""
+    factories = [f"'{spec.factory}'" for plugin, spec in some if plugin.package == package]
+    return (
+        f"{package} brings several, {' and '.join(factories)}. Its author has to rename them. Until then a config can "
+        "name the function itself."
+    )
 
 
 def _choices(some: Collection[Owned]) -> str:

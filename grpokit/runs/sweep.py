@@ -17,6 +17,7 @@ from typing import TypeAlias
 import torch
 
 from grpokit.config import presets
+from grpokit.config.component_names import with_lasting_names
 from grpokit.config.grid import Point
 from grpokit.config.schema import RunConfig
 from grpokit.errors import GrpokitError, UsageError, typed_line
@@ -74,10 +75,12 @@ def sweep(
     """
     configs: dict[str, RunConfig] = {}
     for point in points:  # all of them, so that the last run's mistake does not wait for the others
-        configs[point.name], name = presets.read_config(source, point.overrides)
-        build.check_components(configs[point.name])
-        before_training.readable_prompts(configs[point.name])
+        config, name = presets.read_config(source, point.overrides)
         folder = folder or Path("sweeps") / name
+        config, _ = with_lasting_names(config, resuming.names_before(folder / point.name))
+        build.check_components(config)
+        before_training.readable_prompts(config)
+        configs[point.name] = config
     assert folder is not None
     _refuse_other_files(folder)
     finished = {point.name for point in points if _finished(folder / point.name, configs[point.name])}

@@ -65,6 +65,10 @@ def kind_of(name: str, kind: str | None) -> str:
         raise UsageError(f"Several components are called '{name}' ({', '.join(kinds)}): add {options}.")
     if kinds:
         return kinds[0]
+    if registry.named("placement", name):
+        raise UsageError(
+            f"'{name}' is a placement of rewards, and those have no checks. Checked are: {', '.join(KINDS)}."
+        )
     if not registry.is_path(name):
         raise registry.unknown(name, *KINDS)
     target = registry.resolve(name)

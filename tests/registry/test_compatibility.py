@@ -56,7 +56,7 @@ def test_a_spec_for_another_api_is_refused_and_the_others_stay(
     if words:
         with pytest.raises(PluginError) as caught:
             registry.create("reward", "aged")
-        assert f"\n  aged (grpokit-aged): reward 'aged' is written for {words}" in str(caught.value)
+        assert str(caught.value) == f"The {findings[0].what.partition(': ')[2]}"
 
 
 @pytest.mark.parametrize(

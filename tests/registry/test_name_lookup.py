@@ -84,6 +84,7 @@ def test_a_module_and_a_distribution_are_told_apart(site: Path, name: str, path:
     [
         ("grpokit-twin:alon", "(did you mean 'grpokit-twin:alone'?)"),
         ("grpokit-twn:alone", "(did you mean 'grpokit-twin:alone'?)"),
+        ("grpokit-elsewhere:part", "grpokit-elsewhere is not installed. Run: pip install grpokit-elsewhere"),
         ("grpokit-lpips:lpips", "'lpips' comes with: pip install 'grpokit[lpips]'"),
     ],
 )
@@ -107,6 +108,43 @@ def test_a_command_of_the_core_stays_the_cores(site: Path, call: Call) -> None:
     done = call("plugins")
     assert "hidden: Paint it." in done.out
     assert "The command name 'schema' means grpokit's own. For the other one write 'painter:schema'." in done.out
+    assert "  painter:schema " in call("--help").out
+
+
+@pytest.mark.parametrize("kind", ["reward", "preset"])
+def test_a_distribution_that_brings_a_name_twice_is_the_authors_mistake(site: Path, kind: str) -> None:
+    factories = ("one.module:part", "another.module:part")
+    specs = [f"api=1, name='twin', factory='{factory}'" for factory in factories]
+    distribution(site, "grokit.double", "double", announcing(KINDS[kind], *specs))
+    way_out = "grokit-double brings several, 'one.module:part' and 'another.module:part'. Its author"
+    for name in ("twin", "grokit-double:twin"):
+        with pytest.raises(PluginError, match=way_out):
+            registry.find(kind, name)
+    (finding,) = [f for f in environment.plugins([]) if "'twin'" in f.what and "ambiguous" in f.what]
+    assert way_out in finding.advice
+
+
+@pytest.mark.parametrize("name", ["Grpokit_Twin.X:alone", "grpokit_twin_x:alone", "grpokit_twin_x:len"])
+def test_a_distribution_in_another_spelling(site: Path, name: str) -> None:
+    distribution(site, "Grpokit_Twin.X", "twin", announcing("Reward", "api=1, name='alone'"))
+    with pytest.raises(PluginError) as caught:
+        registry.create("reward", name)
+    assert ("did you mean 'grpokit-twin-x:alone'?" in str(caught.value)) == name.endswith("alone")
+
+
+def test_what_was_written_for_another_api_says_so_alone(site: Path, call: Call) -> None:
+    distribution(site, "later", "later", announcing("Command", "api=2, name='hello'", "api=2, name='other'"))
+    for words in (["hello"], ["check", "later:hello"], ["plugins", "hello"]):
+        done = call(*words)
+        assert done.code == 2
+        assert "The command 'hello' is written for plugin API 2" in done.err
+        assert "pip install --upgrade grpokit" in done.err
+        assert "other" not in done.err
+
+
+def test_a_placement_has_no_checks(site: Path, call: Call) -> None:
+    distribution(site, "far", "far", announcing("Placement", "api=1, name='far-away'"))
+    assert "'far-away' is a placement of rewards, and those have no checks" in call("check", "far-away").err
 
 
 def test_observers_of_two_distributions_have_names_of_their_own(site: Path) -> None:

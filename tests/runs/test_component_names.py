@@ -109,8 +109,9 @@ def test_a_finished_run_of_a_sweep_stays_finished(here: Path) -> None:
         "policy: {use: twin}\ndata: {prompts: prompts.jsonl}\nrewards: [{use: twin}]\n"
         "trainer: {steps: 1, prompts_per_step: 2, group_size: 4, device: cpu}\n"
     )
-    points = grid.points(["seed=1..2"])
+    points = grid.points(["seed=1..2", "trainer.advantage=twin"])
     sweep("config.yaml", points, folder=here / "sweep")
+    brings_twins(here, "late-twin", dict.fromkeys(MINE, "builtins:len"))
     lines: list[str] = []
     sweep("config.yaml", points, folder=here / "sweep", say=lines.append)
     assert [line.endswith(" is finished") for line in lines] == [True, True]
