@@ -236,7 +236,7 @@ def test_the_score_of_a_copy_by_hand(weight: flow.Weight, w: float) -> None:
     assert loss.item() == -2
     other = flow.Matching(weight=weight).score(x0, noise, v + torch.tensor([0.3, -0.1]), t)
     assert kl_divergence(view, other, torch.ones(1, 1).bool(), "velocity").item() == pytest.approx(0.05)
-    with pytest.raises(UsageError, match="use k3, or velocity for a flow with matching"):
+    with pytest.raises(UsageError, match="Use k3, or velocity for a flow with matching"):
         kl_divergence(view, other, torch.ones(1, 1).bool(), "gaussian")
     with pytest.raises(UsageError, match="kl 'k1' needs log-probs, and noised copies of samples have none"):
         kl_divergence(view, other, torch.ones(1, 1).bool(), "k1")
