@@ -132,10 +132,13 @@ def _plugin_rows() -> list[dict[str, str]]:
     for plugin in registry.plugins():
         origin = {"package": plugin.package, "version": plugin.version}
         for spec in plugin.specs:
-            meant = (
-                [] if spec.kind == "command" and spec.name in own_commands() else registry.named(spec.kind, spec.name)
-            )
-            state = "ambiguous" if len(meant) > 1 else "ok" if (plugin, spec) in meant else "hidden"
+            meant = registry.named(spec.kind, spec.name)
+            if spec.kind == "command" and spec.name in own_commands():
+                meant = []
+            if len(meant) > 1:
+                state = "ambiguous"
+            else:
+                state = "ok" if (plugin, spec) in meant else "hidden"
             cost = ", ".join(filter(None, (getattr(spec, "needs", ""), getattr(spec, "takes", ""))))
             summary = f"{spec.summary} ({cost})" if cost else spec.summary
             rows.append({"kind": spec.kind, "name": spec.name, **origin, "state": state, "summary": summary})

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grpokit.advantages import AdvantageFn, compute
 from grpokit.group_statistics import zero_per_group
-from grpokit.testing.check import Check, check_of, expect, expect_untouched, light_plugin, random_states
+from grpokit.testing.check import Check, checks_of, expect, expect_untouched, random_states
 
 _ROUNDING = 1e-9
 
@@ -26,10 +26,7 @@ def advantage_checks(function: AdvantageFn, *, module: str | None = None) -> Ite
         function: `(rewards [B, R], weights [R], groups [B]) -> [B]` or [B, T], with its parameters bound.
         module: the plugin's module behind the entry point, which must import nothing heavy.
     """
-    for test in _CHECKS:
-        yield check_of(test, function)
-    if module is not None:
-        yield check_of(light_plugin, module)
+    yield from checks_of(_CHECKS, function, module)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ HEAVY = (
     *("numpy", "PIL", "scipy", "skimage", "cv2", "matplotlib", "pandas"),
 )
 """Modules that a plugin's light module must not import."""
+S = TypeVar("S")
 State = Literal["ok", "failed", "expected failure", "not checked"]
 
 
@@ -128,6 +129,14 @@ def check_of(test: Callable[..., None], *arguments: Any) -> Check:
         summary=sentence[:1].lower() + sentence[1:],
         test=partial(test, *arguments),
     )
+
+
+def checks_of(tests: Iterable[Callable[[S], None]], subject: S, module: str | None) -> Iterator[Check]:
+    """The checks that some functions are of a component, and that of the plugin's module which announces it."""
+    for test in tests:
+        yield check_of(test, subject)
+    if module is not None:
+        yield check_of(light_plugin, module)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from grpokit.config.schema import parse, validated
 from grpokit.errors import PluginError
 from grpokit.registry.specs import EvaluationSpec
 from grpokit.runs import build
-from grpokit.testing.check import Check, NotChecked, check_of, expect, light_plugin
+from grpokit.testing.check import Check, NotChecked, checks_of, expect
 
 _RUN = "{policy: {use: 'a:b'}, data: {use: 'a:b'}, rewards: [{use: 'a:b'}]}"  # whose data and rewards are replaced
 
@@ -24,10 +24,7 @@ def evaluation_checks(spec: EvaluationSpec, *, module: str | None = None) -> Ite
         spec: what its plugin announces.
         module: the plugin's module behind the entry point, which must import nothing heavy.
     """
-    for test in _CHECKS:
-        yield check_of(test, spec)
-    if module is not None:
-        yield check_of(light_plugin, module)
+    yield from checks_of(_CHECKS, spec, module)
 
 
 def _evaluation(spec: EvaluationSpec) -> EvaluationConfig:

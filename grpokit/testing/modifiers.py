@@ -16,7 +16,7 @@ from grpokit.errors import RunError, shown
 from grpokit.guards.observer import Observer
 from grpokit.objectives import GRPO, Objective
 from grpokit.rewards.terms import RewardTerm
-from grpokit.testing.check import Check, check_of, expect, expect_untouched, light_plugin, random_states
+from grpokit.testing.check import Check, checks_of, expect, expect_untouched, random_states
 from grpokit.testing.states import expect_saveable, same_state, state_of
 from grpokit.testing.toy_training import ones, toy_trainer
 from grpokit.trainer import Trainer
@@ -36,10 +36,7 @@ def modifier_checks(factory: Callable[[], Modifier], *, module: str | None = Non
         factory: makes a new modifier; its class will do.
         module: the plugin's module behind the entry point, which must import nothing heavy.
     """
-    for test in _CHECKS:
-        yield check_of(test, factory)
-    if module is not None:
-        yield check_of(light_plugin, module)
+    yield from checks_of(_CHECKS, factory, module)
 
 
 def _twos(samples: Sequence[Sample]) -> list[float]:

@@ -18,10 +18,9 @@ from grpokit.objectives import Loss, Objective
 from grpokit.testing.check import (
     Check,
     attempt,
-    check_of,
+    checks_of,
     expect,
     expect_untouched,
-    light_plugin,
     random_states,
 )
 from grpokit.types import Decisions
@@ -48,10 +47,7 @@ def objective_checks(objective: Objective, *, module: str | None = None) -> Iter
     if not kinds:
         raise answers["copies"]
     case = _Case(objective=objective, kinds=kinds)
-    for test in _CHECKS:
-        yield check_of(test, case)
-    if module is not None:
-        yield check_of(light_plugin, module)
+    yield from checks_of(_CHECKS, case, module)
 
 
 def _tokens(weights: Tensor) -> Decisions:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grpokit.errors import GrpokitError, UsageError, shown
 from grpokit.guards.observer import Observer
-from grpokit.testing.check import Check, NotChecked, check_of, expect, expect_untouched, light_plugin, random_states
+from grpokit.testing.check import Check, NotChecked, checks_of, expect, expect_untouched, random_states
 from grpokit.testing.states import expect_saveable, restored, same_state, state_of
 from grpokit.testing.toy_training import toy_trainer
 from grpokit.training.state import Stateful
@@ -25,10 +25,7 @@ def observer_checks(factory: Callable[[], Observer], *, module: str | None = Non
         factory: makes a new observer; its class will do.
         module: the plugin's module behind the entry point, which must import nothing heavy.
     """
-    for test in _CHECKS:
-        yield check_of(test, factory)
-    if module is not None:
-        yield check_of(light_plugin, module)
+    yield from checks_of(_CHECKS, factory, module)
 
 
 class _Recorder(Observer):

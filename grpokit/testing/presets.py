@@ -9,7 +9,7 @@ from grpokit.config.schema import RunConfig
 from grpokit.registry.specs import PresetSpec
 from grpokit.runs import build
 from grpokit.runs.dry_run import dry_run
-from grpokit.testing.check import Check, NotChecked, check_of, expect, light_plugin
+from grpokit.testing.check import Check, NotChecked, checks_of, expect
 
 
 def preset_checks(spec: PresetSpec, *, module: str | None = None) -> Iterator[Check]:
@@ -19,40 +19,36 @@ def preset_checks(spec: PresetSpec, *, module: str | None = None) -> Iterator[Ch
         spec: what its plugin announces.
         module: the plugin's module behind the entry point, which must import nothing heavy.
     """
-    for test in _CHECKS:
-        yield check_of(test, spec)
-    if module is not None:
-        yield check_of(light_plugin, module)
-
-
-def _config(spec: PresetSpec) -> RunConfig:
-    return presets.preset(spec)
+    yield from checks_of(_CHECKS, spec, module)
 
 
 def config(spec: PresetSpec) -> None:
     """Its file is in the package, and all of its keys and values are right."""
-    _config(spec)
+    presets.preset(spec)
 
 
 def components(spec: PresetSpec) -> None:
     """The components that it names are installed and take the parameters that it gives."""
-    build.check_components(_config(spec))
+    build.check_components(presets.preset(spec))
 
 
 def data(spec: PresetSpec) -> None:
     """Its prompts can be read."""
-    if spec.needs or spec.fetches:
-        raise NotChecked(f"it needs {spec.needs or 'what it downloads'}")
-    prompts, _ = build.prompts(_config(spec))
+    prompts, _ = build.prompts(_complete(spec))
     expect(len(prompts), "at least one prompt", "none", "a file or a split that is empty")
 
 
 def trial(spec: PresetSpec) -> None:
     """Everything that it names is built, and one group is drawn and scored (`grpokit train NAME --dry-run`)."""
+    for _ in dry_run(_complete(spec), name=spec.name):
+        pass
+
+
+def _complete(spec: PresetSpec) -> RunConfig:
+    """Its config, if nothing has to be given or fetched first."""
     if spec.needs or spec.fetches:
         raise NotChecked(f"it needs {spec.needs or 'what it downloads'}")
-    for _ in dry_run(_config(spec), name=spec.name):
-        pass
+    return presets.preset(spec)
 
 
 _CHECKS: Sequence[Callable[[PresetSpec], None]] = (config, components, data, trial)

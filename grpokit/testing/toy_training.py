@@ -58,12 +58,6 @@ class Table(Policy):
         chosen = logprobs.expand(len(choices), -1, -1).gather(-1, choices[..., None])[..., 0]
         return Decisions(logprobs=chosen, entropy=entropy.expand_as(chosen))
 
-    def check(self, prompts: Sequence[Prompt]) -> None:
-        """Any text will do."""
-
-    def updated(self, version: int) -> None:
-        """Nothing follows the weights."""
-
     @contextmanager
     def reference(self) -> Iterator[None]:
         """As `Policy`."""

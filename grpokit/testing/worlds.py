@@ -18,10 +18,9 @@ from grpokit.errors import UsageError, a_type, shown
 from grpokit.testing.check import (
     Check,
     NotChecked,
-    check_of,
+    checks_of,
     expect,
     expect_untouched,
-    light_plugin,
     random_states,
 )
 from grpokit.testing.reward.unusual_outputs import TEXTS
@@ -48,10 +47,7 @@ def world_checks(
     case = _Case(factory=factory, prompts=[Prompt(text=p) if isinstance(p, str) else p for p in prompts])
     if not case.prompts:
         raise UsageError("The checks of a world need a prompt.")
-    for test in _CHECKS:
-        yield check_of(test, case)
-    if module is not None:
-        yield check_of(light_plugin, module)
+    yield from checks_of(_CHECKS, case, module)
 
 
 @dataclass(frozen=True, kw_only=True)

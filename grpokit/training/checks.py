@@ -70,7 +70,7 @@ def check_minibatch(answer: object, batch: Batch, *, modifier: str) -> None:
 
 
 def check_objective(answer: object, objective: Objective, *, modifier: str) -> None:
-    """Stop unless a modifier gave an objective that divides by the same number and needs nothing more."""
+    """Stop unless a modifier gave an objective with the same reduction, which was applied before."""
     if not isinstance(answer, Objective):
         raise _error(f"objective() of the modifier {modifier} gave {shown(answer)}; expected a grpokit.Objective.")
     if answer.reduction != objective.reduction:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from grpokit.errors import UsageError
 from grpokit.policy import Policy
-from grpokit.testing.check import Check, check_of, light_plugin
+from grpokit.testing.check import Check, checks_of
 from grpokit.testing.policy import logprob_checks, rollout_checks, weight_checks
 from grpokit.testing.policy.case import Case
 from grpokit.types import Prompt, Rollout
@@ -51,11 +51,8 @@ def policy_checks(
         factory=factory, prompts=cases, group_size=group_size, tolerance=tolerance, decode=decode, decisions=decisions,
         makes=makes,
     )  # fmt: skip
-    for test in _CHECKS:
-        if test is not rollout_checks.outputs or makes in ("image", "text"):
-            yield check_of(test, case)
-    if module is not None:
-        yield check_of(light_plugin, module)
+    tests = [test for test in _CHECKS if test is not rollout_checks.outputs or makes in ("image", "text")]
+    yield from checks_of(tests, case, module)
 
 
 _CHECKS: Sequence[Callable[[Case], None]] = (
