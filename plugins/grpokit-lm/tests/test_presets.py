@@ -80,7 +80,8 @@ def test_the_line_of_the_page_runs_the_large_presets_job_here(call: Call) -> Non
     assert done.code == 0, done.err
     config, _ = presets.read_config("runs/qwen-gsm8k")
     ours = presets.read_config("qwen-gsm8k")[0]
-    assert [r.use for r in config.rewards] == [r.use for r in ours.rewards] == ["final-answer", "format"]
+    assert [reward.use for reward in ours.rewards] == ["final-answer", "format"]
+    assert [reward.use for reward in config.rewards] == ["grpokit-lm:final-answer", "format"]
     changed = {"model": 0, "dtype": 0, "max_new_tokens": 0}
     assert config.policy.params | changed == ours.policy.params | changed
 

@@ -173,9 +173,9 @@ def hub() -> Iterator[str]:
 def test_what_the_hub_says(hub: str) -> None:
     code = (
         "from grpokit import UsageError\n"
-        "from grpokit_lm.sources import find\n"
+        "from grpokit_lm.sources import ReadSettings, find\n"
         f"for name in {list(ANSWERS)}:\n"
-        "    try:\n        find(name, revision='v9')\n"
+        "    try:\n        find(name, ReadSettings(revision='v9'))\n"
         "    except UsageError as error:\n        print(error)\n"
     )
     environment = os.environ | {"HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0", "NO_PROXY": "*"}
