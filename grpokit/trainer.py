@@ -50,7 +50,7 @@ from grpokit.training.memory import Sizes
 from grpokit.training.modifier import Modifier, Modifiers, TrainerSetup
 from grpokit.training.passes import Gradient, with_filler
 from grpokit.training.reference_probe import ReferenceProbe
-from grpokit.training.state import Stateful, undone_on_error
+from grpokit.training.state import Stateful, stateful, undone_on_error
 from grpokit.training.step import Step
 from grpokit.training.trainer_state import LossScale, Moments, Position
 from grpokit.training.updates import Updates, ready
@@ -157,10 +157,9 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             probe=self._probe,
             team=self.team,
         )
-        observed = {f"observers/{name}": x for name, x in self.observers.items() if isinstance(x, Stateful)}
         self._parts: dict[str, Stateful] = {
             "batch_sizes": self.sizes,
-            **observed,
+            **stateful("observers", self.observers),
             **self._modifiers.parts(),
             "loss_scale": LossScale(self.updates),
         }

@@ -70,13 +70,18 @@ def check_minibatch(answer: object, batch: Batch, *, modifier: str) -> None:
 
 
 def check_objective(answer: object, objective: Objective, *, modifier: str) -> None:
-    """Stop unless a modifier gave an objective with the same reduction, which was applied before."""
+    """Stop unless a modifier gave an objective with the same reduction, and without a KL that was not there before."""
     if not isinstance(answer, Objective):
         raise _error(f"objective() of the modifier {modifier} gave {shown(answer)}; expected a grpokit.Objective.")
     if answer.reduction != objective.reduction:
         raise _error(
             f"objective() of the modifier {modifier} changed the reduction to '{answer.reduction}', after "
             f"'{objective.reduction}' was applied. Set trainer.reduction."
+        )
+    if answer.needs_reference and not objective.needs_reference:
+        raise _error(
+            f"objective() of the modifier {modifier} raised kl_coef from 0 to {answer.kl_coef:g}, but nothing was "
+            "scored under the reference. Set trainer.kl_coef above 0."
         )
 
 

@@ -17,7 +17,7 @@ from grpokit.rewards.terms import RewardTerm
 from grpokit.training.batch import Batch, Signal
 from grpokit.training.checks import check_minibatch, check_objective, check_own_metrics, check_signal
 from grpokit.training.metrics import Tally
-from grpokit.training.state import Stateful
+from grpokit.training.state import Stateful, stateful
 from grpokit.training.step import Step
 
 
@@ -143,12 +143,12 @@ class Modifiers:
 
     def objective(self, objective: Objective) -> Objective:
         """The objective of the next optimizer step."""
+        changed = objective
         for name, modifier in self._named.items():
             with forks_ended():
-                answer = modifier.objective(objective)
-            check_objective(answer, objective, modifier=name)
-            objective = answer
-        return objective
+                changed = modifier.objective(changed)
+            check_objective(changed, objective, modifier=name)
+        return changed
 
     def updated(self, tally: Tally) -> None:
         """An optimizer step is made."""
@@ -169,5 +169,4 @@ class Modifiers:
 
     def parts(self) -> dict[str, Stateful]:
         """Those with a state, by names for a checkpoint."""
-        named = {f"modifiers/{name}": modifier for name, modifier in self._named.items()}
-        return {name: modifier for name, modifier in named.items() if isinstance(modifier, Stateful)}
+        return stateful("modifiers", self._named)

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from grpokit.errors import UsageError
+
 State: TypeAlias = Mapping[str, Any]
 """Names of letters, digits and . _ / - to tensors, and to plain data as JSON has it."""
 
@@ -25,6 +27,21 @@ class Stateful(Protocol):
     def load_state_dict(self, state: State, /) -> None:
         """Load a result of `state_dict`."""
         ...
+
+
+def stateful(kind: str, components: Mapping[str, object]) -> dict[str, Stateful]:
+    """Those that have a state, by names such as "observers/NAME".
+
+    Raises:
+        UsageError: one has only one of the two methods, so a resumed run would silently start it anew.
+    """
+    for name, component in components.items():
+        if hasattr(component, "state_dict") != hasattr(component, "load_state_dict"):
+            has, lacks = "state_dict", "load_state_dict"
+            if not hasattr(component, has):
+                has, lacks = lacks, has
+            raise UsageError(f"{kind}/{name} has {has} but no {lacks}. A resumed run needs both.")
+    return {f"{kind}/{name}": part for name, part in components.items() if isinstance(part, Stateful)}
 
 
 @contextmanager

@@ -11,7 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from grpokit import Batch, Modifier, RewardTerm, RunError, Signal, Step, Tally, Trainer, TrainerSetup, UsageError
+from grpokit import (
+    Batch,
+    Modifier,
+    Observer,
+    RewardTerm,
+    RunError,
+    Signal,
+    Step,
+    Tally,
+    Trainer,
+    TrainerSetup,
+    UsageError,
+)
 from grpokit.advantages import group
 from grpokit.objectives import GRPO
 from tiny_policies import Fails, TinyTokens, digit_sum
@@ -153,6 +165,17 @@ def test_a_resume_and_a_failed_step_keep_its_state(tmp_path: Path) -> None:
     assert failing.modifiers[0].count == 0
 
 
+@pytest.mark.parametrize("lacking", ["state_dict", "load_state_dict"])
+def test_half_a_state_is_refused(lacking: str) -> None:
+    method = "state_dict" if lacking == "load_state_dict" else "load_state_dict"
+    half = type("Half", (Modifier, Observer), {method: getattr(Counts, method)})
+    message = f"s/Half has {method} but no {lacking}"
+    with pytest.raises(UsageError, match=message):
+        make(half())
+    with pytest.raises(UsageError, match=message):
+        make(observers={"Half": half()})
+
+
 def test_the_objective_of_each_update_may_have_other_coefficients() -> None:
     class NoKL(Modifier):
         def objective(self, objective: GRPO) -> GRPO:
@@ -203,6 +226,7 @@ class WrongUpdate(Modifier):
         ("minibatch", lambda batch: replace(batch, advantages=batch.advantages[:3]), r"shape \(3,\); expected \(8,\)"),
         ("objective", lambda objective: None, "expected a grpokit.Objective"),
         ("objective", lambda objective: replace(objective, reduction="token_mean"), "changed the reduction"),
+        ("objective", lambda objective: replace(objective, kl_coef=0.5), "raised kl_coef from 0 to 0.5"),
         ("metrics", lambda: None, "expected numbers by names"),
         ("metrics", lambda: {"own": torch.ones(2)}, "expected numbers by names"),
         ("metrics", lambda: {"loss": 0.0}, "is called 'loss'"),
