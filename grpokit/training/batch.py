@@ -147,5 +147,5 @@ def minibatches(
                 decisions=int(rows.decided[step].sum()),
                 max_decisions=part.rollout.max_decisions,
             )
-            factors = row_weights[own].to(weights.device)[:, None]  # [b] -> [b, 1]
+            factors = row_weights[own].to(weights.device, non_blocking=True)[:, None]  # [b] -> [b, 1]
             yield replace(part, weights=weights * factors)

@@ -73,8 +73,8 @@ class Step:
         logprobs = batch.rollout.old.logprobs
         return replace(
             batch,
-            advantages=self.drawn.local(self.advantages).to(logprobs),
-            kl_weights=self.drawn.local(self.signal.kl_weights).to(logprobs),
+            advantages=self.drawn.local(self.advantages).to(logprobs, non_blocking=True),
+            kl_weights=self.drawn.local(self.signal.kl_weights).to(logprobs, non_blocking=True),
         )
 
     def report(self, team: Team, rates: Mapping[str, float], further: Mapping[str, float]) -> StepReport:

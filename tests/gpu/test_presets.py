@@ -112,16 +112,16 @@ def test_ways_to_train(way: str, tmp_path: Path) -> None:
 
 # Waits of the host in the second step, with what the run writes of it.
 WAITS = {
-    "toy-lm": 74,
-    "toy-glyph": 28,
-    "toy-flow": 27,
-    "lm-arithmetic": 30,
-    "lm-countdown": 36,
-    "lm-guess": 61,
-    "diffusers-tiny": 38,
-    "glm-image-tiny": 40,
-    "glm-image-dit-tiny": 37,
-    "glm-image-halves-tiny": 39,
+    "toy-lm": 72,
+    "toy-glyph": 26,
+    "toy-flow": 25,
+    "lm-arithmetic": 27,
+    "lm-countdown": 31,
+    "lm-guess": 59,
+    "diffusers-tiny": 36,
+    "glm-image-tiny": 35,
+    "glm-image-dit-tiny": 35,
+    "glm-image-halves-tiny": 37,
 }
 
 
