@@ -14,7 +14,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import (
@@ -439,23 +439,37 @@ _BOUNDS = (
 
 def problem(value: Any, hint: Any) -> str:
     """What is wrong with a value, such as "must be at least 1, got 0"; empty if it is right, or has no rule."""
-    parts = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
-    if value is None and NoneType in parts:
-        return ""
-    rule = next(part for part in parts if part is not NoneType)
-    bounds: list[Any] = []
-    if get_origin(rule) is Annotated:
-        rule, *bounds = get_args(rule)
-    requirement = _requirement(value, rule, bounds)
-    if requirement is None:
-        return ""
-    others = [str(choice) for choice in get_args(rule)] if get_origin(rule) is Literal else []
-    hint_text = nearest(value, others) if isinstance(value, str) else ""
-    return f"must be {requirement}{', or None' if NoneType in parts else ''}, got {shown(value)}{hint_text}"
+    requirements: list[str] = []
+    choices: list[str] = []
+    for rule, bounds in _alternatives(hint):
+        requirement = _requirement(value, rule, bounds)
+        if requirement is None:
+            return ""
+        requirements.append(requirement)
+        choices += map(str, get_args(rule)) if get_origin(rule) is Literal else []
+    hint_text = nearest(value, choices) if isinstance(value, str) else ""
+    return f"must be {', or '.join(requirements)}, got {shown(value)}{hint_text}"
 
 
-def _requirement(value: Any, rule: Any, bounds: list[Any]) -> str | None:
-    """The requirement that a value does not meet, in words; None if it meets all."""
+def _alternatives(hint: Any, bounds: tuple[Any, ...] = ()) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The types that a hint allows, each with its bounds; None comes last."""
+    if get_origin(hint) is Annotated:
+        inner, *own = get_args(hint)
+        return _alternatives(inner, (*bounds, *own))
+    if get_origin(hint) not in (Union, UnionType):
+        return [(hint, bounds)]
+    alternatives = []
+    for part in sorted(get_args(hint), key=lambda part: part is NoneType):
+        alternatives += _alternatives(part, bounds)
+    return alternatives
+
+
+def _requirement(value: Any, rule: Any, bounds: Sequence[Any]) -> str | None:
+    """The requirement that a value does not meet, in words; None if it meets all, or there is no rule for the type."""
+    if rule is NoneType:
+        return None if value is None else "None"
+    if rule is str:
+        return None if isinstance(value, str) else "a text"
     if get_origin(rule) is Literal:
         choices = get_args(rule)
         return None if value in choices else " or ".join(map(repr, choices))
@@ -473,7 +487,7 @@ def _requirement(value: Any, rule: Any, bounds: list[Any]) -> str | None:
     return next(_violations(value, bounds), None)
 
 
-def _violations(value: float, bounds: list[Any]) -> Iterator[str]:
+def _violations(value: float, bounds: Sequence[Any]) -> Iterator[str]:
     """The bounds that a number violates, in words."""
     for bound in bounds:
         for name, words, holds in _BOUNDS:

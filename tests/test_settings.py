@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
+from annotated_types import Ge
 
 from grpokit import PluginError, UsageError
 from grpokit.registry.factories import call, declared
@@ -97,6 +99,38 @@ def test_a_function_takes_settings_as_keywords() -> None:
 def test_bad_settings_have_one_message(parameters: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Box(**parameters)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unions(Settings):
+    """Types of several kinds.
+
+    Attributes:
+        keep: rows.
+        limit: bounds around the union.
+        scale: any number.
+    """
+
+    keep: Count | Literal["auto"] = 1
+    limit: Annotated[int | None, Ge(1)] = None
+    scale: int | float = 1
+    label: str = ""
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong", "words"),
+    [
+        ("keep", "auto", "auta", "keep must be a whole number, or 'auto', got 'auta' (did you mean 'auto'?)"),
+        ("keep", 3, 0, "keep must be at least 1, or 'auto', got 0"),
+        ("limit", 3, -3, "limit must be at least 1, or None, got -3"),
+        ("scale", 0.5, "x", "scale must be a whole number, or a finite number, got 'x'"),
+        ("label", "red", 5, "label must be a text, got 5"),
+    ],
+)
+def test_each_type_of_a_union_counts(name: str, right: Any, wrong: Any, words: str) -> None:
+    assert getattr(Unions(**{name: right}), name) == right
+    with pytest.raises(UsageError, match=re.escape(words)):
+        Unions(**{name: wrong})
 
 
 def test_a_config_reads_the_fields() -> None:

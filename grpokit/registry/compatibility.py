@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
 def readable(spec: Spec) -> bool:
     """Whether a spec was written for a plugin API that this grpokit reads."""
-    return OLDEST_API <= spec.api <= API
+    return type(spec.api) is int and OLDEST_API <= spec.api <= API
 
 
 def refusal(spec: Spec, package: str) -> str:
     """The message that this grpokit does not read a spec, and what to install."""
+    if type(spec.api) is not int:
+        return f"{spec.kind} '{spec.name}' has api={spec.api!r}; expected a whole number, such as api={API}."
     interfaces = str(API) if OLDEST_API == API else f"{OLDEST_API} to {API}"
     return (
         f"{spec.kind} '{spec.name}' is written for plugin API {spec.api}, and grpokit {_version()} reads "

@@ -78,13 +78,15 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
     """Import a plugin's module and collect its specs; whatever fails becomes the plugin's `error`."""
     from grpokit.processes.forks import forks_ended
 
-    plugin = Plugin(name=entry.name, module=entry.module)
+    plugin = Plugin(name=entry.name, module=entry.value.partition(":")[0])
     if entry.dist is not None:
         plugin.package = normal(entry.dist.name)
         plugin.version = entry.dist.version
     begin = time.perf_counter()
     try:
         with forks_ended():
+            if not all(part.isidentifier() for part in plugin.module.split(".")):
+                raise PluginError(f"its entry point '{entry.name} = {entry.value}' names no module")
             module = entry.load()
             _check_hook_names(module)
             manager = pluggy.PluginManager(hookspecs.PROJECT)
@@ -136,8 +138,10 @@ def _check_spec(spec: Spec) -> None:
     """Refuse a record that could not be named in a config, or would fail only when it is used."""
     what = f"{spec.kind} {spec.name!r}"
     named = isinstance(spec.name, str) and spec.name
-    if not named or any(c.isspace() or c == ":" for c in spec.name):
-        raise PluginError(f"{what}: the name must be a text without spaces and colons, such as 'my-{spec.kind}'")
+    if not named or any(c.isspace() or c in ":/\\" for c in spec.name):
+        raise PluginError(
+            f"{what}: the name must be a text without spaces, colons and slashes, such as 'my-{spec.kind}'"
+        )
     if not isinstance(spec.factory, str) or not all(spec.factory.partition(":")):
         form = "package:path/inside.yaml" if spec.kind in ("preset", "evaluation") else "package.module:Name"
         raise PluginError(f"{what}: the factory must be a text of the form {form}, got {shown(spec.factory)}")

@@ -13,12 +13,14 @@ import sys
 import unittest
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from grpokit.errors import GrpokitError, raised_at, typed_line
 
@@ -206,6 +208,17 @@ def expect_untouched(before: Mapping[str, Any], what: str) -> None:
            f"a change in the state of {', '.join(names)}",
            "a draw from the global generator, or seeding it; draw from the seeds, or from a generator of your "
            "own")  # fmt: skip
+
+
+@contextmanager
+def expect_unchanged(tensors: Mapping[str, Tensor | None], example: str) -> Iterator[None]:
+    """Fail where one of these tensors is changed inside the context; `example` is arithmetic that would do it."""
+    given = {name: x for name, x in tensors.items() if x is not None}
+    before = {name: x.detach().clone() for name, x in given.items()}
+    yield
+    changed = [name for name, x in given.items() if not torch.equal(x, before[name])]
+    expect(not changed, "arguments that stay as they are", f"a change of {', '.join(changed)}",
+           f"arithmetic in place, such as `{example}`")  # fmt: skip
 
 
 def light_plugin(module: str) -> None:

@@ -16,7 +16,7 @@ from grpokit.errors import RunError, shown
 from grpokit.guards.observer import Observer
 from grpokit.objectives import GRPO, Objective
 from grpokit.rewards.terms import RewardTerm
-from grpokit.testing.check import Check, checks_of, expect, expect_untouched, random_states
+from grpokit.testing.check import Check, checks_of, expect, expect_unchanged, expect_untouched, random_states
 from grpokit.testing.states import expect_saveable, same_state, state_of
 from grpokit.testing.toy_training import ones, toy_trainer
 from grpokit.trainer import Trainer
@@ -127,8 +127,8 @@ def micro_batches(factory: Callable[[], Modifier]) -> None:
            "a state that each call of the objective changes")  # fmt: skip
 
 
-class _OfOneProcess(Modifier):
-    """Asks a modifier what it would decide in a process that has a part of the rows."""
+class _Around(Modifier):
+    """Has a modifier do all that it does."""
 
     def __init__(self, modifier: Modifier) -> None:
         self.modifier, self.monitors = modifier, modifier.monitors
@@ -136,6 +136,9 @@ class _OfOneProcess(Modifier):
 
     def begin(self, setup: TrainerSetup) -> None:
         self.modifier.begin(setup)
+
+    def rows(self, signal: Signal, step: Step) -> Signal:
+        return self.modifier.rows(signal, step)
 
     def minibatch(self, batch: Batch) -> Batch:
         return self.modifier.minibatch(batch)
@@ -145,6 +148,29 @@ class _OfOneProcess(Modifier):
 
     def updated(self, tally: Tally) -> None:
         self.modifier.updated(tally)
+
+
+class _Watched(_Around):
+    """Fails where a modifier changes what it is given."""
+
+    def rows(self, signal: Signal, step: Step) -> Signal:
+        scores = {"scores.matrix": step.scores.matrix, "scores.totals": step.scores.totals}
+        with expect_unchanged({**vars(signal), **scores, "decisions": step.decisions}, "signal.advantages *= 2"):
+            return super().rows(signal, step)
+
+    def minibatch(self, batch: Batch) -> Batch:
+        own = {name: x for name, x in vars(batch).items() if isinstance(x, Tensor)}
+        with expect_unchanged(own, "batch.advantages *= 2"):
+            return super().minibatch(batch)
+
+
+def unchanged(factory: Callable[[], Modifier]) -> None:
+    """It changes copies, and leaves what it is given as it is."""
+    _train(_trainer(_Watched(factory())), 2)
+
+
+class _OfOneProcess(_Around):
+    """Asks a modifier what it would decide in a process that has a part of the rows."""
 
     def rows(self, signal: Signal, step: Step) -> Signal:
         groups = step.drawn.rows.groups.unique()
@@ -175,5 +201,6 @@ _CHECKS: Sequence[Callable[[Callable[[], Modifier]], None]] = (
     state,
     undone,
     micro_batches,
+    unchanged,
     processes,
 )

@@ -57,7 +57,7 @@ class Batch:
 
     Attributes:
         rollout: of b rows and T decisions.
-        numbers: [b] int64 on the CPU, the rows' numbers among this process's of the step.
+        numbers: [b] int64 on the CPU, the rows' places in the `Signal` of the step.
         mask: [b, T] bool, the decisions that count.
         advantages: [b] or [b, T].
         weights: [b, T] factors of the decisions' losses, normalised over the optimizer step that the rows belong to.

@@ -48,6 +48,8 @@ def check_signal(signal: object, rows: int, decisions: int, *, modifier: str) ->
                 f"The modifier {modifier} gave {name} of the shape {tuple(values.shape)}, {int((~finite).sum())} of "
                 f"them not finite; expected finite numbers of the shape {' or '.join(map(str, shapes))}."
             )
+        if values.requires_grad:
+            raise _error(f"The modifier {modifier} gave {name} with a gradient; expected numbers. Detach them.")
         if name != "advantages" and bool((values < 0).any()):
             raise _error(f"The modifier {modifier} gave {name} below 0; a row that teaches nothing has the weight 0.")
 
@@ -61,12 +63,25 @@ def check_minibatch(answer: object, batch: Batch, *, modifier: str) -> None:
             f"minibatch() of the modifier {modifier} gave other rows than it got. Leave rows out in rows(), by a "
             "weight of 0; the loss is averaged over the others there."
         )
-    shapes = [tuple(batch.mask.shape[:1]), tuple(batch.mask.shape)]
-    if tuple(answer.advantages.shape) not in shapes:
+    if answer.rollout is not batch.rollout or answer.mask is not batch.mask:
         raise _error(
-            f"minibatch() of the modifier {modifier} gave advantages of the shape {tuple(answer.advantages.shape)}; "
-            f"expected {' or '.join(map(str, shapes))}."
+            f"minibatch() of the modifier {modifier} gave another rollout or mask. A decision that teaches nothing has "
+            "the advantage 0."
         )
+    shapes = {"advantages": [tuple(batch.mask.shape[:1]), tuple(batch.mask.shape)]}
+    shapes |= {"weights": [tuple(batch.mask.shape)], "kl_weights": [tuple(batch.mask.shape[:1])]}
+    for name, possible in shapes.items():
+        values = getattr(answer, name)
+        if values is getattr(batch, name):
+            continue
+        if tuple(values.shape) not in possible or values.requires_grad:
+            gradient = " with a gradient" if values.requires_grad else ""
+            raise _error(
+                f"minibatch() of the modifier {modifier} gave {name} of the shape {tuple(values.shape)}{gradient}; "
+                f"expected numbers of the shape {' or '.join(map(str, possible))}."
+            )
+        if name != "advantages" and bool((values < 0).any()):
+            raise _error(f"minibatch() of the modifier {modifier} gave {name} below 0.")
 
 
 def check_objective(answer: object, objective: Objective, *, modifier: str) -> None:

@@ -92,13 +92,15 @@ class Modifiers:
     """The modifiers of a trainer, in their order."""
 
     def __init__(self, modifiers: Sequence[Modifier], setup: TrainerSetup) -> None:
+        if not isinstance(modifiers, Sequence):
+            raise UsageError(f"modifiers is {shown(modifiers)}; expected a list of modifiers.")
         self._named: dict[str, Modifier] = {}
         for modifier in modifiers:
             if not isinstance(modifier, Modifier):
                 raise UsageError(f"Expected an object of a subclass of grpokit.Modifier, got {shown(modifier)}.")
-            kind = type(modifier)
-            count = sum(type(other) is kind for other in self._named.values())
-            self._named[f"{kind.__name__}-{count + 1}" if count else kind.__name__] = modifier
+            name = type(modifier).__name__
+            count = sum(type(other).__name__ == name for other in self._named.values())
+            self._named[f"{name}-{count + 1}" if count else name] = modifier
         monitors = [term.name for term in setup.rewards if term.monitor]
         for own_name, modifier in self._named.items():
             if isinstance(modifier.monitors, str):

@@ -73,6 +73,7 @@ class Step:
         logprobs = batch.rollout.old.logprobs
         return replace(
             batch,
+            numbers=batch.numbers + self.drawn.rows.share.start,
             advantages=self.drawn.local(self.advantages).to(logprobs, non_blocking=True),
             kl_weights=self.drawn.local(self.signal.kl_weights).to(logprobs, non_blocking=True),
         )

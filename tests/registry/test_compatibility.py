@@ -59,6 +59,14 @@ def test_a_spec_for_another_api_is_refused_and_the_others_stay(
         assert str(caught.value) == f"The {findings[0].what.partition(': ')[2]}"
 
 
+@pytest.mark.parametrize("api", ["'1'", "None", "True", "1.5"])
+def test_an_api_that_is_no_number_is_refused_and_the_others_stay(site: Path, api: str) -> None:
+    distribution(site, "grpokit-aged", "aged", announcing("Reward", "api=1, name='fits'", f"api={api}, name='aged'"))
+    (plugin,) = [p for p in registry.plugins() if p.name == "aged"]
+    assert [spec.name for spec in plugin.specs] == ["fits"]
+    assert plugin.problems == [f"reward 'aged' has api={api}; expected a whole number, such as api=1."]
+
+
 @pytest.mark.parametrize(
     ("requires", "version", "words"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
+import importlib.metadata
 import json
 import math
 import os
@@ -45,7 +45,7 @@ ERRORS = {
     "wrong-type": ["grpokit_rewards yielded PolicySpec(api=1, name='a-policy'", "expected RewardSpec records"],
     "wrong-return": ["'RewardSpec' object is not iterable"],
     "wrong-argument": ["grpokit_step_end(reports)", "'reports'"],
-    "spaced-name": ["reward 'two words': the name must be a text without spaces and colons, such as 'my-reward'"],
+    "spaced-name": ["reward 'two words': the name must be a text without spaces, colons and slashes", "'my-reward'"],
     "wrong-factory": ["reward 'a-function': the factory must be a text of the form package.module:Name, got <built-in"],
     "pathless-factory": ["reward 'pathless': the factory must be a text of the form package.module:Name, got 'score'"],
     "exits": ["SystemExit: no licence"],
@@ -101,6 +101,12 @@ def test_a_broken_plugin_is_recorded_with_its_error(name: str) -> None:
     assert "\n" not in found.error
     for word in ERRORS[name]:
         assert word in found.error
+
+
+@pytest.mark.parametrize("value", ["grpokit-x.plugin", "grpokit_x.plugin # a comment", ""])
+def test_an_entry_point_that_names_no_module(value: str) -> None:
+    plugin = entry_points.load(importlib.metadata.EntryPoint(name="x", value=value, group="grpokit"))
+    assert plugin.error.startswith(f"its entry point 'x = {value}' names no module")
 
 
 @pytest.mark.usefixtures("fixtures")

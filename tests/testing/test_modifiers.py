@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from grpokit import Modifier, Signal, Step, registry
+from grpokit import Batch, Modifier, Signal, Step, registry
 from grpokit.testing import modifier_checks, outcomes
 
 NEEDED: dict[str, dict[str, Any]] = {"diversity": {"monitor": "variety"}, "entropy-target": {"target": 0.5}}
@@ -77,6 +77,21 @@ class CountsItsOwnRows(Fading):
         return signal
 
 
+class ChangesTheScores(Fading):
+    def rows(self, signal: Signal, step: Step) -> Signal:
+        score = step.scores.column("ones")
+        score -= score.max()
+        return super().rows(signal, step)
+
+
+class ChangesTheBatch(Fading):
+    """A second round over the same rows finds what the first one left."""
+
+    def minibatch(self, batch: Batch) -> Batch:
+        batch.advantages.mul_(0.5)
+        return batch
+
+
 class SharesItsPast(Fading):
     """Its class has the state: a second run is another one."""
 
@@ -93,6 +108,8 @@ BROKEN: list[tuple[Callable[[], Any], set[str]]] = [
     (DrawsGlobally, {"deterministic", "state", "micro-batches", "processes"}),
     (ReadsItsOwnRows, {"processes"}),
     (CountsItsOwnRows, {"processes"}),
+    (ChangesTheScores, {"unchanged"}),
+    (ChangesTheBatch, {"unchanged"}),
     (SharesItsPast, {"deterministic", "state", "micro-batches", "processes"}),
 ]
 

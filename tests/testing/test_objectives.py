@@ -72,6 +72,15 @@ class AbsoluteAdvantage(GRPO):
         return super().__call__(new, old, advantages.abs(), *args, **settings)
 
 
+class TurnedRoundAway(GRPO):
+    """Right at a ratio of 1 alone, as if a sign were lost on one side of a clip."""
+
+    def __call__(self, *args: Any, **settings: Any) -> Loss:
+        loss = super().__call__(*args, **settings)
+        near = (loss.stats["ratio"] - 1).abs() < 1e-3
+        return replace(loss, value=torch.where(near, loss.value, -loss.value))
+
+
 class Detached(GRPO):
     def __call__(self, new: Any, *args: Any, **settings: Any) -> Loss:
         return super().__call__(new.detach(), *args, **settings)
@@ -173,8 +182,9 @@ BROKEN: list[tuple[Objective, set[str]]] = [
     (TurnedRound(kl_coef=0.1), {"sign"}),
     (OldOverNew(), {"sign"}),
     (AbsoluteAdvantage(), {"sign"}),
+    (TurnedRoundAway(), {"sign"}),
     (Detached(), {"sign", "mask"}),
-    (HoldsToOld(), {"zero-advantage"}),
+    (HoldsToOld(), {"sign", "zero-advantage"}),
     (MaskedAtTheEnd(), {"mask"}),
     (ReadsThePadding(), {"mask"}),
     (AveragesTheBatch(), {"additive"}),

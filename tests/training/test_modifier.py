@@ -165,6 +165,12 @@ def test_a_resume_and_a_failed_step_keep_its_state(tmp_path: Path) -> None:
     assert failing.modifiers[0].count == 0
 
 
+@pytest.mark.parametrize("modifiers", [Counts(), None])
+def test_modifiers_are_a_list(modifiers: Any) -> None:
+    with pytest.raises(UsageError, match="expected a list of modifiers"):
+        Trainer(TinyTokens(), [digit_sum], PROMPTS, modifiers=modifiers, device="cpu")
+
+
 @pytest.mark.parametrize("lacking", ["state_dict", "load_state_dict"])
 def test_half_a_state_is_refused(lacking: str) -> None:
     method = "state_dict" if lacking == "load_state_dict" else "load_state_dict"
@@ -187,6 +193,28 @@ def test_the_objective_of_each_update_may_have_other_coefficients() -> None:
     assert losses[0] != losses[1] == losses[2]
 
 
+class LooksUp(Modifier):
+    """Keeps what it decided for all rows, and finds it again for those of an optimizer step."""
+
+    def rows(self, signal: Signal, step: Step) -> Signal:
+        self.step, self.kept = step, signal.advantages
+        return signal
+
+    def minibatch(self, batch: Batch) -> Batch:
+        torch.testing.assert_close(self.kept[batch.numbers].to(batch.advantages), batch.advantages)
+        return batch
+
+
+def test_the_numbers_of_a_batch_are_places_in_the_signal() -> None:
+    looks_up = LooksUp()
+    make(looks_up, minibatches=2).step()
+    second = looks_up.step  # as a second process has it
+    second.drawn = replace(second.drawn, rows=replace(second.drawn.rows, share=slice(8, 16)))
+    second.signal = Signal.of(torch.arange(16.0))
+    batch = second.learning(Batch.of(second.rollout))
+    assert batch.numbers.tolist() == batch.advantages.tolist() == list(range(8, 16))
+
+
 class Wrong(Modifier):
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
@@ -203,6 +231,7 @@ class Wrong(Modifier):
         (Wrong(advantages=torch.zeros(8, 99)), r"of the shape \(8,\) or \(8, \d\)"),
         (Wrong(weights=torch.full((8,), torch.nan)), r"gave weights .* 8 of them not finite"),
         (Wrong(weights=[1.0] * 8), "gave weights that are a list of 8; expected a tensor"),
+        (Wrong(advantages=torch.ones(8, requires_grad=True)), "gave advantages with a gradient"),
         (Wrong(kl_weights=torch.full((8,), -1.0)), "gave kl_weights below 0"),
     ],
 )
@@ -222,8 +251,15 @@ class WrongUpdate(Modifier):
     ("method", "answer", "words"),
     [
         ("minibatch", lambda batch: None, "expected a grpokit.Batch"),
+        ("minibatch", lambda batch: replace(batch, weights=-batch.weights), "gave weights below 0"),
+        ("minibatch", lambda batch: replace(batch, mask=~batch.mask), "gave another rollout or mask"),
+        ("minibatch", lambda batch: replace(batch, kl_weights=batch.weights), "gave kl_weights of the shape"),
         ("minibatch", lambda batch: batch.select(torch.tensor([1, 0])), "gave other rows than it got"),
-        ("minibatch", lambda batch: replace(batch, advantages=batch.advantages[:3]), r"shape \(3,\); expected \(8,\)"),
+        (
+            "minibatch",
+            lambda batch: replace(batch, advantages=batch.advantages[:3]),
+            r"shape \(3,\); expected numbers of the shape \(8,\)",
+        ),
         ("objective", lambda objective: None, "expected a grpokit.Objective"),
         ("objective", lambda objective: replace(objective, reduction="token_mean"), "changed the reduction"),
         ("objective", lambda objective: replace(objective, kl_coef=0.5), "raised kl_coef from 0 to 0.5"),
@@ -241,7 +277,7 @@ def test_two_of_one_class_have_their_own_metrics_and_states(tmp_path: Path) -> N
     class Other(Modifier):
         pass
 
-    first, second = Counts(), Counts()
+    first, second = Counts(), type("Counts", (Counts,), {})()  # as of two packages
     trainer = make(first, Other(), second)
     second.count = 1000
     metrics = trainer.step().metrics
