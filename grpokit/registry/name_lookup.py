@@ -55,7 +55,8 @@ def unknown(name: str, *kinds: str) -> PluginError:
     remedy = next(filter(None, (shipped.remedy(kind, short) for kind in brought)), "")
     guess = "" if remedy else nearest(name, [*names, *map(full_name, matching)])
     packages = {plugin.package for plugin in entry_points.plugins()}
-    if package and package not in packages and not (remedy or guess):
+    is_distribution = package and "." not in package  # otherwise a module
+    if is_distribution and package not in packages and not (remedy or guess):
         remedy = f" {package} is not installed. Run: pip install {package}"
     broken = [f"\n  {p.name} ({p.package}): {line}" for p in entry_points.plugins() for line in p.problems]
     what = kinds[0] if len(kinds) == 1 else "component"
