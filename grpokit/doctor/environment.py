@@ -52,16 +52,18 @@ def examine(commands: Collection[str]) -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """Versions, and what `pip check` says."""
+    """Versions, and what `pip check` says, or where there is no pip, which plugins are for another grpokit."""
     versions = {each.name: each.version for each in importlib.metadata.distributions()}
     shown = ", ".join(f"{name} {versions[name]}" for name in _SHOWN if name in versions)
     yield Finding(area="packages", state="ok", what=f"Python {platform.python_version()}, {shown}")
-    done = _python("pip", "check")
-    if not done.stdout.strip():
-        what = "pip does not work here, so requirements are not checked"
-        yield Finding(area="packages", state="note", what=what, advice="Run: uv pip check")
     entries = importlib.metadata.entry_points(group="grpokit")
     plugins = {canonicalize_name(entry.dist.name) for entry in entries if entry.dist is not None}
+    done = _python("pip", "check")
+    if not done.stdout.strip():
+        what = "pip does not work here, so the requirements of other packages are not checked"
+        yield Finding(area="packages", state="note", what=what, advice="Run: uv pip check")
+        for mistake in filter(None, map(registry.mismatch, sorted(plugins))):
+            yield Finding(area="packages", state="problem", what=mistake)
     for line in done.stdout.strip().splitlines() if done.returncode else []:
         name = canonicalize_name(line.split()[0])
         own = name in plugins or name.startswith("grpokit-")

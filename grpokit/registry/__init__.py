@@ -6,6 +6,7 @@ It is light: listing plugins imports neither torch nor what a plugin's factories
 from __future__ import annotations
 
 from grpokit.registry.accepts import check_accepts as check_accepts
+from grpokit.registry.compatibility import mismatch as mismatch
 from grpokit.registry.compatibility import refusal as refusal
 from grpokit.registry.entry_points import Plugin as Plugin
 from grpokit.registry.entry_points import notify as notify

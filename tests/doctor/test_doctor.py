@@ -128,6 +128,19 @@ def test_no_advice_takes_a_package_back(monkeypatch: pytest.MonkeyPatch, line: s
     assert finding.advice.startswith(f"Run: {command}")
 
 
+def test_a_plugin_for_another_grpokit_is_found_without_pip(
+    monkeypatch: pytest.MonkeyPatch, first_on_path: Path
+) -> None:
+    monkeypatch.setattr(environment, "_python", lambda *words: subprocess.CompletedProcess([], 1, "", "No module pip"))
+    assert problems(list(environment.packages())) == []
+    place = first_on_path / "mine-1.0.dist-info"
+    place.mkdir()
+    (place / "entry_points.txt").write_text("[grpokit]\nmine = mine.plugin\n")
+    (place / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\nRequires-Dist: grpokit>=9\n")
+    (finding,) = problems(list(environment.packages()))
+    assert "pip install --upgrade 'grpokit>=9'" in finding.what
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "state"), [("grpokit-mine", "problem"), ("someone-elses", "note")])
 def test_requirements_that_are_not_met(name: str, state: str, first_on_path: Path) -> None:
