@@ -69,11 +69,11 @@ def folder(here: Path) -> None:
 
 
 def captions(here: Path) -> None:
-    for number, text in enumerate(("first", "second")):
+    for number, (text, ending) in enumerate((("first", "txt"), ("second", "caption"))):
         part = here / f"cats/10_cat{number}"
         part.mkdir(parents=True)
         (part / "a.png").write_bytes(png(GREY["target"]))
-        (part / "a.txt").write_text(f"{text}\n")
+        (part / f"a.{ending}").write_text(f"{text}\n")
 
 
 def conversations(here: Path) -> None:
@@ -249,7 +249,7 @@ def test_what_cannot_be_read(name: str, content: str | None, words: str, tmp_pat
 
 def test_a_picture_without_its_text(tmp_path: Path) -> None:
     captions(tmp_path)
-    (tmp_path / "cats/10_cat1/a.txt").unlink()
+    (tmp_path / "cats/10_cat1/a.caption").unlink()
     with pytest.raises(DataError, match=r"1 of 2 pictures in .*10_cat1/a\.txt"):
         read_prompts(tmp_path / "cats")
 

@@ -14,9 +14,14 @@ from fractions import Fraction
 MOST_DIGITS = 400
 """A number with more digits or a larger power of ten is not read, which bounds the cost."""
 
-_SIGNS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\u2796\ufe63"), "-") | {0x66B: ".", 0x66C: ","}
+_SIGNS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\u2796\ufe63"), "-") | {
+    0x66B: ".",
+    0x66C: ",",
+    0x2044: "/",
+}
 _WIDE = {0xFF01 + i: chr(0x21 + i) for i in range(94)}
 _DIGIT = re.compile(r"\d")
+_VULGAR = re.compile(r"([0-9]?)([\u00bc-\u00be\u2150-\u215e])")  # 1½
 
 _SEPARATOR = r"(?:\{?,\}?(?:\\!)?|\\[,;:!]|[\u00a0\u2007\u2009\u202f])"
 _DIGITS = rf"[0-9]++(?:(?:{_SEPARATOR}[0-9]{{2}}(?![0-9])){{0,4}}+{_SEPARATOR}[0-9]{{3}}(?![0-9]))*+"
@@ -40,16 +45,23 @@ _GAP = re.compile(r"(?<=[0-9]) (?=[0-9]{3}(?![0-9]))|(?<=^[-+]) +")
 
 
 def plain(text: str) -> str:
-    """A text in NFC without invisible characters, with one kind of minus sign and of digits.
+    """A text in NFC without invisible characters, with one kind of minus sign, of digits and of fractions.
 
-    >>> plain("\\u22125 \\uff15\\u200b")
-    '-5 5'
+    >>> plain("\\u22125 \\uff15\\u200b 1\\u00bd")
+    '-5 5 1 1/2'
     """
     if text.isascii():
         return text
     composed = unicodedata.normalize("NFC", text)
     visible = "".join(c for c in composed if unicodedata.category(c) != "Cf")
-    return _DIGIT.sub(lambda digit: str(int(digit[0])), visible.translate(_SIGNS | _WIDE))
+    digits = _DIGIT.sub(lambda digit: str(int(digit[0])), visible.translate(_SIGNS | _WIDE))
+    return _VULGAR.sub(_fraction, digits)
+
+
+def _fraction(match: re.Match[str]) -> str:
+    """A whole number's last digit, if there is one, and a fraction of one character: "1½" -> "1 1/2"."""
+    value = Fraction(unicodedata.numeric(match[2])).limit_denominator(10)
+    return f"{match[1]} {value}" if match[1] else str(value)
 
 
 def bare(answer: str) -> str:

@@ -44,8 +44,8 @@ def read_prompts(
     """Read prompts from what lies at a path, by its ending or its content.
 
     Lines of text or of JSON objects, `.json`, `.csv`, `.tsv`, `.parquet`, a folder of pictures with `metadata.jsonl`,
-    `metadata.csv` or a `.txt` beside each, and WebDataset shards: a `.tar`, a folder of them, or a pattern such as
-    "shards/*.tar". Paths of pictures are relative to the file's folder.
+    `metadata.csv`, or a `.txt` or `.caption` beside each, and WebDataset shards: a `.tar`, a folder of them, or a
+    pattern such as "shards/*.tar". Paths of pictures are relative to the file's folder.
 
     Args:
         path: the file, folder or pattern.
@@ -191,22 +191,27 @@ def _of_captions(folder: Path) -> Iterator[_Found]:
     """
     paths = sorted([*folder.glob("*"), *folder.glob("*/*")])
     pictures = [path for path in paths if is_picture_name(path.name) and not hidden(path)]
-    captions = [path.with_suffix(".txt") for path in pictures]
+    captions = [_caption(path) for path in pictures]
     alone = [path for path in captions if not path.is_file()]
     if len(alone) == len(captions):
         raise DataError(
-            f"{folder} is a folder without {' or '.join(_METADATA)}, without shards (.tar), and without a .txt beside "
-            "each picture, so its pictures have no prompts. Give a folder of the datasets library as data.dataset, and "
-            "pictures named by line number as data.targets, next to a file of prompts."
+            f"{folder} is a folder without {' or '.join(_METADATA)}, without shards (.tar), and without a .txt or "
+            ".caption beside each picture, so its pictures have no prompts. Give a folder of the datasets library as "
+            "data.dataset, and pictures named by line number as data.targets, next to a file of prompts."
         )
     if alone:
         some = f"{len(alone):,} of {counted(len(captions), 'picture')}"
         raise DataError(f"{some} in {folder} have no text beside them: the first that is missing is {alone[0]}.")
-    for number, picture in enumerate(pictures, 1):
-        caption = picture.with_suffix(".txt")
+    for number, (picture, caption) in enumerate(zip(pictures, captions, strict=True), 1):
         text = files.read_text(caption, kind="text file", error=DataError).strip()
         name = str(picture.relative_to(folder))
         yield number, str(caption), {"file_name": name, "text": text}
+
+
+def _caption(picture: Path) -> Path:
+    """The file beside a picture with its text: kohya's sd-scripts write `.caption`, others `.txt`."""
+    caption = picture.with_suffix(".caption")
+    return caption if caption.is_file() else picture.with_suffix(".txt")
 
 
 def _parsed(text: str, where: str) -> Any:
