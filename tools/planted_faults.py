@@ -2150,9 +2150,9 @@ FAULTS = (
     ),
     Fault(
         "a short name is another config than its long form",
-        "runs/resuming.py",
-        "    config, _ = with_lasting_names(config, component_names(before))\n",
-        "",
+        "runs/sweep.py",
+        "with_lasting_names(config, resuming.names_before(folder / point.name))",
+        "with_lasting_names(config)",
         ("tests/runs/test_component_names.py::test_a_finished_run_of_a_sweep_stays_finished",),
     ),
     Fault(

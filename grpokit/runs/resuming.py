@@ -15,7 +15,7 @@ from typing import Any
 
 from grpokit import data, registry
 from grpokit.config import presets
-from grpokit.config.component_names import Names, component_names, with_lasting_names
+from grpokit.config.component_names import Names, component_names
 from grpokit.config.schema import RunConfig, differences, resolved
 from grpokit.data import PromptSequence
 from grpokit.errors import PluginError, UsageError, counted, reworded, shown
@@ -55,15 +55,14 @@ def names_before(folder: Path) -> Names | None:
 def changed_config(folder: Path, config: RunConfig) -> list[str]:
     """How a config differs from that of a run, apart from where and how often things happen and what stops the run.
 
-    The number of steps or rounds does not count where no schedule depends on it. The run's is the config of its last
-    checkpoint, since someone may have edited the file.
+    Both have lasting names. The number of steps or rounds does not count where no schedule depends on it. The run's is
+    the config of its last checkpoint, since someone may have edited the file.
     """
     latest = checkpoint.latest(folder / CHECKPOINTS)
     if latest is None:
         before, _ = presets.read_config(folder / CONFIG)
     else:
         before = trained.config_of(latest)
-    config, _ = with_lasting_names(config, component_names(before))
     configs = [config, *(own for _, own in config.phased())]
     lengths_count = any(own.trainer.schedule != "constant" for own in configs)
     lines = []
