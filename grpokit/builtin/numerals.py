@@ -14,11 +14,8 @@ from fractions import Fraction
 MOST_DIGITS = 400
 """A number with more digits or a larger power of ten is not read, which bounds the cost."""
 
-_SIGNS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\u2796\ufe63"), "-") | {
-    0x66B: ".",
-    0x66C: ",",
-    0x2044: "/",
-}
+_SIGNS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\u2796\ufe63"), "-")
+_SIGNS |= {0x66B: ".", 0x66C: ",", 0x2044: "/"}
 _WIDE = {0xFF01 + i: chr(0x21 + i) for i in range(94)}
 _DIGIT = re.compile(r"\d")
 _VULGAR = re.compile(r"([0-9]?)([\u00bc-\u00be\u2150-\u215e])")  # 1½
