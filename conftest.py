@@ -45,8 +45,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs CUDA (make gpu)"))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _imports_are_no_garbage() -> None:
     """What is imported stays: looking through it in every garbage collection would take a tenth of the time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)  # more is imported later, and the default would look through that often
+    gc.set_threshold(20_000, 20, 50)
