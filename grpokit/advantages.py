@@ -72,7 +72,10 @@ def group(
 def centred(rewards: Tensor, weights: Tensor, groups: Tensor, *, clip: float | None = None) -> Tensor:
     """Reward minus the group's mean, without a division: Dr. GRPO (Liu et al., 2025, arXiv:2503.20783).
 
-    Arguments, return value and errors as for `group`.
+    Other arguments, the return value and errors are those of `group`.
+
+    Args:
+        clip: the bound of |A|; None for no bound.
     """
     return group(rewards, weights, groups, scale="none", clip=clip)
 
@@ -81,7 +84,10 @@ def rloo(rewards: Tensor, weights: Tensor, groups: Tensor, *, clip: float | None
     """Reward minus the mean of the *other* samples of the group (leave-one-out).
 
     From RLOO (Ahmadian et al., 2024, arXiv:2402.14740). Equal to (r - mean) * n / (n - 1) with n scored rows.
-    Arguments, return value and errors as for `group`.
+    Other arguments, the return value and errors are those of `group`.
+
+    Args:
+        clip: the bound of |A|; None for no bound.
     """
     b = fill(rewards, weights, groups)
     n = b.groups.count(b.scored)
@@ -104,7 +110,12 @@ def gdpo(
     From GDPO (Liu et al., 2026, arXiv:2601.05242). In a sum of raw rewards the one with the largest spread dominates;
     here a reward's influence is its weight. A reward's z-scores are over the rows that it scored. The others get 0, so
     the weighted sums add up to 0 in every group, and their batch mean, which the paper subtracts, is only rounding.
-    Arguments, return value and errors as for `group`.
+    Other arguments, the return value and errors are those of `group`.
+
+    Args:
+        std: "unbiased" (n - 1) or "biased" (n).
+        eps: added to each std.
+        clip: the bound of |A|; None for no bound.
     """
     b = fill(rewards, weights, groups)
     total = torch.zeros_like(b.totals)

@@ -311,18 +311,21 @@ class RewardSettings:
     skip_limit: Share = 0.5
 
 
-def meanings(settings: type) -> dict[str, str]:
-    """Field -> its meaning, from the `Attributes:` in the docstrings of a dataclass and its bases.
+_MEANING = re.compile(r"^ {4}(\w+)(?: \([^)]*\))?: ((?:.|\n {8})*)", re.MULTILINE)
+
+
+def meanings(target: Any) -> dict[str, str]:
+    """Parameter -> its meaning, from the docstrings of a function, or of a class, its bases and its settings.
 
     >>> meanings(ClipSettings)["clip_range"]
     'how far below 1 the ratio counts.'
     """
-    texts: dict[str, str] = {}
-    for kind in reversed(settings.__mro__):
-        attributes = (inspect.cleandoc(kind.__doc__ or "")).partition("Attributes:\n")[2]
-        for name, text in re.findall(r"^    (\w+): ((?:.|\n {8})*)", attributes, re.MULTILINE):
-            texts[name] = " ".join(text.split())
-    return {name: texts.get(name, "") for name in (field.name for field in dataclasses.fields(settings))}
+    docstrings = []
+    for kind in filter(None, (target, settings_of(target))):
+        for home in reversed(kind.__mro__) if isinstance(kind, type) else [kind]:
+            docstrings += [inspect.getdoc(home), inspect.getdoc(getattr(home, "__init__", None))]
+    described = _MEANING.findall("\n".join(filter(None, docstrings)))
+    return {name: " ".join(text.split()) for name, text in described}
 
 
 def check_settings(settings: Any) -> None:
@@ -335,7 +338,7 @@ def check_settings(settings: Any) -> None:
     for field in dataclasses.fields(settings):
         mistake = problem(getattr(settings, field.name), hints[field.name])
         if mistake:
-            meaning = meanings(type(settings))[field.name]
+            meaning = meanings(type(settings)).get(field.name)
             raise UsageError(f"{field.name} {mistake}.{f' {field.name}: {meaning}' if meaning else ''}")
     for kind in reversed(type(settings).__mro__):
         if "check_together" in vars(kind):

@@ -64,7 +64,7 @@ def test_settings_are_keywords() -> None:
     assert box.settings == BoxSettings("red", balls=5, drawn=4, extras={"lid": True})
     assert Drawing.of({**vars(box.settings), "more": 1}) == Drawing(balls=5, drawn=4)
     assert settings_of(Box) is BoxSettings
-    assert meanings(BoxSettings)["drawn"] == "without looking."
+    assert meanings(BoxSettings)["drawn"] == meanings(Box)["drawn"] == "without looking."
     parameters = inspect.signature(Box).parameters
     assert {name: (p.annotation, p.default) for name, p in parameters.items()} == {
         "name": (str, inspect.Parameter.empty),

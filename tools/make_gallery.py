@@ -8,12 +8,10 @@ figures. Those of `lpips` need `TORCH_HOME=FOLDER`, with the FOLDER of tools/lpi
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import os
 import platform
-import re
 import sys
 import time
 from datetime import date
@@ -88,22 +86,14 @@ def _shown(name: str, side: str, output: Any) -> dict[str, str]:
     return {"picture": f"images/gallery/{name}-{side}.png"}
 
 
-def parameters(factory: str) -> list[tuple[str, str, str, str]]:
-    """(name, type, default, meaning) of each keyword that a component takes."""
-    target = registry.resolve(factory)
-    homes = target.__mro__[::-1] if inspect.isclass(target) else [target]  # what a class says of its own counts
-    described = "\n".join(inspect.getdoc(x) or "" for home in homes for x in (home, getattr(home, "__init__", None)))
-    meanings = dict(re.findall(r"^ {4}(\w+)(?: \([^)]*\))?: (.*(?:\n {8}.*)*)", described, re.MULTILINE))
-    declared = settings.settings_of(target)
-    if declared is not None:
-        meanings |= {name: text for name, text in settings.meanings(declared).items() if text}
+def parameters(spec: Spec) -> list[tuple[str, str, str, str]]:
+    """(name, type, default, meaning) of each parameter that a config may give to a component."""
+    declared, _ = registry.declared(spec.kind, spec.name)
+    meanings = settings.meanings(registry.resolve(spec.factory))
     rows = []
-    for name, p in inspect.signature(target).parameters.items():
-        if p.kind is not p.KEYWORD_ONLY and not (inspect.isclass(target) and p.default is not p.empty):
-            continue
-        kind = p.annotation if isinstance(p.annotation, str) else settings.type_text(p.annotation)
+    for name, p in declared.items():
         default = "required" if p.default is p.empty else f"`{_plain(p.default)}`"
-        rows.append((name, "" if kind == "_empty" else f"`{kind}`", default, " ".join(meanings.get(name, "").split())))
+        rows.append((name, f"`{settings.type_text(p.annotation)}`", default, meanings.get(name, "")))
     return rows
 
 
@@ -115,8 +105,8 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _parameter_table(factory: str) -> str:
-    rows = parameters(factory)
+def _parameter_table(spec: Spec) -> str:
+    rows = parameters(spec)
     if not rows:
         return "It takes no parameters.\n"
     head = "| parameter | type | default | meaning |\n|---|---|---|---|\n"
@@ -143,7 +133,7 @@ def _reward(package: str, spec: RewardSpec, figures: dict[str, Any]) -> str:
         cells = [_example(side, each) for side, each in zip(("better", "worse"), figures["example"], strict=True)]
         scores = " | ".join(f"score {each['score']:g}" for each in figures["example"])
         lines.append(f"| {cells[0]} | {cells[1]} |\n|---|---|\n| {scores} |\n")
-    lines.append(_parameter_table(spec.factory))
+    lines.append(_parameter_table(spec))
     return "\n".join(lines)
 
 
@@ -170,7 +160,7 @@ def page() -> str:
     parts.append("## Policies\n")
     for plugin, spec in registry.installed("policy"):
         parts += [f"### `{spec.name}`\n", f"{spec.summary[:1].upper()}{spec.summary[1:]}.\n"]
-        parts += [f"**Makes** {spec.makes} · **package** `{plugin.package}`\n", _parameter_table(spec.factory)]
+        parts += [f"**Makes** {spec.makes} · **package** `{plugin.package}`\n", _parameter_table(spec)]
     parts.append("## Presets\n\n| name | package | what it does | takes |\n|---|---|---|---|")
     for plugin, spec in registry.installed("preset"):
         parts.append(f"| `{spec.name}` | `{plugin.package}` | {_cell(spec.summary)} | {spec.takes or 'not measured'} |")

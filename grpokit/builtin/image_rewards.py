@@ -1,7 +1,7 @@
 """Rewards on pictures that need neither weights nor a target.
 
 The size as a JPEG and the brightness are for trying a policy: a run that climbs one learns to draw one flat colour. The
-diversity is a monitor, for `trainer.diversity`.
+diversity is a monitor, for the modifier `diversity`.
 """
 
 from __future__ import annotations

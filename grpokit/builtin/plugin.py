@@ -75,7 +75,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         accepts={"image"},
         range=(0, 1),
         per_sample=False,
-        summary="how unlike the nearest other picture of its group it is, a monitor for `trainer.diversity`",
+        summary="how unlike the nearest other picture of its group it is, a monitor for the modifier `diversity`",
     )
     yield RewardSpec(
         api=1,

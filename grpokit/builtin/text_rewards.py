@@ -57,6 +57,9 @@ def contains(samples: Sequence[Sample], *, ignore_case: bool = False) -> list[fl
     """1 where the text contains the target, else 0; NaN where the target is blank, which every text contains.
 
     Easily fooled by long texts: mix it with `length`.
+
+    Args:
+        ignore_case: "Paris" is in "PARIS", too.
     """
 
     def one(text: str, target: str) -> float:
@@ -68,7 +71,11 @@ def contains(samples: Sequence[Sample], *, ignore_case: bool = False) -> list[fl
 
 
 class TextFormat:
-    """1 where the *whole* text matches `pattern`, else 0."""
+    """1 where the *whole* text matches `pattern`, else 0.
+
+    Args:
+        pattern: a regular expression.
+    """
 
     def __init__(self, *, pattern: str) -> None:
         self.pattern = compiled(pattern, "format")
@@ -134,7 +141,13 @@ def _target_number(target: str) -> Fraction:
 
 
 class Length:
-    """Minus `scale` times the number of characters by which a text is too short or too long; 0 inside the range."""
+    """Minus `scale` times the number of characters by which a text is too short or too long; 0 inside the range.
+
+    Args:
+        minimum: the length of the shortest text that costs nothing.
+        maximum: the length of the longest; None for no bound.
+        scale: what each character costs.
+    """
 
     def __init__(self, *, minimum: int = 0, maximum: int | None = None, scale: float = 1.0) -> None:
         if maximum is not None and maximum < minimum:

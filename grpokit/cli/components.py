@@ -38,6 +38,7 @@ _KINDS = (
     "world",
     "command",
 )
+_MEANING: Any = {"width": 100, "initial_indent": " " * 6, "subsequent_indent": " " * 6}
 
 
 @app.command()
@@ -49,8 +50,8 @@ def plugins(
 
     It lists evaluations, advantages and objectives, too, placements of rewards, and worlds. Each is shown with the
     package that brings it, and is marked if its name clashes or its plugin is broken. Presets say what they need and
-    how long they take. With a name it shows the parameters with their defaults, or the text of a preset or an
-    evaluation.
+    how long they take. With a name it shows the parameters with their defaults and meanings, or the text of a
+    preset or an evaluation.
     """
     if name:
         _show_components(name, as_json)
@@ -76,6 +77,7 @@ def _show_components(name: str, as_json: bool) -> None:
         for parameter in fact["parameters"]:
             default = "needed" if parameter["needed"] else json.dumps(parameter["default"], default=repr)
             lines.append(f"  {parameter['name']}: {parameter['type']} = {default}")
+            lines += textwrap.wrap(parameter["meaning"], **_MEANING)
         lines += [f"  {title:<7}  {fact[title]}" for title in ("problem", "needs", "takes") if fact.get(title)]
         print(*lines, *([f"\n{fact['config']}"] if fact.get("config") else []), sep="\n")
 
@@ -86,7 +88,7 @@ def _facts(kind: str, name: str) -> dict[str, Any]:
     from grpokit.config import presets
     from grpokit.errors import GrpokitError
     from grpokit.registry.specs import EvaluationSpec, PresetSpec
-    from grpokit.settings import type_text
+    from grpokit.settings import meanings, type_text
 
     plugin, spec = registry.find(kind, name)
     facts: dict[str, Any] = {"kind": kind, "name": spec.name, "package": plugin.package, "version": plugin.version}
@@ -98,13 +100,15 @@ def _facts(kind: str, name: str) -> dict[str, Any]:
                 presets.read_config(name)
             return facts
         parameters, _ = registry.declared(kind, name)
+        described = meanings(registry.resolve(spec.factory))
     except GrpokitError as error:  # a dependency is missing
         facts["problem"] = f"{error} {spec.install if kind == 'preset' else ''}".strip()
         return facts
     for key, parameter in parameters.items():
         needed = parameter.default is parameter.empty
         default, words = None if needed else parameter.default, type_text(parameter.annotation)
-        facts["parameters"].append({"name": key, "type": words, "needed": needed, "default": default})
+        fact = {"name": key, "type": words, "needed": needed, "default": default, "meaning": described.get(key, "")}
+        facts["parameters"].append(fact)
     return facts
 
 

@@ -37,8 +37,9 @@ PathText = Annotated[Text, AfterValidator(os.path.expanduser)]
 
 def _describe(schema: dict[str, Any], model: type) -> None:
     """Gives keys that a group inherits from a dataclass of settings the meanings that are declared there."""
-    for name, text in meanings(model).items() if dataclasses.is_dataclass(model) else ():
-        schema["properties"][name].setdefault("description", text)
+    described = meanings(model) if dataclasses.is_dataclass(model) else {}
+    for name in schema["properties"].keys() & described.keys():
+        schema["properties"][name].setdefault("description", described[name])
 
 
 class Base(BaseModel):

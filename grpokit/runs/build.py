@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.policy import Policy, optional
 from grpokit.registry.specs import PolicySpec
 from grpokit.rewards.terms import RewardTerm
-from grpokit.settings import TrainerSettings, meanings
+from grpokit.settings import TrainerSettings
 from grpokit.trainer import Trainer
 from grpokit.training import devices
 from grpokit.training.contract import missing_methods
@@ -206,7 +207,7 @@ def trainer(
     for place, (phase, own) in enumerate(config.phased()):
         terms = (own_rewards or {}).get(phase.name, rewards)
         named = _policy_of(config, place, phase, policies)
-        settings: dict[str, Any] = {name: getattr(own.trainer, name) for name in meanings(TrainerSettings)}
+        settings: dict[str, Any] = {each.name: getattr(own.trainer, each.name) for each in fields(TrainerSettings)}
         settings |= {"advantage": advantage(own), "objective": objective(own), "device": device(own)}
         settings |= {"modifiers": modifiers(own)}
         with config.at("phases", place) if config.phases else nullcontext():

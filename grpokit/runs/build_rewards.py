@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.runs.build import check_callable, output_kind
-from grpokit.settings import RewardSettings, meanings
+from grpokit.settings import RewardSettings
 from grpokit.types import Prompt
 
 TIMEOUT = 600.0
@@ -97,7 +98,7 @@ def _terms(config: RunConfig, scorers: dict[str, Any]) -> list[RewardTerm]:
         key = repr((reward.use, reward.params, reward.workers, reward.reward_timeout, reward.placement))
         if key not in scorers:
             scorers[key] = _scorer(config, i)
-        settings = {name: getattr(reward, name) for name in meanings(RewardSettings)}
+        settings = {each.name: getattr(reward, each.name) for each in fields(RewardSettings)}
         term = RewardTerm(
             name=name_of(reward),
             reward=scorers[key],

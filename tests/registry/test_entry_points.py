@@ -33,6 +33,7 @@ from grpokit.config.schema import parse
 from grpokit.registry import entry_points, hookspecs
 from grpokit.runs import build, build_rewards
 from grpokit.runs import train as run
+from grpokit.settings import meanings
 from grpokit.testing import component
 from tiny_policies import TinyTokens
 
@@ -170,9 +171,17 @@ def test_a_component_is_shown_with_its_parameters(call: Call) -> None:
     assert parameters["weights"] == ("str | Path | None", None)
     (place,) = json.loads(call("plugins", "http", "--json").out)
     assert [(p["name"], p["needed"]) for p in place["parameters"]] == [("urls", True)]  # what the config gives it
-    assert "  steps: int = 10\n" in call("plugins", "toy-flow").out
+    assert "  steps: int = 10\n      of the sampler. " in call("plugins", "toy-flow").out
     assert {row["name"] for row in json.loads(call("plugins", "--json").out)} >= {"toy-flow", "http", "grpo"}
     assert call("plugins", "toy-flwo").code == 2
+
+
+@pytest.mark.long  # it imports every component
+@pytest.mark.parametrize("kind", ["policy", "reward", "advantage", "objective", "modifier", "placement", "world"])
+def test_every_parameter_has_a_meaning(kind: str) -> None:
+    for _, spec in registry.installed(kind):
+        parameters, _ = registry.declared(kind, spec.name)
+        assert parameters.keys() <= meanings(registry.resolve(spec.factory)).keys(), spec.name
 
 
 def test_strict_makes_broken_plugins_an_error(installed: Path) -> None:

@@ -29,7 +29,14 @@ _LONGEST_PAUSE = 1.0
 
 
 def place(use: str, params: Mapping[str, Any], timeout: float, *, urls: str | Sequence[str]) -> RemoteReward:
-    """What `placement: {http: URL}` builds."""
+    """What `placement: {http: URL}` builds.
+
+    Args:
+        use: the reward's name.
+        params: its parameters.
+        timeout: seconds that a service may take for one request.
+        urls: of services of the same reward, such as "http://gpu-2:8009".
+    """
     several = [urls] if isinstance(urls, str) else urls
     reward = RemoteReward(several, use=use, params=params, timeout=timeout)
     reward.start()
