@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -328,6 +329,12 @@ def meanings(target: Any) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in described}
 
 
+def in_words(target: Any, name: str) -> str:
+    """The meaning of a parameter as a sentence behind another one; empty if no docstring has it."""
+    meaning = meanings(target).get(name)
+    return f" {name}: {meaning}" if meaning else ""
+
+
 def check_settings(settings: Any) -> None:
     """Check the fields of a dataclass by their types and bounds, then by each `check_together` of it and its bases.
 
@@ -338,8 +345,7 @@ def check_settings(settings: Any) -> None:
     for field in dataclasses.fields(settings):
         mistake = problem(getattr(settings, field.name), hints[field.name])
         if mistake:
-            meaning = meanings(type(settings)).get(field.name)
-            raise UsageError(f"{field.name} {mistake}.{f' {field.name}: {meaning}' if meaning else ''}")
+            raise UsageError(f"{field.name} {mistake}.{in_words(type(settings), field.name)}")
     for kind in reversed(type(settings).__mro__):
         if "check_together" in vars(kind):
             vars(kind)["check_together"](settings)
@@ -440,6 +446,9 @@ _BOUNDS = (
 )
 
 
+_PLAIN = {NoneType: "None", str: "a text", bool: "true or false", Path: "a path"}
+
+
 def problem(value: Any, hint: Any) -> str:
     """What is wrong with a value, such as "must be at least 1, got 0"; empty if it is right, or has no rule."""
     requirements: list[str] = []
@@ -469,25 +478,37 @@ def _alternatives(hint: Any, bounds: tuple[Any, ...] = ()) -> list[tuple[Any, tu
 
 def _requirement(value: Any, rule: Any, bounds: Sequence[Any]) -> str | None:
     """The requirement that a value does not meet, in words; None if it meets all, or there is no rule for the type."""
-    if rule is NoneType:
-        return None if value is None else "None"
-    if rule is str:
-        return None if isinstance(value, str) else "a text"
-    if get_origin(rule) is Literal:
+    if rule in _PLAIN:
+        return None if isinstance(value, rule) else _PLAIN[rule]
+    origin = get_origin(rule)
+    if origin is Literal:
         choices = get_args(rule)
         return None if value in choices else " or ".join(map(repr, choices))
+    if origin in (Sequence, list):
+        return _list_requirement(value, *get_args(rule))
+    if origin in (Mapping, dict):
+        if not isinstance(value, Mapping):
+            return "a mapping"
+        fits = get_args(rule)[0] is not str or all(isinstance(key, str) for key in value)
+        return None if fits else "a mapping whose keys are texts"
     if dataclasses.is_dataclass(rule) and isinstance(rule, type):
         return None if isinstance(value, rule) else f"a grpokit.{rule.__name__}"
-    if rule is bool:
-        return None if isinstance(value, bool) else "true or false"
     if rule not in (int, float):
-        return None
+        return "a number" if isinstance(value, float) and math.isnan(value) else None
     whole = isinstance(value, int) and not isinstance(value, bool)
     if rule is float and whole and abs(value) > sys.float_info.max:
         return "a finite number"
     if not (whole or (rule is float and isinstance(value, float) and math.isfinite(value))):
         return "a whole number" if rule is int else "a finite number"
     return next(_violations(value, bounds), None)
+
+
+def _list_requirement(value: Any, kind: Any) -> str | None:
+    """As `_requirement`, of a list whose items have one type."""
+    fits = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    if fits and not any(problem(item, kind) for item in value):
+        return None
+    return {str: "a list of texts", int: "a list of whole numbers", float: "a list of numbers"}.get(kind, "a list")
 
 
 def _violations(value: float, bounds: Sequence[Any]) -> Iterator[str]:

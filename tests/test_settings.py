@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -115,6 +116,10 @@ class Unions(Settings):
     limit: Annotated[int | None, Ge(1)] = None
     scale: int | float = 1
     label: str = ""
+    stop: Sequence[str] = ()
+    sizes: Sequence[int] | None = None
+    place: str | Path | None = None
+    extras: Mapping[str, Any] | None = None
 
 
 @pytest.mark.parametrize(
@@ -125,6 +130,12 @@ class Unions(Settings):
         ("limit", 3, -3, "limit must be at least 1, or None, got -3"),
         ("scale", 0.5, "x", "scale must be a whole number, or a finite number, got 'x'"),
         ("label", "red", 5, "label must be a text, got 5"),
+        ("stop", ["a", "b"], "ab", "stop must be a list of texts, got 'ab'"),
+        ("stop", ("a",), [1], "stop must be a list of texts, got a list of 1"),
+        ("sizes", [1, 2], [1, 2.5], "sizes must be a list of whole numbers, or None, got a list of 2"),
+        ("place", Path("x"), 5, "place must be a text, or a path, or None, got 5"),
+        ("extras", {"a": 1}, False, "extras must be a mapping, or None, got false"),
+        ("extras", None, {1: 2}, "extras must be a mapping whose keys are texts, or None, got keys"),
     ],
 )
 def test_each_type_of_a_union_counts(name: str, right: Any, wrong: Any, words: str) -> None:
@@ -134,7 +145,7 @@ def test_each_type_of_a_union_counts(name: str, right: Any, wrong: Any, words: s
 
 
 def test_a_config_reads_the_fields() -> None:
-    with pytest.raises(PluginError, match="expects a whole number or null for 'drawn', got 'x'"):
+    with pytest.raises(PluginError, match="drawn must be a whole number, or None, got 'x'"):
         call(f"{__name__}:Box", {"name": "red", "drawn": "x"}, what="box")
     with pytest.raises(
         PluginError, match=r"has no parameter 'ball' \(did you mean 'balls'\?\). It accepts: name, extras="

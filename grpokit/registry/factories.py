@@ -12,16 +12,16 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
-from grpokit.errors import GrpokitError, PluginError, nearest, raised_at, reworded, shown
+from grpokit.errors import GrpokitError, PluginError, nearest, raised_at, reworded
 from grpokit.registry.compatibility import mismatch
 from grpokit.registry.entry_points import described
 from grpokit.registry.foreign_rewards import refuse_columns
 from grpokit.registry.importing import missing, resolve
 from grpokit.registry.name_lookup import find, is_path
 from grpokit.registry.synonyms import hint
+from grpokit.settings import in_words, problem
 
 _DATA = {"reward": 1, "advantage": 3, "placement": 3}
 """How many arguments of a plain function later calls fill in, by position."""
@@ -184,16 +184,12 @@ def _check_params(
             f"The {what} has no parameter '{unknown[0]}'{hint(unknown[0], parameters)}. It accepts: {choices}.{more}"
         )
     for name, parameter in parameters.items():
-        needed = parameter.default is parameter.empty
-        if needed and name not in params:
+        if parameter.default is parameter.empty and name not in params:
             raise PluginError(f"The {what} needs the parameter '{name}'. It accepts: {choices}.")
-        if name in params and not _fits(params[name], parameter.annotation):
-            expected, value = _in_words(parameter.annotation), shown(params[name])
-            usual = "" if needed else f" Its default is {shown(parameter.default)}."
-            raise PluginError(f"The {what} expects {expected} for '{name}', got {value}.{usual}")
-
-
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}
+        if name in params and params[name] not in (math.inf, -math.inf):  # which some parameters may be
+            mistake = problem(params[name], parameter.annotation)
+            if mistake:
+                raise PluginError(f"The {what}: {name} {mistake}.{in_words(target, name)}")
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
@@ -204,25 +200,3 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(target.__init__ if inspect.isclass(target) else target)
     except (NameError, TypeError, AttributeError):  # of names that are imported for type checkers only
         return {}
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a config's value suits an annotation; True for any annotation but plain values and their unions."""
-    if isinstance(value, float) and math.isnan(value):
-        return False  # NaN is never intended, and comparisons let it pass
-    if get_origin(kind) in (Union, UnionType):
-        return any(_fits(value, part) for part in get_args(kind))
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    if kind is float or kind is int:
-        numbers = (int, float) if kind is float else int
-        return isinstance(value, numbers) and not isinstance(value, bool)
-    return isinstance(value, kind) if kind in (str, bool, NoneType) else True
-
-
-def _in_words(kind: Any) -> str:
-    if get_origin(kind) in (Union, UnionType):
-        return " or ".join(_in_words(part) for part in get_args(kind))
-    if get_origin(kind) is Literal:
-        return " or ".join(map(repr, get_args(kind)))
-    return _WORDS.get(kind, "another value")

@@ -463,19 +463,19 @@ COMPONENTS = {
     ),
     "a policy's parameter of the wrong type": change(
         "policy={use: toy-lm, temperature: abc}",
-        "toy-lm' expects a number for 'temperature', got 'abc'. Its default is ",
+        "toy-lm': temperature must be a finite number, got 'abc'. temperature: of the training samples",
     ),
     "a policy's parameter out of range": change("policy={use: toy-lm, temperature: 0}", "temperature must be above 0"),
     "a policy's parameter that is not a number": change(
-        "policy={use: toy-lm, temperature: .nan}", "expects a number for 'temperature', got nan"
+        "policy={use: toy-lm, temperature: .nan}", "temperature must be a finite number, got nan"
     ),
-    "a policy's parameter that is null": change("policy.vocab=null", "expects a whole number for 'vocab', got nothing"),
-    "a policy's parameter that is true": change("policy.vocab=true", "expects a whole number for 'vocab', got true"),
+    "a policy's parameter that is null": change("policy.vocab=null", "vocab must be a whole number, got nothing"),
+    "a policy's parameter that is true": change("policy.vocab=true", "vocab must be a whole number, got true"),
     "a policy that fails with its parameters": change(
         "policy.vocab=-1", "policy: The policy 'tiny_policies:TinyTokens' cannot be built with vocab=-1: RuntimeError"
     ),
     "a reward's parameter misspelt": change("rewards.0.maximun=3", "no parameter 'maximun' (did you mean 'maximum'?)"),
-    "a reward's parameter of the wrong type": change("rewards.0.scale=x", "expects a number for 'scale', got 'x'"),
+    "a reward's parameter of the wrong type": change("rewards.0.scale=x", "scale must be a finite number, got 'x'"),
     "a reward's parameter that is missing": change("rewards=[{use: format}]", "needs the parameter 'pattern'"),
     "a pattern that is none": change(
         "rewards=[{use: format, pattern: '('}]", "rewards.0: format: the pattern '(' is not a regular expression: mis"
@@ -487,7 +487,7 @@ COMPONENTS = {
     ),
     "a range that holds no text": change("rewards.0.minimum=9", "no text has at least 9 and at most 3 characters"),
     "an advantage's scale that is none": change(
-        "trainer.advantage={use: group, scale: grop}", "expects 'group' or 'batch' or 'none' for 'scale', got 'grop'"
+        "trainer.advantage={use: group, scale: grop}", "scale must be 'group' or 'batch' or 'none', got 'grop'"
     ),
     "an advantage's clip below 0": change(
         "trainer.advantage={use: group, clip: -1}", "trainer.advantage: Advantage clip must be above 0, or None"

@@ -206,7 +206,7 @@ MISTAKES = {
     "phases=[] rounds=3": "rounds repeats phases, but there are no phases",
     "phases.0.rewards.0.weight=0": "phases.0.rewards: every reward has weight 0",
     "phases.0.rewards.0.use=ssmi": "phases.0.rewards.0: ",
-    "phases.1.trainer.kl_coef=null": "trainer.objective: The objective 'grpo' expects a number for 'kl_coef'",
+    "phases.1.trainer.kl_coef=null": "trainer.objective: The objective 'grpo': kl_coef must be a finite number",
     "phases.1.trainer.objective=grop": "phases.1.trainer.objective: ",
     "phases=[] rounds=1 policy.use=tests.two_halves:misnamed": "gave policies called ['a/b']",
     "phases=[] rounds=1 policy.use=tests.two_halves:none": "gave policies called []",

@@ -596,16 +596,16 @@ class Typed:
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"rate": "abc"}, "expects a number for 'rate', got 'abc'. Its default is 0.5."),
-        ({"rate": True}, "expects a number for 'rate', got true."),
-        ({"rate": None}, "expects a number for 'rate', got nothing (null)."),
-        ({"rate": math.nan}, "expects a number for 'rate', got nan."),
-        ({"other": math.nan}, "expects another value for 'other', got nan."),
-        ({"count": 2.5}, "expects a whole number or null for 'count', got 2.5."),
-        ({"count": [1]}, "expects a whole number or null for 'count', got a list of 1."),
-        ({"mode": "c"}, "expects 'a' or 'b' for 'mode', got 'c'."),
-        ({"name": 5}, "expects a text for 'name', got 5."),
-        ({"on": "no"}, "expects true or false for 'on', got 'no'."),
+        ({"rate": "abc"}, "rate must be a finite number, got 'abc'."),
+        ({"rate": True}, "rate must be a finite number, got true."),
+        ({"rate": None}, "rate must be a finite number, got nothing (null)."),
+        ({"rate": math.nan}, "rate must be a finite number, got nan."),
+        ({"other": math.nan}, "other must be a number, got nan."),
+        ({"count": 2.5}, "count must be a whole number, or None, got 2.5."),
+        ({"count": [1]}, "count must be a whole number, or None, got a list of 1."),
+        ({"mode": "c"}, "mode must be 'a' or 'b', got 'c'."),
+        ({"name": 5}, "name must be a text, got 5."),
+        ({"on": "no"}, "on must be true or false, got 'no'."),
     ],
 )
 def test_values_are_held_against_a_factorys_annotations(params: dict[str, object], words: str) -> None:

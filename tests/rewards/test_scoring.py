@@ -759,10 +759,10 @@ def test_repetition_penalty(options: dict[str, Any], text: str, expected: float)
         ("numeric-answer", {"pattern": "a{99999999999}"}, "not a regular expression: the repetition number is too"),
         ("numeric-answer", {"pattern": r"\d+"}, "the pattern '.*' has no group, so it does not say where"),
         ("numeric-answer", {"tolerance": -1}, "tolerance must be 0 or more, got -1"),
-        ("numeric-answer", {"tolerance": "abc"}, "expects a number for 'tolerance', got 'abc'"),
+        ("numeric-answer", {"tolerance": "abc"}, "tolerance must be a finite number, got 'abc'"),
         ("length", {"minimum": 3, "maximum": 2}, "no text has at least 3 and at most 2 characters"),
-        ("length", {"maximum": True}, "expects a whole number or null for 'maximum', got true"),
-        ("contains", {"ignore_case": 1}, "expects true or false for 'ignore_case', got 1"),
+        ("length", {"maximum": True}, "maximum must be a whole number, or None, got true"),
+        ("contains", {"ignore_case": 1}, "ignore_case must be true or false, got 1"),
     ],
 )
 def test_wrong_parameters_are_found_when_a_reward_is_built(reward: str, options: dict[str, Any], words: str) -> None:

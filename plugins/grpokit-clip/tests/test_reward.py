@@ -376,7 +376,7 @@ def test_the_registry_builds_them(params, tiny, aesthetic, clip_score):
     rows = [sample(picture(1), "a cat")]
     assert grpokit.create("reward", "aesthetic", {**params, "head_path": tiny.head})(rows) == aesthetic(rows)
     assert grpokit.create("reward", "clip-score", params)(rows) == clip_score(rows)
-    with pytest.raises(PluginError, match="expects 'float32' or 'bfloat16' or 'float16' for 'dtype', got 'half'"):
+    with pytest.raises(PluginError, match="dtype must be 'float32' or 'bfloat16' or 'float16', got 'half'"):
         grpokit.create("reward", "clip-score", {"dtype": "half"})
     with pytest.raises(PluginError, match=r"has no parameter 'head_pth'.*\(did you mean 'head_path'\?\)"):
         grpokit.create("reward", "aesthetic", {"head_pth": "x"})

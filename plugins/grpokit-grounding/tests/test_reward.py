@@ -287,7 +287,7 @@ def test_unknown_edges_are_refused():
         BoxIoU(edges="open")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="box-format: edges must be"):
         BoxFormat(edges="open")  # type: ignore[arg-type]
-    with pytest.raises(PluginError, match="expects 'exclusive' or 'inclusive' for 'edges', got 'open'"):
+    with pytest.raises(PluginError, match="edges must be 'exclusive' or 'inclusive', got 'open'"):
         grpokit.create("reward", "box-iou", {"edges": "open"})
 
 

@@ -388,7 +388,7 @@ def test_wrong_parameters_are_refused(params, said):
 def test_the_registry_builds_it(checkpoints):
     params = {"net": "squeeze", "weights_path": checkpoints["squeeze"], "device": "cpu"}
     assert grpokit.create("reward", "lpips", params)([sample(picture(1), picture(1))]) == [1.0]
-    with pytest.raises(PluginError, match="expects 'alex' or 'vgg' or 'squeeze' for 'net', got 'resnet'"):
+    with pytest.raises(PluginError, match="net must be 'alex' or 'vgg' or 'squeeze', got 'resnet'"):
         grpokit.create("reward", "lpips", {"net": "resnet"})
 
 
