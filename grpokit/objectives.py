@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from grpokit.divergence import bounded, kl_divergence, log_ratio
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, shown
 from grpokit.settings import ClipSettings, ObjectiveSettings, Positive, RatioKind, Reduction
 from grpokit.types import Decisions
 
@@ -147,6 +147,7 @@ class Objective(ObjectiveSettings, ABC):
         ratio = bounded(log_ratio(new, old, mask, self.ratio)).exp()
         unmasked = replace(new, logprobs=torch.where(mask, new.logprobs, 0.0))
         loss = self.policy_loss(ratio, advantages, mask, unmasked, old)
+        self._check_loss(loss, new)
         value = loss.value if correction is None else loss.value * correction.to(loss.value)
         stats |= {"ratio": ratio.detach(), **loss.stats}
         if self.needs_reference:
@@ -165,6 +166,21 @@ class Objective(ObjectiveSettings, ABC):
         elif self.entropy_coef != 0:
             raise UsageError(f"entropy_coef is {self.entropy_coef}, but this policy's logprobs() gives no entropy.")
         return Loss(value=torch.where(mask, value, 0.0), stats=stats)
+
+    def _check_loss(self, loss: object, new: Decisions) -> None:
+        """Refuse what would be broadcast, or would teach nothing, without a word."""
+        name = f"policy_loss() of {type(self).__name__}"
+        if not isinstance(loss, Loss) or not isinstance(loss.value, Tensor):
+            raise UsageError(f"{name} gave {shown(loss)}; expected a grpokit.objectives.Loss.")
+        expected = tuple(new.logprobs.shape)
+        for what, values in {"loss": loss.value, **loss.stats}.items():
+            if tuple(values.shape) != expected:
+                raise UsageError(
+                    f"{name} gave '{what}' the shape {tuple(values.shape)}; expected {expected}, one for each "
+                    "decision. The trainer averages them."
+                )
+        if new.logprobs.requires_grad and not loss.value.requires_grad:
+            raise UsageError(f"{name} gave a loss without a gradient. Compute it from `ratio` or `new`, not detached.")
 
     def _kl(self, new: Decisions, reference: Decisions, mask: Tensor, weights: Tensor | None) -> Tensor:
         """The KL of each decision [b, t], times the weights of its row."""

@@ -505,10 +505,11 @@ def _requirement(value: Any, rule: Any, bounds: Sequence[Any]) -> str | None:
 
 def _list_requirement(value: Any, kind: Any) -> str | None:
     """As `_requirement`, of a list whose items have one type."""
-    fits = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    if fits and not any(problem(item, kind) for item in value):
-        return None
-    return {str: "a list of texts", int: "a list of whole numbers", float: "a list of numbers"}.get(kind, "a list")
+    items = {str: "a list of texts", int: "a list of whole numbers", float: "a list of numbers"}.get(kind, "a list")
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return items
+    wrong = [item for item in value if problem(item, kind)]
+    return f"{items} ({shown(wrong[0])} is wrong)" if wrong else None
 
 
 def _violations(value: float, bounds: Sequence[Any]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from grpokit.advantages import AdvantageFn, compute, group
 from grpokit.data import as_prompts, check_prompts
 from grpokit.errors import UsageError
+from grpokit.group_statistics import zero_per_group
 from grpokit.guards.first_scores import FirstScores
 from grpokit.guards.gradients import Gradients
 from grpokit.guards.hacking import RewardHacking
@@ -50,7 +51,7 @@ from grpokit.training.memory import Sizes
 from grpokit.training.modifier import Modifier, Modifiers, TrainerSetup
 from grpokit.training.passes import Gradient, with_filler
 from grpokit.training.reference_probe import ReferenceProbe
-from grpokit.training.state import Stateful, stateful, undone_on_error
+from grpokit.training.state import Stateful, split, stateful, undone_on_error
 from grpokit.training.step import Step
 from grpokit.training.trainer_state import LossScale, Moments, Position
 from grpokit.training.updates import Updates, ready
@@ -165,6 +166,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         }
         if self.needs_reference:
             self._parts["reference_probe"] = self._probe
+        split(checkpoint.POLICY, self.policy)  # better now than after hours
         self.loggers = start(self.trackers, self.folder) if self.team.rank == 0 else []
 
     def _guards(self) -> dict[str, Observer]:
@@ -236,6 +238,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
         # One reward per output, and its advantage inside its group: what each row teaches.
         advantages = self._advantages(step.scores, decisions=step.drawn.rows.width)  # [B] or [B, T]
+        step.zero_std = zero_per_group(advantages, step.scores.groups)  # [P]
         step.signal = self._modifiers.rows(Signal.of(advantages), step)
         self._tell("scored", step)
         batch = step.learning(batch)
@@ -324,12 +327,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
     def _check(self) -> None:
         """Refuse settings that cannot work, before anything is set up."""
-        check_arguments(
-            policy=self.policy,
-            advantage=self.advantage,
-            objective=self.objective,
-            trackers=self.trackers,
-        )
+        check_arguments(policy=self.policy, advantage=self.advantage, objective=self.objective)
         check_settings(self)
         fsdp2.check(self.sharding, self.mixed_precision, self.optimizer)
         trained = [term for term in self.terms if not term.monitor]

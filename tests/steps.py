@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
+from grpokit.group_statistics import zero_per_group
 from grpokit.rewards.scoring import Scores
 from grpokit.training.batch import Signal
 from grpokit.training.metrics import Notes
@@ -20,5 +21,6 @@ def a_step(number: int, scores: Scores, advantages: Tensor | None = None, ends: 
     rows = SimpleNamespace(ends=[(end, None) for end in ends])
     step.drawn = SimpleNamespace(rows=rows, prompts=scores.groups.unique().tolist())
     if advantages is not None:
+        step.zero_std = zero_per_group(advantages, scores.groups)
         step.signal = Signal.of(advantages)
     return step

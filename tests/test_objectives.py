@@ -615,3 +615,25 @@ def test_pessimism_for_negative_advantages(log_r: float, advantage: float) -> No
     value, _ = surrogate(math.exp(log_r), advantage)
     assert value >= -math.exp(log_r) * advantage - 1e-12  # never better than unclipped
     assert value >= -0.8 * advantage - 1e-12  # never below the clipped floor
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda loss: None, "expected a grpokit.objectives.Loss"),
+        (lambda loss: loss.value, "expected a grpokit.objectives.Loss"),
+        (lambda loss: replace(loss, value=loss.value.mean()), r"gave 'loss' the shape \(\)"),
+        (lambda loss: replace(loss, value=loss.value.sum(1, keepdim=True)), r"gave 'loss' the shape \(\d, 1\)"),
+        (lambda loss: replace(loss, value=loss.value[0]), "gave 'loss' the shape"),
+        (lambda loss: replace(loss, stats={"clip_low": torch.zeros(())}), r"gave 'clip_low' the shape \(\)"),
+        (lambda loss: replace(loss, value=loss.value.detach()), "a loss without a gradient"),
+    ],
+)
+def test_a_policy_loss_that_would_be_broadcast_is_refused(answer: Any, words: str) -> None:
+    class Own(GRPO):
+        def policy_loss(self, *args: Any) -> Any:
+            return answer(super().policy_loss(*args))
+
+    new, old = Decisions(logprobs=NEW.clone().requires_grad_()), Decisions(logprobs=OLD)
+    with pytest.raises(UsageError, match=words):
+        Own()(new, old, ADVANTAGES, MASK)

@@ -51,7 +51,7 @@ MAY_IMPORT = {
     "objectives": "errors settings types divergence",
     "flow": "errors settings types sampling",
     "data": "errors files types images sampling policy processes",
-    "registry": "errors processes",
+    "registry": "errors settings processes",
     "config": "errors files settings registry",
     "plan": "errors settings registry config",
     "scaffold": "errors files registry",
@@ -62,8 +62,8 @@ MAY_IMPORT = {
     "builtin": "errors settings types images processes divergence objectives group_statistics registry rewards "
     "training",
     "guards": "errors files settings types group_statistics data processes rewards training",
-    "trainer": "errors settings types sampling policy processes advantages objectives data rewards tracking training "
-    "guards",
+    "trainer": "errors settings types sampling policy processes advantages group_statistics objectives data rewards "
+    "tracking training guards",
     "phases": "errors files sampling policy processes tracking training trainer",
     "evaluation": "errors types images sampling policy processes reward_totals data registry rewards training",
     "run_folder": "errors files types images processes registry config data tracking training evaluation",
@@ -71,8 +71,8 @@ MAY_IMPORT = {
     "runs": "errors files settings types images sampling policy processes advantages objectives data registry config "
     "rewards tracking training guards trainer phases evaluation run_folder report",
     "notebook": "types trainer tracking phases evaluation runs",
-    "testing": "errors types flow sampling policy reference group_statistics advantages objectives data registry "
-    "config rewards tracking training guards trainer runs",
+    "testing": "errors types flow sampling policy reference processes group_statistics advantages objectives data "
+    "registry config rewards tracking training guards trainer runs",
     "doctor": "errors registry config scaffold runs",
     "cli": "errors files settings types images policy processes data registry config scaffold rewards tracking "
     "training trainer phases evaluation run_folder report runs plan testing doctor",

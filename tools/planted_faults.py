@@ -286,9 +286,44 @@ FAULTS = (
     Fault(
         "check of a modifier: every process has all rows",
         "testing/modifiers.py",
-        "rollout=step.rollout.select(own), rows=rows",
-        "rows=rows",
+        "rollout=rollout, rows=",
+        "rows=",
         ("tests/testing/test_modifiers.py::test_what_is_wrong_is_caught",),
+    ),
+    Fault(
+        "check of a modifier: every process has the whole minibatch",
+        "testing/modifiers.py",
+        "parts = [batch.select(share) for share in shares]",
+        "parts = [batch for share in shares]",
+        ("tests/testing/test_modifiers.py::test_what_is_wrong_is_caught",),
+    ),
+    Fault(
+        "check of a modifier: attributes that act late are not compared",
+        "testing/modifiers.py",
+        "if isinstance(ended[name], _PLAIN):",
+        "if isinstance(ended[name], ()):",
+        ("tests/testing/test_modifiers.py::test_what_is_wrong_is_caught",),
+    ),
+    Fault(
+        "a policy loss of another shape is broadcast",
+        "objectives.py",
+        "if tuple(values.shape) != expected:",
+        "if values.ndim > 2:",
+        ("tests/test_objectives.py::test_a_policy_loss_that_would_be_broadcast_is_refused",),
+    ),
+    Fault(
+        "zero-std groups are counted behind the modifiers",
+        "training/step.py",
+        '"frac_reward_zero_std": float(self.zero_std.double().mean())',
+        '"frac_reward_zero_std": float((self.advantages == 0).double().mean())',
+        ("tests/training/test_modifier.py::test_advantages_that_a_modifier_takes_away_are_no_equal_rewards",),
+    ),
+    Fault(
+        "a state that no checkpoint can hold is found when it is saved",
+        "training/state.py",
+        "split(name, part)  # better",
+        "pass  # better",
+        ("tests/training/test_modifier.py::test_a_state_that_no_checkpoint_can_hold_is_refused",),
     ),
     # --- rows
     Fault(

@@ -85,7 +85,7 @@ class KLGate(Modifier):
         self._past = [*self._past, mean][-_STEPS:]
 
     def metrics(self) -> Mapping[str, float]:
-        """The share of the samples that the KL acts on."""
+        """The bound on the share of the samples that the KL acts on."""
         return {"kl_gate/share": self._share}
 
     def state_dict(self) -> Mapping[str, Any]:

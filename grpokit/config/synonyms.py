@@ -78,6 +78,8 @@ _ADVICE = {
     "set trainer.advantage to gdpo for normalize_then_sum": "multi_objective_aggregation",
     "it is a parameter of the objective, as in trainer.objective={use: sapo, tau_pos: 1}": "sapo_temperature_pos "
     "sapo_temperature_neg vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg",
+    "set trainer.modifiers=[{use: kl-gate}]": "kl_gate",
+    "set trainer.modifiers=[{use: diversity, monitor: NAME}]": "diversity",
     "set trainer.modifiers=[{use: entropy-filter, share: 0.2}]": "top_entropy_quantile",
     "set trainer.modifiers=[{use: entropy-target, target: 1}]": "use_adaptive_entropy entropy_target target_entropy "
     "entropy_coef_delta entropy_coef_min entropy_coef_max",

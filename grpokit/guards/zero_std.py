@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from grpokit.errors import RunError, counted
-from grpokit.group_statistics import Groups, zero_per_group
+from grpokit.group_statistics import Groups
 from grpokit.guards.observer import Observer
 from grpokit.training.state import State
 from grpokit.training.step import Step
@@ -36,7 +36,7 @@ class ZeroStd(Observer):
         """Count a step."""
         scores = step.scores.trained
         reward = float(scores.totals.nanmean())
-        if not bool(zero_per_group(step.advantages, scores.groups).all()):
+        if not bool(step.zero_std.all()):
             self.count = 0
             self.streak_best = -math.inf
             self.best = max(self.best, reward)  # as it is where no row is scored: NaN is not larger

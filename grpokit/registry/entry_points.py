@@ -104,6 +104,8 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
     except BaseException as error:  # the one place that isolates: what a plugin does wrong stays its own
         what = str(error) if isinstance(error, GrpokitError) else described(error)
         advice = mismatch(plugin.package)
+        if not advice and "Spec.__init__() got an unexpected keyword argument" in what:
+            advice = "The plugin may be written for a newer grpokit."
         plugin.error = f"{what.rstrip('.')}. {advice}" if advice else what
     plugin.seconds = time.perf_counter() - begin
     return plugin

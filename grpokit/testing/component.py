@@ -16,6 +16,8 @@ from grpokit.config import presets
 from grpokit.config.schema import RunConfig
 from grpokit.data import check_prompts
 from grpokit.errors import GrpokitError, UsageError
+from grpokit.guards.observer import Observer
+from grpokit.objectives import Objective
 from grpokit.policy import Policy
 from grpokit.registry.specs import API, EvaluationSpec, PresetSpec
 from grpokit.rewards.submission import Submits
@@ -36,6 +38,7 @@ from grpokit.testing import (
     world_checks,
 )
 from grpokit.training.contract import missing_methods
+from grpokit.training.modifier import Modifier
 from grpokit.types import Prompt
 
 KINDS = (
@@ -48,8 +51,8 @@ KINDS = (
 def kind_of(name: str, kind: str | None) -> str:
     """The kind of the component called `name`, one of `KINDS`.
 
-    Many a preset has the name of its policy, which is meant then. A name as "package.module:Name" is a policy's, if a
-    class with its methods has it, or else a reward's.
+    Many a preset has the name of its policy, which is meant then. Behind a name as "package.module:Name" the class
+    decides: that of a modifier, an objective, an observer or a policy. Anything else is a reward.
 
     Raises:
         UsageError: no such name, module or attribute, or several kinds have it.
@@ -72,8 +75,12 @@ def kind_of(name: str, kind: str | None) -> str:
     if not registry.is_path(name):
         raise registry.unknown(name, *KINDS)
     target = registry.resolve(name)
-    policy = isinstance(target, type) and (Policy in target.__mro__ or not missing_methods(target))
-    return "policy" if policy else "reward"
+    if not isinstance(target, type):
+        return "reward"
+    for own, base in {"modifier": Modifier, "objective": Objective, "observer": Observer}.items():
+        if issubclass(target, base):
+            return own
+    return "policy" if Policy in target.__mro__ or not missing_methods(target) else "reward"
 
 
 def of_component(kind: str, name: str, params: dict[str, Any]) -> Iterable[Check]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from grpokit.errors import RunError, shown
+from grpokit.errors import RunError, UsageError, shown
 from grpokit.guards.observer import Observer
 from grpokit.objectives import GRPO, Objective
+from grpokit.processes.team import Team
 from grpokit.rewards.terms import RewardTerm
 from grpokit.testing.check import Check, checks_of, expect, expect_unchanged, expect_untouched, random_states
 from grpokit.testing.states import expect_saveable, same_state, state_of
@@ -26,7 +29,12 @@ from grpokit.training.modifier import Modifier, TrainerSetup
 from grpokit.training.step import Step
 from grpokit.types import Sample
 
+T = TypeVar("T")
+
 _STEPS = 4
+_FIRST = 4  # rows of the first process: one of the groups
+_FACTORS = ("advantages", "weights", "kl_weights")
+_PLAIN = (bool, int, float, str, list, dict, Tensor)  # attributes that can be compared
 
 
 def modifier_checks(factory: Callable[[], Modifier], *, module: str | None = None) -> Iterator[Check]:
@@ -35,7 +43,15 @@ def modifier_checks(factory: Callable[[], Modifier], *, module: str | None = Non
     Args:
         factory: makes a new modifier; its class will do.
         module: the plugin's module behind the entry point, which must import nothing heavy.
+
+    Raises:
+        UsageError: what it makes is no modifier.
     """
+    modifier = factory()
+    if not isinstance(modifier, Modifier):
+        raise UsageError(
+            f"The checks of a modifier need an object of a subclass of grpokit.Modifier, got {shown(modifier)}."
+        )
     yield from checks_of(_CHECKS, factory, module)
 
 
@@ -61,12 +77,11 @@ def _train(trainer: Trainer, steps: int = _STEPS) -> list[Tensor]:
 
 
 def protocol(factory: Callable[[], Modifier]) -> None:
-    """It is a `grpokit.Modifier`, and a state that it has can be saved, before a training and after it."""
+    """It takes part in a training, and a state that it has can be saved before and after."""
     modifier = factory()
-    expect(isinstance(modifier, Modifier), "an object of a subclass of grpokit.Modifier", shown(modifier),
-           "a class instead of an object, or a class without this base class")  # fmt: skip
+    trainer = _trainer(modifier)
     expect_saveable(modifier)
-    _train(_trainer(modifier))
+    _train(trainer)
     expect_saveable(modifier)
 
 
@@ -84,7 +99,8 @@ def deterministic(factory: Callable[[], Modifier]) -> None:
 
 def state(factory: Callable[[], Modifier]) -> None:
     """A resumed run is the same, bit for bit, as one that was not interrupted."""
-    whole = _train(_trainer(factory()))
+    uninterrupted = _trainer(factory())
+    whole = _train(uninterrupted)
     first, second = _trainer(factory()), _trainer(factory())
     _train(first, 2)
     with tempfile.TemporaryDirectory() as folder:
@@ -96,6 +112,12 @@ def state(factory: Callable[[], Modifier]) -> None:
     rest = _train(second, _STEPS - 2)
     expect(torch.equal(rest[-1], whole[-1]), "the weights of a run without an interruption", "other ones",
            "something that it remembers but state_dict leaves out")  # fmt: skip
+    ended, resumed = vars(uninterrupted.modifiers[0]), vars(second.modifiers[0])
+    for name in ended.keys() & resumed.keys():
+        if isinstance(ended[name], _PLAIN):
+            expect(same_state({name: resumed[name]}, {name: ended[name]}),
+                   f"the '{name}' of a run without an interruption, {shown(ended[name])}", shown(resumed[name]),
+                   "something that state_dict leaves out, and that may act in a later step")  # fmt: skip
 
 
 class _Stop(Observer):
@@ -164,35 +186,133 @@ class _Watched(_Around):
             return super().minibatch(batch)
 
 
+def _wrapped(kind: type[_Around], modifier: Modifier) -> Modifier:
+    """A modifier inside another, which messages call by its own name."""
+    named: type[_Around] = type(type(modifier).__name__, (kind,), {})
+    return named(modifier)
+
+
 def unchanged(factory: Callable[[], Modifier]) -> None:
     """It changes copies, and leaves what it is given as it is."""
-    _train(_trainer(_Watched(factory())), 2)
+    _train(_trainer(_wrapped(_Watched, factory())), 2)
 
 
-class _OfOneProcess(_Around):
-    """Asks a modifier what it would decide in a process that has a part of the rows."""
+class _Process(Team):
+    """One of two processes, which are threads here."""
+
+    def __init__(self, rank: int, values: list[Any], barrier: threading.Barrier) -> None:
+        super().__init__()
+        self.rank, self.size = rank, 2
+        self._values, self._barrier = values, barrier
+
+    def gather(self, value: T) -> list[T]:
+        """As `Team`."""
+        self._values[self.rank] = value
+        self._barrier.wait()
+        answers = list(self._values)
+        self._barrier.wait()
+        return answers
+
+    def gather_in_first(self, value: T) -> list[T]:
+        """As `Team`."""
+        answers = self.gather(value)
+        return [] if self.rank else answers
+
+
+class _InTwoProcesses(_Around):
+    """Asks a modifier what it would do in each of two processes, of which the first has one group."""
+
+    def __init__(self, modifier: Modifier) -> None:
+        super().__init__(modifier)
+        self.parts = [copy.deepcopy(modifier) for _ in range(2)]
+        self.barrier = threading.Barrier(2, timeout=20)
+
+    def begin(self, setup: TrainerSetup) -> None:
+        super().begin(setup)
+        values = [None, None]
+        teams = [_Process(rank, values, self.barrier) for rank in range(2)]
+        self._both(lambda rank: self.parts[rank].begin(replace(setup, team=teams[rank])))
 
     def rows(self, signal: Signal, step: Step) -> Signal:
-        groups = step.drawn.rows.groups.unique()
-        other, modifier = copy.copy(step), copy.deepcopy(self.modifier)
-        own = (step.drawn.rows.groups == groups[0]).nonzero()[:, 0]
-        rows = replace(step.drawn.rows, share=slice(0, len(own)))
-        other.drawn = replace(step.drawn, rollout=step.rollout.select(own), rows=rows)
-        answers = [one.rows(signal, seen) for one, seen in ((modifier, other), (self.modifier, step))]
-        for name, value in vars(answers[1]).items():
-            same = torch.equal(getattr(answers[0], name), value)
+        shares = [slice(0, _FIRST), slice(_FIRST, len(step.drawn.rows.groups))]
+        steps = [_in_one_process(step, share) for share in shares]
+        answers = self._both(lambda rank: self.parts[rank].rows(copy.deepcopy(signal), steps[rank]))
+        whole = super().rows(signal, step)
+        for name in _FACTORS if isinstance(whole, Signal) else ():
+            same = all(_close(getattr(answer, name), getattr(whole, name)) for answer in answers)
             expect(same, f"the same {name} in each process, for the rows of all",
                    "other ones in a process that has only some of the rows",
-                   "reading step.rollout, which has only this process's rows; read step.scores and signal")  # fmt: skip
-        same = same_state(state_of(modifier), state_of(self.modifier))
-        expect(same, "the same state in each process", "another one in a process that has only some of the rows",
-               "a state that comes from step.rollout")  # fmt: skip
-        return answers[1]
+                   "reading step.rollout, which has only this process's rows; read step.scores and signal. Or a state "
+                   "outside of the object")  # fmt: skip
+        self._expect_one_state("rows")
+        return whole
+
+    def minibatch(self, batch: Batch) -> Batch:
+        shares = [(batch.numbers < _FIRST).nonzero()[:, 0], (batch.numbers >= _FIRST).nonzero()[:, 0]]
+        parts = [batch.select(share) for share in shares]
+        answers = self._both(lambda rank: self.parts[rank].minibatch(parts[rank]))
+        whole = super().minibatch(batch)
+        for name in _FACTORS if isinstance(whole, Batch) else ():
+            for share, answer in zip(shares, answers, strict=True):
+                expect(_close(getattr(answer, name), getattr(whole, name)[share]),
+                       f"the same {name} in a minibatch, however its rows are spread over processes",
+                       "other ones in a process that has only some of the rows",
+                       "a mean or a maximum over the batch, which has only this process's rows; gather what it needs "
+                       "from all by setup.team.gather, as the modifier entropy-filter does")  # fmt: skip
+        self._expect_one_state("minibatch")
+        return whole
+
+    def objective(self, objective: Objective) -> Objective:
+        answers = self._both(lambda rank: self.parts[rank].objective(objective))
+        expect(answers[0] == answers[1], "the same objective in each process", "another one in the second process",
+               "coefficients that come from the rows of one process")  # fmt: skip
+        return super().objective(objective)
+
+    def updated(self, tally: Tally) -> None:
+        super().updated(tally)
+        self._both(lambda rank: self.parts[rank].updated(tally))
+        self._expect_one_state("updated")
+
+    def _both(self, work: Callable[[int], T]) -> list[T]:
+        """What both processes do at the same time."""
+
+        def one(rank: int) -> T:
+            try:
+                return work(rank)
+            except BaseException:
+                self.barrier.abort()  # the other one may wait for it
+                raise
+
+        with ThreadPoolExecutor(2) as pool:
+            futures = [pool.submit(one, rank) for rank in range(2)]
+        errors = [future.exception() for future in futures]
+        own = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
+        for error in filter(None, own or errors):
+            raise error
+        return [future.result() for future in futures]
+
+    def _expect_one_state(self, method: str) -> None:
+        expect(same_state(*map(state_of, self.parts)), "the same state in each process",
+               f"another one in the second process after {method}()",
+               "a state that comes from the rows of one process")  # fmt: skip
+
+
+def _in_one_process(step: Step, share: slice) -> Step:
+    """The step as a process sees it that has a part of the rows."""
+    own = copy.copy(step)
+    own.scores = copy.deepcopy(step.scores)
+    rollout = step.rollout.select(torch.arange(share.start, share.stop))
+    own.drawn = replace(step.drawn, rollout=rollout, rows=replace(step.drawn.rows, share=share))
+    return own
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 
 def processes(factory: Callable[[], Modifier]) -> None:
     """All processes decide alike: nothing is decided from the rows of one process alone."""
-    _train(_trainer(_OfOneProcess(factory())), 2)
+    _train(_trainer(_wrapped(_InTwoProcesses, factory())), 2)
 
 
 _CHECKS: Sequence[Callable[[Callable[[], Modifier]], None]] = (

@@ -27,7 +27,7 @@ from grpokit.testing.check import (
 from grpokit.types import Decisions
 
 _LENGTHS = (5, 3, 4, 2)
-_ADVANTAGES = (1.3, -0.8, 0.6, -1.7)
+_ADVANTAGES = (1.3, -0.8, 3.1, -2.6)
 _DIMENSIONS = 3
 
 

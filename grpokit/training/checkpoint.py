@@ -26,7 +26,7 @@ from grpokit.policy import Policy
 from grpokit.processes import fsdp2
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team, is_sharded
-from grpokit.training.state import State, Stateful
+from grpokit.training.state import State, Stateful, split
 
 FORMAT = 5
 STATE = "state.json"
@@ -58,16 +58,7 @@ def save(
 @forks_ended()
 def _whole(name: str, part: Stateful) -> tuple[dict[str, Any], State]:
     """The tensors of a part, which all processes gather where they hold them together, and its plain data."""
-    try:
-        state = dict(part.state_dict())
-        tensors = {key: x for key, x in state.items() if isinstance(x, Tensor)}
-        plain = {key: x for key, x in state.items() if key not in tensors}
-        json.dumps(plain)
-    except Exception as error:
-        raise RunError(
-            f"The checkpoint cannot be written: state_dict() of {name} should give tensors by name, and plain data as "
-            f"JSON has it; it raised {typed_line(error)}."
-        ) from error
+    tensors, plain = split(name, part)
     return {key: fsdp2.full(x) if is_sharded(x) else x for key, x in tensors.items()}, plain
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from grpokit.objectives import Objective
 from grpokit.training.batch import Batch, Signal
 
 _error = partial(RunError, page="guards#while-it-runs")
+_LARGEST = 1e100  # of `grpokit.run_folder.rows`
 
 
 def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None) -> None:
@@ -58,30 +60,34 @@ def check_minibatch(answer: object, batch: Batch, *, modifier: str) -> None:
     """Stop unless a modifier gave the same rows of an optimizer step, with an advantage for each."""
     if not isinstance(answer, Batch):
         raise _error(f"minibatch() of the modifier {modifier} gave {shown(answer)}; expected a grpokit.Batch.")
-    if not torch.equal(answer.numbers, batch.numbers):
-        raise _error(
-            f"minibatch() of the modifier {modifier} gave other rows than it got. Leave rows out in rows(), by a "
-            "weight of 0; the loss is averaged over the others there."
-        )
-    if answer.rollout is not batch.rollout or answer.mask is not batch.mask:
-        raise _error(
-            f"minibatch() of the modifier {modifier} gave another rollout or mask. A decision that teaches nothing has "
-            "the advantage 0."
-        )
-    shapes = {"advantages": [tuple(batch.mask.shape[:1]), tuple(batch.mask.shape)]}
-    shapes |= {"weights": [tuple(batch.mask.shape)], "kl_weights": [tuple(batch.mask.shape[:1])]}
-    for name, possible in shapes.items():
+    shapes = {
+        "advantages": [tuple(batch.mask.shape[:1]), tuple(batch.mask.shape)],
+        "weights": [tuple(batch.mask.shape)],
+        "kl_weights": [tuple(batch.mask.shape[:1])],
+    }
+    for name, before in vars(batch).items():
         values = getattr(answer, name)
-        if values is getattr(batch, name):
+        if values is before:
             continue
-        if tuple(values.shape) not in possible or values.requires_grad:
-            gradient = " with a gradient" if values.requires_grad else ""
+        if name not in shapes:
             raise _error(
-                f"minibatch() of the modifier {modifier} gave {name} of the shape {tuple(values.shape)}{gradient}; "
-                f"expected numbers of the shape {' or '.join(map(str, possible))}."
+                f"minibatch() of the modifier {modifier} gave another {name}. It may change advantages, weights and "
+                "kl_weights alone. To leave rows out, return a weight of 0 in rows()."
             )
-        if name != "advantages" and bool((values < 0).any()):
-            raise _error(f"minibatch() of the modifier {modifier} gave {name} below 0.")
+        possible = " or ".join(map(str, shapes[name]))
+        if not isinstance(values, Tensor):
+            given = shown(values)
+        elif tuple(values.shape) not in shapes[name]:
+            given = f"of the shape {tuple(values.shape)}"
+        elif values.requires_grad:
+            given = "with a gradient"
+        elif name != "advantages" and bool((values < 0).any()):
+            given = "below 0"
+        else:
+            continue
+        raise _error(
+            f"minibatch() of the modifier {modifier} gave {name} {given}; expected numbers of the shape {possible}."
+        )
 
 
 def check_objective(answer: object, objective: Objective, *, modifier: str) -> None:
@@ -100,16 +106,23 @@ def check_objective(answer: object, objective: Objective, *, modifier: str) -> N
         )
 
 
-def check_own_metrics(metrics: object, *, modifier: str) -> None:
-    """Stop unless a modifier gave numbers by names."""
-    if not isinstance(metrics, Mapping) or not all(isinstance(x, Real) for x in metrics.values()):
+def check_own_metrics(metrics: Any, *, modifier: str) -> None:
+    """Stop unless a modifier gave numbers by names, such as a run's files can hold."""
+    if not isinstance(metrics, Mapping):
         raise _error(f"metrics() of the modifier {modifier} gave {shown(metrics)}; expected numbers by names.")
+    for name, value in metrics.items():
+        is_number = isinstance(value, Real)
+        if not is_number or abs(value) > _LARGEST:
+            raise _error(
+                f"metrics() of the modifier {modifier} gave {shown(value)} for '{name}'; expected NaN or a number "
+                f"between {-_LARGEST:g} and {_LARGEST:g}."
+            )
 
 
 def check_metrics(further: Mapping[str, float], metrics: Mapping[str, float]) -> None:
     """Stop at a modifier's metric that would stand in place of the trainer's own."""
     for name in further:
-        if name in metrics:
+        if name in metrics or name in ("phase", "phase_step"):
             raise _error(f"A modifier's metric is called '{name}', as one of the trainer's. Give it another name.")
 
 

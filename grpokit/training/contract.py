@@ -39,13 +39,12 @@ def check_policy(policy: object) -> None:
         raise UsageError(f"policy is {shown(policy)}, {lack}. See grpokit.Policy.")
 
 
-def check_arguments(*, policy: object, advantage: object, objective: object, trackers: object) -> None:
+def check_arguments(*, policy: object, advantage: object, objective: object) -> None:
     """Check what `Trainer` was given besides its settings, its rewards and its prompts."""
     check_policy(policy)
     for name, value, right, expected in (
         ("advantage", advantage, callable(advantage), "a function such as grpokit.advantages.group"),
         ("objective", objective, isinstance(objective, Objective), "an objective such as grpokit.objectives.GRPO()"),
-        ("trackers", trackers, isinstance(trackers, (list, tuple)), 'a list of names such as ["tensorboard"]'),
     ):
         if not right:
             raise UsageError(f"{name} is {shown(value)}; expected {expected}.")

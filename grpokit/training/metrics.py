@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit.group_statistics import Groups, zero_per_group
+from grpokit.group_statistics import Groups
 from grpokit.rewards.scoring import Scores
 from grpokit.tracking import process_memory
 from grpokit.training.all_rows import AllRows
@@ -152,7 +152,6 @@ def reward_metrics(scores: Scores, advantages: Tensor) -> dict[str, float]:
     metrics = {
         "reward": float(totals[scored].mean()),
         "reward_std": sum(stds) / len(stds),
-        "frac_reward_zero_std": float(zero_per_group(advantages, groups).double().mean()),
         "unscored_rows": float((~scored).sum()),
         "advantage/mean": float(advantages.mean()),
         "advantage/std": float(advantages.std()),

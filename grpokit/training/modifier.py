@@ -14,6 +14,7 @@ from grpokit.objectives import Objective
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
 from grpokit.rewards.terms import RewardTerm
+from grpokit.settings import problem
 from grpokit.training.batch import Batch, Signal
 from grpokit.training.checks import check_minibatch, check_objective, check_own_metrics, check_signal
 from grpokit.training.metrics import Tally
@@ -92,8 +93,6 @@ class Modifiers:
     """The modifiers of a trainer, in their order."""
 
     def __init__(self, modifiers: Sequence[Modifier], setup: TrainerSetup) -> None:
-        if not isinstance(modifiers, Sequence):
-            raise UsageError(f"modifiers is {shown(modifiers)}; expected a list of modifiers.")
         self._named: dict[str, Modifier] = {}
         for modifier in modifiers:
             if not isinstance(modifier, Modifier):
@@ -103,8 +102,9 @@ class Modifiers:
             self._named[f"{name}-{count + 1}" if count else name] = modifier
         monitors = [term.name for term in setup.rewards if term.monitor]
         for own_name, modifier in self._named.items():
-            if isinstance(modifier.monitors, str):
-                raise UsageError(f"monitors of {own_name} is {shown(modifier.monitors)}; expected a list of names.")
+            mistake = problem(modifier.monitors, Sequence[str])
+            if mistake:
+                raise UsageError(f"monitors of {own_name} {mistake}.")
             for name in modifier.monitors:
                 if name not in monitors:
                     raise UsageError(

@@ -26,6 +26,7 @@ class Step:
         notes: warnings and times.
         drawn: its groups.
         scores: of the rows of all processes.
+        zero_std: [P] bool, the groups whose rows have the same reward: they have no advantage before any modifier.
         signal: what the same rows teach, after all modifiers.
         minibatch: this process's rows of the latest optimizer step.
         losses: of the optimizer steps so far, each as the parts of all processes.
@@ -37,6 +38,7 @@ class Step:
     notes: metrics.Notes
     drawn: Drawn = field(init=False)
     scores: Scores = field(init=False)
+    zero_std: Tensor = field(init=False)
     signal: Signal = field(init=False)
     minibatch: Batch = field(init=False)
     losses: list[Sequence[float]] = field(default_factory=list)
@@ -86,6 +88,7 @@ class Step:
             "step": self.number,
             "loss": sum(map(sum, self.losses)) / len(self.losses),
             **metrics.reward_metrics(self.scores, self.advantages),
+            "frac_reward_zero_std": float(self.zero_std.double().mean()),
             **self.drawn.metrics,
             **metrics.decision_metrics(metrics.Tally.merged(self.tallies)),
             "grad_norm": sum(self.norms) / len(self.norms),

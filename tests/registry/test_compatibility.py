@@ -113,3 +113,9 @@ def test_a_component_that_cannot_be_imported_says_so_too(site: Path, core, versi
     with pytest.raises(PluginError, match="nothing_of_that_name") as caught:
         registry.create("reward", "aged")
     assert ("pip install --upgrade grpokit-aged" in str(caught.value)) == told
+
+
+def test_a_field_that_is_not_known_may_be_that_of_a_newer_grpokit(site: Path) -> None:
+    distribution(site, "grpokit-aged", "aged", announcing("Reward", "api=2, name='aged', colour='red'"))
+    (plugin,) = [p for p in registry.plugins() if p.name == "aged"]
+    assert plugin.error.endswith("argument 'colour'. The plugin may be written for a newer grpokit.")

@@ -750,7 +750,7 @@ def test_repetition_penalty(options: dict[str, Any], text: str, expected: float)
     ("reward", "options", "words"),
     [
         ("soft-overlong", {"maximum": 10, "cache": 11}, "cache must lie between 0 and the maximum 10, got 11"),
-        ("soft-overlong", {"maximum": 10, "cache": 5, "unit": "words"}, "'characters' or 'tokens' for 'unit'"),
+        ("soft-overlong", {"maximum": 10, "cache": 5, "unit": "words"}, "unit must be 'characters' or 'tokens'"),
         ("soft-overlong", {"maximum": 10}, "cache"),
         ("repetition-penalty", {"ngram_size": 0}, "ngram_size must be at least 1, got 0"),
         ("repetition-penalty", {"max_penalty": 1.0}, r"max_penalty must be 0 or less, got 1\.0"),

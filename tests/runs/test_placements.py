@@ -55,7 +55,7 @@ def reward_of(text: str) -> list[float]:
     [
         ("{htp: 'http://a:1'}", r"There is no placement called 'htp' \(did you mean 'http'\?\)"),
         ("{http: 'gpu-2'}", "http must be an address such as http://gpu-2:8009, got 'gpu-2'"),
-        ("{http: 5}", "http is 5; expected an address"),
+        ("{http: 5}", "urls must be a text, or a list of texts, got 5"),
         ("{http: {ports: 3}}", "'ports'"),
         (f"{{'{__name__}:mirror': 3}}", "is 3; expected its options"),
         (f"{{'{__name__}:mirror': {{replicas: 3}}}}", "'replicas'"),

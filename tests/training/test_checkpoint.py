@@ -403,8 +403,9 @@ def test_without_links_the_best_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_state_that_no_file_can_hold_names_its_part(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     state = Switched.state_dict
     monkeypatch.setattr(Switched, "state_dict", lambda self: {**state(self), "odd": value})
-    with pytest.raises(RunError, match=r"state_dict\(\) of policy should give tensors by name, and plain data"):
+    with pytest.raises(RunError, match=r"state of policy: state_dict\(\) should give tensors by name, and plain data"):
         train("out", trainer__steps=1)
+    assert not Path("out/metrics.jsonl").exists()  # before the first step
 
 
 def test_a_converged_run_stays_converged_when_it_is_resumed() -> None:

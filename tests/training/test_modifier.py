@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -167,7 +168,7 @@ def test_a_resume_and_a_failed_step_keep_its_state(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("modifiers", [Counts(), None])
 def test_modifiers_are_a_list(modifiers: Any) -> None:
-    with pytest.raises(UsageError, match="expected a list of modifiers"):
+    with pytest.raises(UsageError, match="modifiers must be a list, got"):
         Trainer(TinyTokens(), [digit_sum], PROMPTS, modifiers=modifiers, device="cpu")
 
 
@@ -180,6 +181,13 @@ def test_half_a_state_is_refused(lacking: str) -> None:
         make(half())
     with pytest.raises(UsageError, match=message):
         make(observers={"Half": half()})
+
+
+@pytest.mark.parametrize("state", [None, {"seen": {1}}, {"seen": [torch.ones(1)]}], ids=str)
+def test_a_state_that_no_checkpoint_can_hold_is_refused(state: Any) -> None:
+    kind = type("Odd", (Counts,), {"state_dict": lambda self: state})
+    with pytest.raises(RunError, match="No checkpoint can hold the state of modifiers/Odd"):
+        make(kind())
 
 
 def test_the_objective_of_each_update_may_have_other_coefficients() -> None:
@@ -252,9 +260,13 @@ class WrongUpdate(Modifier):
     [
         ("minibatch", lambda batch: None, "expected a grpokit.Batch"),
         ("minibatch", lambda batch: replace(batch, weights=-batch.weights), "gave weights below 0"),
-        ("minibatch", lambda batch: replace(batch, mask=~batch.mask), "gave another rollout or mask"),
+        ("minibatch", lambda batch: replace(batch, advantages=None), "gave advantages nothing"),
+        ("minibatch", lambda batch: replace(batch, weights=[1.0]), "gave weights a list of 1"),
+        ("minibatch", lambda batch: replace(batch, mask=~batch.mask), "gave another mask"),
+        ("minibatch", lambda batch: replace(batch, numbers=None), "gave another numbers"),
+        ("minibatch", lambda batch: replace(batch, entropy=torch.ones(1)), "gave another entropy"),
         ("minibatch", lambda batch: replace(batch, kl_weights=batch.weights), "gave kl_weights of the shape"),
-        ("minibatch", lambda batch: batch.select(torch.tensor([1, 0])), "gave other rows than it got"),
+        ("minibatch", lambda batch: batch.select(torch.tensor([1, 0])), "gave another rollout"),
         (
             "minibatch",
             lambda batch: replace(batch, advantages=batch.advantages[:3]),
@@ -264,8 +276,12 @@ class WrongUpdate(Modifier):
         ("objective", lambda objective: replace(objective, reduction="token_mean"), "changed the reduction"),
         ("objective", lambda objective: replace(objective, kl_coef=0.5), "raised kl_coef from 0 to 0.5"),
         ("metrics", lambda: None, "expected numbers by names"),
-        ("metrics", lambda: {"own": torch.ones(2)}, "expected numbers by names"),
+        ("metrics", lambda: {"own": torch.ones(2)}, "for 'own'; expected NaN or a number between"),
+        ("metrics", lambda: {"own": 1e200}, "for 'own'; expected NaN or a number between"),
+        ("metrics", lambda: {"own": 10**400}, "for 'own'; expected NaN or a number between"),
+        ("metrics", lambda: {"own": math.inf}, "for 'own'; expected NaN or a number between"),
         ("metrics", lambda: {"loss": 0.0}, "is called 'loss'"),
+        ("metrics", lambda: {"phase": 0.0}, "is called 'phase'"),
     ],
 )
 def test_a_wrong_answer_stops_the_step(method: str, answer: Callable[..., Any], words: str) -> None:
@@ -331,6 +347,19 @@ def test_a_minibatch_knows_whether_weights_have_changed() -> None:
     assert seen == [True, False, False, False]
 
 
+def test_advantages_that_a_modifier_takes_away_are_no_equal_rewards() -> None:
+    class Later(Modifier):
+        def rows(self, signal: Signal, step: Step) -> Signal:
+            signal.advantages.mul_(step.number < 2)
+            return signal
+
+    trainer = make(Later(), max_zero_std_steps=2)
+    reports = [trainer.step() for _ in range(4)]
+    assert [report.metrics["advantage/abs_max"] > 0 for report in reports] == [True, False, False, False]
+    assert [report.metrics["frac_reward_zero_std"] for report in reports] == [0, 0, 0, 0]
+    assert not trainer.converged
+
+
 def test_what_cannot_work_is_refused_before_the_first_step() -> None:
     class Monitors(Modifier):
         monitors = ("other",)
@@ -343,7 +372,7 @@ def test_what_cannot_work_is_refused_before_the_first_step() -> None:
     with pytest.raises(UsageError, match="Monitors reads the monitor 'other', but there is no such monitor"):
         make(Monitors())
     Monitors.monitors = "other"  # type: ignore[assignment]
-    with pytest.raises(UsageError, match="expected a list of names"):
+    with pytest.raises(UsageError, match="monitors of Monitors must be a list of texts"):
         make(Monitors())
     Monitors.monitors = ("other",)
     with pytest.raises(UsageError, match="Not with this one"):

@@ -154,10 +154,10 @@ def gaussian(case: Case) -> None:
     dims = rollout.action_dims
     for steps, new in detached_slices(policy, rollout):
         if new.target is not None:
-            return  # the check `target` is for these
+            raise NotChecked("its decisions have a target; the check `target` is for these")
         if new.mean is None or new.std is None:
             expect(new.mean is new.std, "mean and std, or neither", "one of them", "a missing field of Decisions")
-            return
+            raise NotChecked("its decisions are not Gaussian: they have no mean and std")
         mask, mean, std, logprobs = rollout.mask[:, steps], new.mean, new.std, new.logprobs
         count = math.prod(mean.shape[2:])
         expect(mean.shape[:2] == mask.shape and count == dims, f"a mean of {dims} numbers (action_dims) per decision",
@@ -187,7 +187,7 @@ def target(case: Case) -> None:
     perturb(policy)
     for (steps, old), (_, new) in zip(before, detached_slices(policy, rollout), strict=True):
         if old.target is None or new.target is None or old.mean is None or new.mean is None:
-            return
+            raise NotChecked("its decisions have no target")
         expect(old.target.shape == old.mean.shape and torch.equal(old.target, new.target),
                f"targets of the shape {tuple(old.mean.shape)} of the means, the same with other weights",
                f"other ones in {steps}", "a target that the weights made")  # fmt: skip

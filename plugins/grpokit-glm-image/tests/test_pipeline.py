@@ -331,9 +331,9 @@ def test_weights_that_lack_a_tensor_are_refused(folder: Path, part: str) -> None
     [
         ([100, 96], r"positive multiples of 32, such as \[1024, 1024\]; got \[100, 96\]\. The nearest is \[96, 96\]"),
         ([64], r"must be height and width.*got \[64\]\.$"),
-        ("64x64", r"must be height and width.*got '64x64'\.$"),
+        ("64x64", "must be a list of whole numbers, got '64x64'"),
         ([0, 64], r"The nearest is \[32, 64\]"),
-        ([64.0, 64], r"must be height and width"),
+        ([64.0, 64], r"must be a list of whole numbers \(64.0 is wrong\)"),
         ([4096, 4096], r"has 16,640 visual tokens, and the model reads 8,192 at most"),
     ],
 )

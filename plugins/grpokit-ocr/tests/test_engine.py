@@ -30,7 +30,7 @@ def test_what_is_refused(arguments, message):
 def test_the_registry_refuses_them_too():
     with pytest.raises(grpokit.GrpokitError, match=r"rapidocr.*easyocr.*tesseract"):
         grpokit.create("reward", "ocr", {"engine": "paddle"})
-    with pytest.raises(PluginError, match="'line' or 'page' for 'layout', got 'book'"):
+    with pytest.raises(PluginError, match="layout must be 'line' or 'page', got 'book'"):
         grpokit.create("reward", "ocr", {"layout": "book"})
 
 

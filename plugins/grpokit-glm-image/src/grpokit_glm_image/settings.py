@@ -176,8 +176,8 @@ class HalvesSettings(PipelineSettings):
     """Both halves of one GLM-Image, and how each is trained.
 
     Attributes:
-        ar: further parameters of `GlmImageAR`.
-        dit: further parameters of `GlmImageDiT`.
+        ar: further parameters of `GlmImageAR`, such as {"lora": {"r": 16}}.
+        dit: further parameters of `GlmImageDiT`, likewise.
         quantization: "4bit" or "8bit", for the blocks of both halves, each with its own `lora`.
         offload: "idle" keeps the frozen weights of one half in the CPU's memory while the other one is at work; "none"
             keeps both halves on the device.
@@ -214,13 +214,9 @@ def _check_own(half: str, own: Any, kind: type[PipelineSettings]) -> None:
     Raises:
         UsageError: as it says.
     """
-    if own is None:
-        return
-    if not isinstance(own, Mapping):
-        raise UsageError(f"{half} must be keys with values, such as {{lora: {{r: 16}}}}; got {own!r}.")
     shared = [field.name for field in fields(PipelineSettings)]
     known = [field.name for field in fields(kind) if field.name not in shared]
-    for name in own:
+    for name in own or ():
         if name in shared:
             raise UsageError(f"{half}: {name} is for both halves. Set it as policy.{name}.")
         if name not in known:

@@ -20,7 +20,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 
 from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
-from grpokit.errors import a_type, counted, nearest, one_line, shown
+from grpokit.errors import counted, nearest, one_line, shown
 from grpokit.files import read_text
 from grpokit.settings import Settings, Total
 from grpokit_hf.tokens.reserved import OwnTokens, most_tokens
@@ -41,7 +41,7 @@ class PromptSettings(Settings):
         max_prompt_tokens: the most tokens of a prompt; None for what the context leaves.
         system: a message that goes before each prompt's own.
         chat: whether prompts go through the chat template; None: where there is one.
-        template_options: further variables of the template.
+        template_options: further variables of the template, such as {"enable_thinking": False}.
         prepend: a text that rewards see before each completion, such as "<think>\\n" where the template has begun it.
     """
 
@@ -58,11 +58,7 @@ class PromptSettings(Settings):
         Raises:
             UsageError: with what to write.
         """
-        options: Any = self.template_options or {}
-        if not isinstance(options, Mapping):
-            what = a_type(options)
-            raise UsageError(f"template_options must be a mapping such as {{enable_thinking: false}}, got {what}.")
-        for name in _SET_HERE & set(options):
+        for name in _SET_HERE & set(self.template_options or ()):
             raise UsageError(f"template_options: '{name}' is not a variable for a config: hf-lm sets it. Leave it out.")
 
 

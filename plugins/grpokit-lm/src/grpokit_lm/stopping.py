@@ -29,16 +29,11 @@ class StopSettings(Settings):
     mask_truncated: bool = False
 
     def check_together(self) -> None:
-        """Refuse ends that are not lists, or that `ignore_eos` excludes.
+        """Refuse ends that `ignore_eos` excludes.
 
         Raises:
             UsageError: with what to write.
         """
-        for key in ("stop", "stop_tokens"):
-            ends = getattr(self, key)
-            if isinstance(ends, str) or not isinstance(ends, Sequence):
-                remedy = f"Write [{ends!r}]" if isinstance(ends, (str, int)) else "Leave it out for none"
-                raise UsageError(f"{key} must be a list, got {ends!r}. {remedy}.")
         if self.ignore_eos and (self.stop or self.stop_tokens):
             raise UsageError("With ignore_eos no token ends a completion. Leave it out, or stop and stop_tokens.")
 

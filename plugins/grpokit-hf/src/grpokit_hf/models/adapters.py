@@ -66,8 +66,7 @@ class AdapterSettings(Settings):
             UsageError: with what to change.
         """
         names = [self.targets] if isinstance(self.targets, str) else self.targets
-        texts = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
-        if not texts or not names:
+        if not names:
             raise UsageError(f"lora: targets must be names such as [q_proj, v_proj], or '{ALL_LINEAR}', got {names!r}.")
         if ALL_LINEAR in names and len(names) > 1:
             raise UsageError(
