@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -19,10 +20,10 @@ def read_settings(kind: type[S], given: Any, *, key: str, example: str) -> S:
         kind: the dataclass, which checks its values.
         given: field -> value.
         key: what the config calls it; messages begin with it.
-        example: shown where something else than a mapping was given.
+        example: shown where something else than a mapping was given, or a key is missing.
 
     Raises:
-        UsageError: a key is unknown, or a value is out of bounds.
+        UsageError: a key is unknown or missing, or a value is out of bounds.
     """
     if not isinstance(given, Mapping):
         raise UsageError(f"{key} must be a mapping such as {example}, got {a_type(given)}.")
@@ -30,6 +31,9 @@ def read_settings(kind: type[S], given: Any, *, key: str, example: str) -> S:
     for name in given:
         if name not in known:
             raise UsageError(f"{key} has no key '{name}'{hint(name, known, group=key)}. It has: {', '.join(known)}.")
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if parameter.default is parameter.empty and name not in given:
+            raise UsageError(f"{key} needs the key '{name}', as in {example}.")
     try:
         return kind(**given)
     except UsageError as error:

@@ -1,5 +1,7 @@
 """toy-glyph against the policy contract: what is scored is what was drawn, row by row, and nothing else moves."""
 
+import math
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -202,7 +204,9 @@ def test_small_letters_and_curly_quotes_are_understood():
     assert torch.equal(straight.trace.per_row["tokens"], curly.trace.per_row["tokens"])
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"temperature": float("nan")}, {"eval_temperature": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"temperature": 0.0}, {"temperature": math.inf}, {"temperature": math.nan}, {"eval_temperature": -1.0}]
+)
 def test_wrong_temperatures_are_refused(wrong):
     with pytest.raises(UsageError, match="temperature must be"):
         ToyGlyph(**wrong)

@@ -296,6 +296,7 @@ def test_a_transformer_with_an_adapter_is_refused(options: dict[str, Any]) -> No
         ({"window": {"width": 7}}, "width is 7, and only 6 steps of the schedule can be decisions"),
         ({"window": {"width": 6}, "sampler": "cps"}, "only 5 steps"),
         ({"window": {"wide": 2}}, "window has no key 'wide'"),
+        ({"window": {}}, r"window needs the key 'width', as in \{width: 2\}"),
         ({"matching": {}, "window": {"width": 2}, "noise": 0.7}, "Set window: null and noise: null, or leave out"),
         ({"matching": {}, "step_weight": "guard"}, "Set step_weight: none, or leave out matching"),
         ({"matching": {}, "sampler": "cps"}, "drawn by the ODE, and decisions are noised copies.*Set sampler: ode, or"),

@@ -7,6 +7,7 @@ each of the contract's rules is one or two lines here.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,10 +58,10 @@ class AutoregressivePolicy(Policy, ABC):
         eval_temperature: float | None = None,
         eos: int | None = None,
     ) -> None:
-        if not temperature > 0:
-            raise UsageError(f"temperature must be above 0 for training samples, got {temperature}.")
-        if eval_temperature is not None and not eval_temperature >= 0:
-            raise UsageError(f"eval_temperature must be 0 (greedy) or above, got {eval_temperature}.")
+        if not 0 < temperature < math.inf:
+            raise UsageError(f"temperature must be finite and above 0 for training samples, got {temperature}.")
+        if eval_temperature is not None and not 0 <= eval_temperature < math.inf:
+            raise UsageError(f"eval_temperature must be finite, and 0 (greedy) or above, got {eval_temperature}.")
         self.model = model.eval()
         self.temperature = temperature
         self.eval_temperature = temperature if eval_temperature is None else eval_temperature
