@@ -186,10 +186,12 @@ def _check_params(
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in params:
             raise PluginError(f"The {what} needs the parameter '{name}'. It accepts: {choices}.")
-        if name in params and params[name] not in (math.inf, -math.inf):  # which some parameters may be
-            mistake = problem(params[name], parameter.annotation)
-            if mistake:
-                raise PluginError(f"The {what}: {name} {mistake}.{in_words(target, name)}")
+        value = params.get(name)
+        if name not in params or (isinstance(value, float) and math.isinf(value)):  # some may be infinite
+            continue
+        mistake = problem(value, parameter.annotation)
+        if mistake:
+            raise PluginError(f"The {what}: {name} {mistake}.{in_words(target, name)}")
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from grpokit import PluginError, UsageError, create, registry
@@ -17,6 +19,11 @@ from grpokit_hf.models.references import Average
 
 def policy(*, max_new_tokens: int = 1, lora: Any = None, top: int = 1) -> None:
     """A factory that no plugin brings."""
+
+
+def test_a_parameter_may_be_infinite_or_an_array() -> None:
+    create("policy", f"{__name__}:policy", {"lora": math.inf})
+    create("policy", f"{__name__}:policy", {"lora": np.zeros(3)})
 
 
 @pytest.mark.parametrize(
