@@ -59,7 +59,7 @@ class AutoregressivePolicy(Policy, ABC):
         eos: int | None = None,
     ) -> None:
         if not 0 < temperature < math.inf:
-            raise UsageError(f"temperature must be finite and above 0 for training samples, got {temperature}.")
+            raise UsageError(f"temperature must be above 0 and finite for training samples, got {temperature}.")
         if eval_temperature is not None and not 0 <= eval_temperature < math.inf:
             raise UsageError(f"eval_temperature must be finite, and 0 (greedy) or above, got {eval_temperature}.")
         self.model = model.eval()
