@@ -224,6 +224,6 @@ def resumed(folder: Path) -> list[tuple[Any, Any]]:
 
 
 def kept_contract(name: str) -> list[str]:
-    """The checks of the policy contract that hold here."""
+    """The checks of the policy contract that hold here, or do not apply."""
     checks = policy_checks(lambda: of(name).policy, PROMPTS[:2], makes="text" if name == "hf-lm" else "image")
-    return [outcome.name for outcome in outcomes(checks) if outcome.state == "ok"]
+    return [outcome.name for outcome in outcomes(checks) if not outcome.failed]
