@@ -438,15 +438,13 @@ def settings_of(target: Any) -> type | None:
     return getattr(function, "settings", None)
 
 
+_PLAIN = {NoneType: "None", str: "a text", bool: "true or false", Path: "a path"}
 _BOUNDS = (
     ("ge", "at least", operator.ge),
     ("gt", "above", operator.gt),
     ("le", "at most", operator.le),
     ("lt", "below", operator.lt),
 )
-
-
-_PLAIN = {NoneType: "None", str: "a text", bool: "true or false", Path: "a path"}
 
 
 def problem(value: Any, hint: Any) -> str:
@@ -507,7 +505,8 @@ def _list_requirement(value: Any, kind: Any) -> str | None:
     """As `_requirement`, of a list whose items have one type."""
     items = {str: "a list of texts", int: "a list of whole numbers", float: "a list of numbers"}.get(kind, "a list")
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        return items
+        one_text = isinstance(value, str) and not problem(value, kind)
+        return f"{items}, as in [{value!r}]" if one_text else items
     wrong = [item for item in value if problem(item, kind)]
     return f"{items} ({shown(wrong[0])} is wrong)" if wrong else None
 

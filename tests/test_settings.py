@@ -130,7 +130,7 @@ class Unions(Settings):
         ("limit", 3, -3, "limit must be at least 1, or None, got -3"),
         ("scale", 0.5, "x", "scale must be a whole number, or a finite number, got 'x'"),
         ("label", "red", 5, "label must be a text, got 5"),
-        ("stop", ["a", "b"], "ab", "stop must be a list of texts, got 'ab'"),
+        ("stop", ["a", "b"], "ab", "stop must be a list of texts, as in ['ab'], got 'ab'"),
         ("stop", ("a",), [1], "stop must be a list of texts (1 is wrong), got a list of 1"),
         ("sizes", [1, 2], [1, 2.5], "sizes must be a list of whole numbers (2.5 is wrong), or None, got a list of 2"),
         ("place", Path("x"), 5, "place must be a text, or a path, or None, got 5"),

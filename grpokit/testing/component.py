@@ -77,10 +77,11 @@ def kind_of(name: str, kind: str | None) -> str:
     target = registry.resolve(name)
     if not isinstance(target, type):
         return "reward"
-    for own, base in {"modifier": Modifier, "objective": Objective, "observer": Observer}.items():
-        if issubclass(target, base):
+    bases = {"modifier": Modifier, "objective": Objective, "observer": Observer, "policy": Policy}
+    for own, base in bases.items():
+        if base in target.__mro__:
             return own
-    return "policy" if Policy in target.__mro__ or not missing_methods(target) else "reward"
+    return "reward" if missing_methods(target) else "policy"
 
 
 def of_component(kind: str, name: str, params: dict[str, Any]) -> Iterable[Check]:

@@ -24,6 +24,7 @@ from grpokit.testing.states import expect_saveable, same_state, state_of
 from grpokit.testing.toy_training import ones, toy_trainer
 from grpokit.trainer import Trainer
 from grpokit.training.batch import Batch, Signal
+from grpokit.training.checks import check_minibatch, check_signal
 from grpokit.training.metrics import Tally
 from grpokit.training.modifier import Modifier, TrainerSetup
 from grpokit.training.step import Step
@@ -33,7 +34,6 @@ T = TypeVar("T")
 
 _STEPS = 4
 _FIRST = 4  # rows of the first process: one of the groups
-_FACTORS = ("advantages", "weights", "kl_weights")
 _PLAIN = (bool, int, float, str, list, dict, Tensor)  # attributes that can be compared
 
 
@@ -234,31 +234,29 @@ class _InTwoProcesses(_Around):
         self._both(lambda rank: self.parts[rank].begin(replace(setup, team=teams[rank])))
 
     def rows(self, signal: Signal, step: Step) -> Signal:
-        shares = [slice(0, _FIRST), slice(_FIRST, len(step.drawn.rows.groups))]
-        steps = [_in_one_process(step, share) for share in shares]
-        answers = self._both(lambda rank: self.parts[rank].rows(copy.deepcopy(signal), steps[rank]))
+        rows = step.drawn.rows
+        steps = [_in_one_process(step, share) for share in (slice(0, _FIRST), slice(_FIRST, len(rows.groups)))]
+        signals = copy.deepcopy(signal), copy.deepcopy(signal)
+        answers = self._both(lambda rank: self.parts[rank].rows(signals[rank], steps[rank]))
         whole = super().rows(signal, step)
-        for name in _FACTORS if isinstance(whole, Signal) else ():
-            same = all(_close(getattr(answer, name), getattr(whole, name)) for answer in answers)
-            expect(same, f"the same {name} in each process, for the rows of all",
-                   "other ones in a process that has only some of the rows",
-                   "reading step.rollout, which has only this process's rows; read step.scores and signal. Or a state "
-                   "outside of the object")  # fmt: skip
+        check_signal(whole, len(rows.groups), rows.width, modifier=type(self).__name__)
+        _expect_same(answers, [whole, whole], "in each process, for the rows of all",
+                     "reading step.rollout, which has only this process's rows; read step.scores and signal. Or a "
+                     "state outside of the object")  # fmt: skip
         self._expect_one_state("rows")
         return whole
 
     def minibatch(self, batch: Batch) -> Batch:
-        shares = [(batch.numbers < _FIRST).nonzero()[:, 0], (batch.numbers >= _FIRST).nonzero()[:, 0]]
+        in_first = batch.numbers < _FIRST
+        shares = [in_first.nonzero()[:, 0], (~in_first).nonzero()[:, 0]]
         parts = [batch.select(share) for share in shares]
         answers = self._both(lambda rank: self.parts[rank].minibatch(parts[rank]))
         whole = super().minibatch(batch)
-        for name in _FACTORS if isinstance(whole, Batch) else ():
-            for share, answer in zip(shares, answers, strict=True):
-                expect(_close(getattr(answer, name), getattr(whole, name)[share]),
-                       f"the same {name} in a minibatch, however its rows are spread over processes",
-                       "other ones in a process that has only some of the rows",
-                       "a mean or a maximum over the batch, which has only this process's rows; gather what it needs "
-                       "from all by setup.team.gather, as the modifier entropy-filter does")  # fmt: skip
+        check_minibatch(whole, batch, modifier=type(self).__name__)
+        _expect_same(answers, [whole.select(share) for share in shares],
+                     "in a minibatch, however its rows are spread over processes",
+                     "a mean or a maximum over the batch, which has only this process's rows; gather what it needs "
+                     "from all by setup.team.gather, as the modifier entropy-filter does")  # fmt: skip
         self._expect_one_state("minibatch")
         return whole
 
@@ -306,8 +304,13 @@ def _in_one_process(step: Step, share: slice) -> Step:
     return own
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True)
+def _expect_same(answers: Sequence[Signal | Batch], expected: Sequence[Signal | Batch], where: str, cause: str) -> None:
+    """Fail where a process's answer is not what a single process says of the same rows."""
+    for answer, right in zip(answers, expected, strict=True):
+        for name in ("advantages", "weights", "kl_weights"):
+            a, b = getattr(answer, name), getattr(right, name)
+            same = a.shape == b.shape and torch.allclose(a, b, rtol=1e-9, atol=1e-12)
+            expect(same, f"the same {name} {where}", "other ones in a process that has only some of the rows", cause)
 
 
 def processes(factory: Callable[[], Modifier]) -> None:

@@ -642,7 +642,7 @@ def test_the_command_on_a_policy(call: Call) -> None:
     assert "all 18 checks passed, 2 not checked" in done.out
     done = call("check", "broken_components:SlicesOverlap", "--prompt", "1", "--prompt", "2")
     assert done.code == 1
-    assert re.search(r"slices +failed +Expected a slice that begins at 4; got", done.out)
+    assert re.search(r"slices +failed +Expected a slice that begins at 4; got\s+slice\(3,\s+7", done.out)
     assert "1 of 18 checks failed" in done.out
 
 

@@ -883,7 +883,7 @@ def test_numbers_are_checked() -> None:
         ({"advantage": "group"}, r"^advantage is 'group'; expected a function such as grpokit\.advantages\.group\.$"),
         ({"objective": "grpo"}, r"^objective is 'grpo'; expected an objective such as"),
         ({"correction": "mask"}, r"^correction must be a grpokit.Correction, or None, got 'mask'"),
-        ({"trackers": "tensorboard"}, "trackers must be a list of texts, got 'tensorboard'"),
+        ({"trackers": "tensorboard"}, r"^trackers must be a list of texts, as in \['tensorboard'\], got 'tensorboard'"),
     ],
 )
 def test_arguments_of_another_type_are_named(changes: dict[str, Any], message: str) -> None:

@@ -372,7 +372,7 @@ def test_what_cannot_work_is_refused_before_the_first_step() -> None:
     with pytest.raises(UsageError, match="Monitors reads the monitor 'other', but there is no such monitor"):
         make(Monitors())
     Monitors.monitors = "other"  # type: ignore[assignment]
-    with pytest.raises(UsageError, match="monitors of Monitors must be a list of texts"):
+    with pytest.raises(UsageError, match=r"monitors of Monitors must be a list of texts, as in \['other'\]"):
         make(Monitors())
     Monitors.monitors = ("other",)
     with pytest.raises(UsageError, match="Not with this one"):

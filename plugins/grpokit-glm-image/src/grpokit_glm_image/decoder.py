@@ -63,12 +63,11 @@ class DecodeSettings(Settings):
         """
         if self.size is not None:
             check_size(self.size)
-        if self.reward_size is not None:
-            whole = isinstance(self.reward_size, Sequence) and all(type(side) is int for side in self.reward_size)
-            if not whole or len(self.reward_size) != 2 or min(self.reward_size) < 1:
-                raise UsageError(
-                    f"reward_size must be height and width in pixels, such as [512, 512]; got {self.reward_size!r}."
-                )
+        sides = (1, 1) if self.reward_size is None else self.reward_size
+        if len(sides) != 2 or min(sides) < 1:
+            raise UsageError(
+                f"reward_size must be height and width in pixels, such as [512, 512]; got {self.reward_size!r}."
+            )
 
     @classmethod
     def read(cls, given: Mapping[str, Any], *, key: str, steps: int = 50) -> DecodeSettings:
@@ -130,20 +129,19 @@ def _check_shape(key: str, size: tuple[int, int], own: tuple[int, int], *, of: s
         )
 
 
-def check_size(size: Any, *, key: str = "size") -> tuple[int, int]:
+def check_size(size: Sequence[int], *, key: str = "size") -> tuple[int, int]:
     """Height and width in pixels.
 
     Args:
-        size: what a config gives.
+        size: whole numbers.
         key: what the config calls it.
 
     Raises:
         UsageError: these are not two positive multiples of 32.
     """
-    whole = isinstance(size, Sequence) and not isinstance(size, str) and all(type(side) is int for side in size)
-    if not whole or len(size) != 2 or any(side < PIXELS or side % PIXELS for side in size):
+    if len(size) != 2 or any(side < PIXELS or side % PIXELS for side in size):
         near = ""
-        if whole and len(size) == 2:
+        if len(size) == 2:
             near = f" The nearest is {[max(1, round(side / PIXELS)) * PIXELS for side in size]}."
         raise UsageError(
             f"{key} must be height and width in pixels, both positive multiples of {PIXELS}, such as [1024, 1024]; got "

@@ -236,11 +236,10 @@ class FlowPolicy(Policy):
         size = settings.size if settings.eval_size is None else settings.eval_size
         return self._mode(settings.eval_steps, guidance, size, key="eval_size")
 
-    def _mode(self, steps: int, guidance: float, size: Any, *, key: str) -> _Mode:
+    def _mode(self, steps: int, guidance: float, size: Sequence[int], *, key: str) -> _Mode:
         """The settings of training or of evaluation, with the pipeline's schedule for them."""
         multiple = self.family.multiple
-        pair = isinstance(size, Sequence) and len(size) == 2 and all(type(side) is int for side in size)
-        if not pair or any(side < multiple or side % multiple for side in size):
+        if len(size) != 2 or any(side < multiple or side % multiple for side in size):
             raise UsageError(
                 f"{key} must be height and width in pixels, both positive multiples of {multiple}, such as "
                 f"{[32 * multiple, 32 * multiple]}; got {size!r}."
