@@ -62,15 +62,19 @@ def make_run(
     for i, step in enumerate(range(0, steps + 1, every)):
         scores = first + gain * i + noise.normal(0, 0.001, 20)
         both = {"reward": weight * scores + 0.5, name: scores, "length": np.full(20, 0.5)}
-        row = {"step": step}
-        for key, column in both.items():
-            row |= {key: float(column.mean()), f"{key}/ci95": half_width(column.tolist(), range(20))}
-        evaluations.append(row)
+        means = {key: float(column.mean()) for key, column in both.items()}
+        widths = {key: half_width(column.tolist(), range(20)) for key, column in both.items()}
+        evaluations.append({"step": step, "means": means, "ci95": widths})
         place = folder / "samples" / f"step_{step:06d}"
         place.mkdir(parents=True)
         columns = {key: column.tolist() for key, column in both.items()}
         texts = [f"{prompt} {n}"[:3000] for n in range(20)]
-        kept = {"prompts": "0" * 64, "prompt": list(range(20)), "texts": texts, "scores": columns}
+        kept = {
+            "prompts": [f"{n:016x}" for n in range(20)],
+            "prompt": list(range(20)),
+            "texts": texts,
+            "scores": columns,
+        }
         (place / "scores.json").write_text(json.dumps(kept))
         rows = []
         for n in range(16):

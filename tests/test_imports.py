@@ -197,7 +197,7 @@ def test_no_folder_is_called_plugins() -> None:
     assert not [p for p in PACKAGE.rglob("plugins") if p.is_dir()]
 
 
-@pytest.mark.parametrize("command", [["train", "toy-lm"], ["sample", "toy-lm"], ["score", "x", "--config", "toy-lm"]])
+@pytest.mark.parametrize("command", [["train", "toy-lm"], ["sample", "toy-lm"], ["evaluate", "toy-lm"]])
 def test_a_typo_is_told_before_torch_is_imported(command: list[str]) -> None:
     code = (
         "import sys\nfrom grpokit import cli\ntry:\n    cli.main()\nexcept SystemExit as end:\n"

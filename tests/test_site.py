@@ -10,6 +10,7 @@ import make_reference
 import mathml
 
 from grpokit import registry
+from grpokit.evaluation.intervals import Summary
 
 
 def test_generated_pages_are_up_to_date(capsys) -> None:
@@ -50,7 +51,8 @@ def test_the_gallery_has_every_component() -> None:
 
 
 def test_a_figure_of_readme_that_runs_no_longer_give_is_named(monkeypatch) -> None:
-    first, last = {"reward": 0.2, "reward/ci95": 0.04}, {"reward": 0.888, "reward/ci95": 0.018}
+    first = Summary(means={"reward": 0.2}, ci95={"reward": 0.04})
+    last = Summary(means={"reward": 0.888}, ci95={"reward": 0.018})
     monkeypatch.setattr(figures, "measured", lambda _: (first, last))
     row = "| `{}` | {} ± 0.040 | {} ± 0.020 |\n"
     problems = figures.problems(row.format("runs/first", 0.211, 0.9) + row.format("runs/toy-glyph", "0.200", 0.867))

@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
 from grpokit import RewardTerm, Sample, Trainer, advantages, evaluate
+from grpokit.evaluation.files import evaluate_files
 from grpokit.evaluation.intervals import mean_of_totals
 from grpokit.evaluation.sample_files import find
-from grpokit.evaluation.score_files import score_files, summary
-from grpokit.evaluation.score_files import totals as totals_of_files
 from grpokit.report.scores import changes
 from grpokit.reward_totals import totals
 from grpokit.rewards.scoring import score
 from grpokit.run_folder import rollout_record
-from grpokit.run_folder.journal import Journal
-from grpokit.run_folder.rows import Scores
+from grpokit.run_folder.journal import Journal, all_scores
 from tiny_policies import TinyTokens, digit_sum
 
 NAN = math.nan
@@ -94,25 +93,23 @@ def test_evaluations_files_and_reports_say_the_same(tmp_path: Path) -> None:
     weights, groups = found.scores.weights, torch.tensor([sample.group for sample in found.samples])
     expected = totals(found.scores.matrix, weights, groups)
     assert torch.equal(found.columns()["reward"], expected)
-    assert found.summary()["reward"] == float(expected.nanmean())
+    assert found.summary.means["reward"] == float(expected.nanmean())
     lines = [{"prompt": s.prompt.text, "output": s.output, "group": s.group} for s in found.samples]
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    rows = list(score_files(TERMS, find(tmp_path / "samples.jsonl"), batch_size=4))
-    assert totals_of_files(rows) == expected.tolist()
-    column = summary(rows)["reward"]
-    assert (column.mean, column.half_width) == pytest.approx(
-        (found.summary()["reward"], found.summary()["reward/ci95"])
-    )
-    scores = {name: [None if math.isnan(x) else x for x in xs.tolist()] for name, xs in found.columns().items()}
-    before = Scores(prompts="p", prompt=groups.tolist(), scores=scores)
+    of_files = evaluate_files(TERMS, find(tmp_path / "samples.jsonl"), batch_size=4)
+    assert torch.equal(of_files.scores.totals, expected)
+    assert of_files.summary.means == pytest.approx(found.summary.means)
+    assert of_files.summary.ci95 == pytest.approx(found.summary.ci95)
+    before = all_scores(found)
+    scores = before.scores
     better = {**scores, "sum": [x + 1 for x in scores["sum"]], "reward": [x + 0.5 for x in scores["reward"]]}
-    after = Scores(prompts="p", prompt=groups.tolist(), scores=better)
-    row = found.summary()
+    after = before.model_copy(update={"scores": better})
+    row = asdict(found.summary)
     (change,) = [
         change
         for change in changes(
             row,
-            {**row, "reward": row["reward"] + 0.5},
+            {**row, "means": {**row["means"], "reward": row["means"]["reward"] + 0.5}},
             before,
             after,
             {"reward": 1.0, "sum": 0.5, "sometimes": -2.0, "watched": 0.0},

@@ -15,6 +15,8 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+from grpokit.evaluation.intervals import Summary
+
 ROOT = Path(__file__).parent.parent
 SHORT = {
     "runs/first": ["toy-flow", "trainer.steps=100"],
@@ -52,20 +54,21 @@ def problems(table: str) -> list[str]:
         (row,) = re.findall(rf"^\| `{name}`.*$", table, re.MULTILINE)
         (start, start_half), (end, end_half) = FIGURE.findall(row)
         first, last = measured(arguments)
-        if f"{first['reward']:.3f} ± {first['reward/ci95']:.3f}" != f"{start} ± {start_half}":
-            wrong.append(f"{name} begins with {first['reward']:.3f} ± {first['reward/ci95']:.3f}; README says {row}")
-        if abs(last["reward"] - float(end)) > float(end_half):
-            wrong.append(f"{name} ends with {last['reward']:.3f} ± {last['reward/ci95']:.3f}; README says {row}")
+        if first.text("reward") != f"{start} ± {start_half}":
+            wrong.append(f"{name} begins with {first.text('reward')}; README says {row}")
+        if abs(last.means["reward"] - float(end)) > float(end_half):
+            wrong.append(f"{name} ends with {last.text('reward')}; README says {row}")
     return wrong
 
 
-def measured(arguments: list[str]) -> tuple[dict[str, float], dict[str, float]]:
+def measured(arguments: list[str]) -> tuple[Summary, Summary]:
     """The first and the last evaluation of a run."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "grpokit", "train", *arguments, f"run.dir={folder}/run"]
         subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
         rows = [json.loads(line) for line in (Path(folder) / "run/eval.jsonl").read_text().splitlines()]
-    return rows[0], rows[-1]
+    first, last = (Summary(means=row["means"], ci95=row["ci95"]) for row in (rows[0], rows[-1]))
+    return first, last
 
 
 def main(arguments: list[str]) -> int:

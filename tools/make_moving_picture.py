@@ -38,7 +38,7 @@ def main(run: Path) -> None:
     evaluations = [json.loads(line) for line in (run / "eval.jsonl").read_text(encoding="utf-8").splitlines()]
     last = evaluations[-1]["step"]
     frames = [
-        frame(run / f"samples/step_{row['step']:06d}", last, {name: row[name] for name in ("ssim", "ocr")})
+        frame(run / f"samples/step_{row['step']:06d}", last, {name: row["means"][name] for name in ("ssim", "ocr")})
         for row in evaluations
     ]
     times = [*[900] * (len(frames) - 1), 3000]

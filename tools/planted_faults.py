@@ -880,7 +880,7 @@ FAULTS = (
     ),
     Fault(
         "an evaluation replaces what belongs to another run",
-        "runs/side_by_side.py",
+        "runs/evaluations.py",
         'read_object(folder / DATA)["train"] is None',
         "True",
         (OWN_FOLDER,),
@@ -2268,11 +2268,18 @@ FAULTS = (
         (REFUSED_INPUT,),
     ),
     Fault(
-        "scores replace the prompts that they are for",
-        "cli/score_command.py",
-        "inputs = (path, prompts, target, source, Path(config) if config else None)",
-        "inputs = (path,)",
-        (REFUSED_INPUT,),
+        "the interval of a change is not of paired differences",
+        "evaluation/intervals.py",
+        "differences.get(prompt, 0.0) - influence",
+        "differences.get(prompt, 0.0) + influence",
+        ("tests/evaluation/test_files.py::test_two_folders_are_compared_prompt_by_prompt",),
+    ),
+    Fault(
+        "files that cannot be read are lost in silence",
+        "evaluation/files.py",
+        "                problems[row] = problem\n",
+        "                pass\n",
+        ("tests/evaluation/test_files.py::test_files_that_cannot_be_read_are_named_and_the_others_scored",),
     ),
     Fault(
         "weights are fetched though the user wants no downloads",

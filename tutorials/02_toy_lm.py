@@ -187,8 +187,8 @@ for place, (key, title) in zip(places, curves.items()):
 # %%
 held_out = sum_prompts("eval")[:80]
 for name, it in (("before", policy), ("after", trained)):
-    score = evaluate(it, {"right": right}, held_out, samples_per_prompt=2).summary()
-    print(f"{name:6} {score['right']:.3f} ± {score['right/ci95']:.3f}")
+    score = evaluate(it, {"right": right}, held_out, samples_per_prompt=2).summary
+    print(f"{name:6} {score.means['right']:.3f} ± {score.ci95['right']:.3f}")
 
 # %% [markdown]
 # `grpokit train toy-lm` runs 260 such steps, and writes a report with all curves. There the share rises from a third to above

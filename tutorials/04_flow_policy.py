@@ -181,8 +181,10 @@ for place in places[1:]:
 
 # %%
 for name, it in (("before", policy), ("after", trained)):
-    score = evaluate(it, ring_reward, ring_prompts("eval"), samples_per_prompt=32).summary()
-    print(f"{name:6} {score['ring']:.3f} ± {score['ring/ci95']:.3f} of the points on rings that were never trained on")
+    score = evaluate(it, ring_reward, ring_prompts("eval"), samples_per_prompt=32).summary
+    print(
+        f"{name:6} {score.means['ring']:.3f} ± {score.ci95['ring']:.3f} of the points on rings that were never trained on"
+    )
 
 # %% [markdown]
 # It was trained with the SDE, and is used with the ODE: what the one has learnt serves the other. But look where the points are. One

@@ -113,7 +113,7 @@ config, name = presets.read_config(
 )
 result = train.train(config, name=name, overwrite=True)
 for key in ("right", "format"):
-    print(f"{key:6} {result.before[key]:.3f} -> {result.after[key]:.3f} on held-out sums")
+    print(f"{key:6} {result.before.means[key]:.3f} -> {result.after.means[key]:.3f} on held-out sums")
 assert result.steps == STEPS
 
 # %%

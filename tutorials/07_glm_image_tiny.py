@@ -176,7 +176,7 @@ overrides = [
 config, name = presets.read_config("glm-glyph-halves", overrides)
 result = train.train(config, name=name, overwrite=True)
 for key in ("ocr", "ssim"):
-    print(f"{key:5} {result.before[key]:.3f} -> {result.after[key]:.3f} on held-out words")
+    print(f"{key:5} {result.before.means[key]:.3f} -> {result.after.means[key]:.3f} on held-out words")
 assert result.steps == 4 * STEPS
 
 # %% [markdown]

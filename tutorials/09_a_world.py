@@ -100,7 +100,7 @@ places[0].plot(curve)
 places[0].set(title="steps until the pole falls, in training", xlabel="step of training")
 for place, title, evaluation in ((places[1], "before", before), (places[2], "after", after)):
     place.imshow(evaluation.samples[0].output)
-    place.set(title=f"{title}: {evaluation.summary()['return']:.0f} of 500")
+    place.set(title=f"{title}: {evaluation.summary.means['return']:.0f} of 500")
     place.axis("off")
 
 # %% [markdown]
@@ -172,8 +172,8 @@ _ = places[1].set(title="share of games won, in training", xlabel="step of train
 # %%
 untrained = create("policy", "hf-lm", player)
 for name, policy in (("before", untrained), ("after", guessing)):
-    score = evaluate(policy, rewards, games("eval")).summary()
-    print(f"{name:6} {score['return']:.3f} ± {score['return/ci95']:.3f} of the held-out games are won")
+    score = evaluate(policy, rewards, games("eval")).summary
+    print(f"{name:6} {score.means['return']:.3f} ± {score.ci95['return']:.3f} of the held-out games are won")
 for sample in draw(guessing, games("eval", limit=2), seed=1):
     show(sample)
 
@@ -232,8 +232,10 @@ _ = place.set(title="overlap with the target, in training", xlabel="step of trai
 
 # %%
 for name, policy in (("before", before), ("after", trained)):
-    score = evaluate(policy, measured, held_out).summary()
-    print(f"{name:6} mIoU {score['iou']:.3f}, Acc@0.5 {score['acc']:.3f}, crop-match {score['crop']:.3f}")
+    score = evaluate(policy, measured, held_out).summary
+    print(
+        f"{name:6} mIoU {score.means['iou']:.3f}, Acc@0.5 {score.means['acc']:.3f}, crop-match {score.means['crop']:.3f}"
+    )
 show_boxes(trained)
 
 # %% [markdown]

@@ -20,7 +20,7 @@ from rich.table import Column
 from grpokit.errors import counted
 
 if TYPE_CHECKING:
-    from grpokit.evaluation.held_out import Evaluation
+    from grpokit.evaluation.evaluation import Evaluation
     from grpokit.phases.phased_trainer import PhasedTrainer
     from grpokit.runs.run import Watcher
     from grpokit.tracking.step_report import StepReport
@@ -88,7 +88,7 @@ class _Screen:
         from grpokit.tracking.progress import score_text
 
         self.bar.update(self.task, description="training")
-        scores = "  ".join(f"{name} {score_text(mean)}" for name, mean in evaluation.means().items())
+        scores = "  ".join(f"{name} {score_text(mean)}" for name, mean in evaluation.summary.means.items())
         if step == self.trainer.completed and not self.course.rewards:
             self.eta.start()  # the evaluation before training
         self.say(f"held-out prompts after step {step}: {scores}")

@@ -7,13 +7,17 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from grpokit.cli.app import FAILED, INTERRUPTED, app, console, grid, is_first, started_together
 from grpokit.cli.options import ConfigCommand, Overrides, Source
 from grpokit.errors import RunError, UsageError, counted
+
+if TYPE_CHECKING:
+    from grpokit.config.schema import RunConfig
+    from grpokit.evaluation.intervals import Summary
 
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN [RUN]...", help="Run folders; several are compared.", show_default=False)
@@ -203,7 +207,7 @@ def redraw(
         raise typer.Exit(FAILED)
 
 
-def read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
+def read(source: str, overrides: list[str] | None) -> tuple[RunConfig, Path | None]:
     """The config of a run, checkpoint, preset or file, and the checkpoint: the run's last, or `source` itself."""
     from grpokit.config import presets
 
@@ -216,29 +220,21 @@ def read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
 
 
 def print_scores(
-    columns: Mapping[str, Mapping[str, Any]],
+    columns: Mapping[str, Summary],
     *,
     title: str = "held-out",
-    parts: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+    parts: Mapping[str, Mapping[str, Summary]] | None = None,
 ) -> None:
     """A table of mean scores with their confidence half-widths.
 
     Args:
-        columns: title -> a row of eval.jsonl; that of "change" has differences.
+        columns: title -> the means; that of "change" has differences.
         title: of the scores' names.
         parts: name of some of the prompts -> the same for them alone; a reward's follow its mean over all.
     """
-
-    def shown(row: Mapping[str, Any], name: str, sign: str) -> str:
-        mean, width = row.get(name), row.get(f"{name}/ci95")
-        if mean is None or mean != mean:
-            return "not scored"
-        return f"{mean:{sign}.3f}" if width is None or width != width else f"{mean:{sign}.3f} ± {width:.3f}"
-
-    names = [name for name in next(iter(columns.values())) if name != "step" and not name.endswith("/ci95")]
-    rows = [
-        [f"{name}{part and f', {part}'}", *(shown(row, name, "+" * (key == "change")) for key, row in own.items())]
-        for name in names
-        for part, own in {"": columns, **(parts or {})}.items()
-    ]
+    rows = []
+    for name in next(iter(columns.values())).means:
+        for part, own in {"": columns, **(parts or {})}.items():
+            cells = [summary.text(name, sign="+" * (column == "change")) for column, summary in own.items()]
+            rows.append([f"{name}{part and f', {part}'}", *cells])
     console().print(grid([title, *columns], rows))

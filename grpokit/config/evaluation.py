@@ -1,33 +1,37 @@
-"""An evaluation: prompts, rewards and samples that take the place of a run's own, whatever the run was trained on.
+"""An evaluation: prompts and rewards that take the place of a run's own, or with which samples in files are scored.
 
-It comes from a file or, by its name, from a plugin. Everything else, such as the policy and the device, is the run's.
+It comes from a file, from a plugin by its name, or from the rewards that a command line names. Everything else, such as
+the policy and the device, is the run's.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from grpokit import files, registry
+from grpokit.config import presets
 from grpokit.config.component_names import with_own_names
-from grpokit.config.parts import DataConfig, EvalConfig, Rewards, Strict, Text
-from grpokit.config.presets import text_of
-from grpokit.config.schema import RunConfig, validated
-from grpokit.config.yaml_source import Source
-from grpokit.errors import ConfigError, PluginError
+from grpokit.config.overrides import parse_parameters
+from grpokit.config.parts import DataConfig, EvalConfig, PathText, Rewards, Text
+from grpokit.config.schema import Located, RunConfig, validated
+from grpokit.config.yaml_source import Source, read, write
+from grpokit.errors import ConfigError, UsageError
 from grpokit.settings import Count, SeedSettings
 
 
-class EvaluationConfig(Strict, SeedSettings):
+class EvaluationConfig(Located, SeedSettings):
     """An evaluation file."""
 
-    data: DataConfig
+    data: DataConfig | None = Field(default=None, description="the prompts; null: the run's held-out prompts")
     rewards: Rewards
     samples: Count = Field(default=1, description="samples per prompt")
     by: list[Text] = Field(default_factory=list, description="columns of the prompts whose values have scores as well")
+    files: PathText | None = Field(default=None, description="pictures or records that are scored, without a policy")
 
 
 def is_of_evaluation(word: str) -> bool:
@@ -35,38 +39,73 @@ def is_of_evaluation(word: str) -> bool:
     return word.partition("=")[0].partition(".")[0] in EvaluationConfig.model_fields
 
 
-def put_in(config: RunConfig, name: str, overrides: Sequence[str] = ()) -> tuple[RunConfig, EvaluationConfig]:
-    """A run's config with an evaluation in place of its own prompts, rewards and seed; and the evaluation.
+def put_in(config: RunConfig, evaluation: EvaluationConfig) -> RunConfig:
+    """A run's config with an evaluation's rewards, and its prompts and seed, in place of its own."""
+    changes: dict[str, Any] = {"rewards": evaluation.rewards, "phases": []}
+    if evaluation.data is not None:
+        samples = EvalConfig(samples=evaluation.samples)
+        changes |= {"data": evaluation.data, "seed": evaluation.seed, "eval": samples}
+    changed = config.model_copy(update=changes)
+    before = config._source.places if config._source else {}
+    source = evaluation._source or Source("")
+    own = {place: line for place, line in source.places.items() if place}
+    changed._source = Source(source.name, {**before, **own})
+    return changed
+
+
+def is_evaluation_file(name: str) -> bool:
+    """Whether a YAML file is an evaluation rather than a run's config."""
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml") or not path.is_file() or registry.named("preset", name):
+        return False
+    keys, _ = read(files.read_text(path, kind="evaluation file", error=ConfigError, most=2**20), name)
+    return not isinstance(keys, dict) or "policy" not in keys
+
+
+def read_evaluation(name: str, overrides: Sequence[str] = ()) -> EvaluationConfig:
+    """An evaluation by a plugin's name for it, from a file, or with the rewards of a preset, a config file or a run.
 
     Args:
-        config: the run's.
-        name: the evaluation's: a plugin's name for it, or a file.
-        overrides: `key=value` texts that change the evaluation.
+        name: the evaluation's or the config's.
+        overrides: `key=value` texts that change it.
 
     Raises:
         ConfigError: there is no such evaluation, or it is wrong; the message names the file and the line.
     """
-    evaluation, source = _read(name, overrides)
-    changes = {key: getattr(evaluation, key) for key in ("data", "rewards", "seed")}
-    changes |= {"eval": EvalConfig(samples=evaluation.samples), "phases": []}
-    changed = config.model_copy(update=changes)
-    before = config._source.places if config._source else {}
-    own = {place: line for place, line in source.places.items() if place}
-    changed._source = Source(source.name, {**before, **own})
-    return changed, evaluation
-
-
-def _read(name: str, overrides: Sequence[str]) -> tuple[EvaluationConfig, Source]:
-    """An evaluation of a plugin or a file, with the places of its keys."""
+    if registry.named("evaluation", name):
+        _, spec = registry.find("evaluation", name)
+        evaluation = validated(EvaluationConfig, presets.text_of(spec), f"evaluation {name}", overrides)
+        return with_own_names(evaluation, spec)
     path = Path(name)
-    is_file = path.suffix in (".yaml", ".yml") or os.path.isfile(path)
-    if is_file and not registry.named("evaluation", name):
+    if is_evaluation_file(name):
         text = files.read_text(path, kind="evaluation file", error=ConfigError, most=2**20)
         return validated(EvaluationConfig, text, name, overrides)
-    try:
-        _, spec = registry.find("evaluation", name)
-        text = text_of(spec)
-    except PluginError as error:
-        raise ConfigError(f"{error} An evaluation file ends in .yaml.") from error
-    evaluation, source = validated(EvaluationConfig, text, f"evaluation {name}", overrides)
-    return with_own_names(evaluation, spec), source
+    if path.suffix not in (".yaml", ".yml") and not os.path.isdir(path) and not presets.names_preset(name):
+        raise ConfigError(f"{registry.unknown(name, 'evaluation')} An evaluation file ends in .yaml.")
+    config, _ = presets.read_config(name, overrides)
+    evaluation = EvaluationConfig(rewards=config.rewards)
+    evaluation._source = config._source
+    return evaluation
+
+
+def of_rewards(names: Sequence[str], words: Sequence[str]) -> EvaluationConfig:
+    """An evaluation by rewards that a command line names.
+
+    Args:
+        names: of the rewards.
+        words: `NAME.KEY=VALUE` texts with their parameters and weights; for a single reward also `KEY=VALUE`.
+
+    Raises:
+        ConfigError: a word names none of the rewards, or is wrong.
+    """
+    assignments: dict[str, list[str]] = {name: [] for name in names}
+    for word in words:
+        owners = [name for name in names if word.startswith(f"{name}.")] or names
+        if len(owners) > 1:
+            expected = " or ".join(f"{name}.KEY=VALUE" for name in names)
+            raise UsageError(f"'{word}' names no parameter of {' or '.join(names)}. Expected {expected}.")
+        assignments[owners[0]].append(word.removeprefix(f"{owners[0]}."))
+    rewards: list[Mapping[str, Any]] = []
+    for name, own in assignments.items():
+        rewards.append({"use": name, **parse_parameters(own)})
+    return validated(EvaluationConfig, write({"rewards": rewards}), "--reward")

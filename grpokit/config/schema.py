@@ -33,7 +33,6 @@ from grpokit.config.yaml_source import Source, read
 from grpokit.errors import ConfigError, UsageError, reworded, shown
 from grpokit.settings import Count, SeedSettings, Total, Whole
 
-Model = TypeVar("Model", bound=BaseModel)
 _Tracker = Literal[  # accelerate's, which is too heavy to be asked
     "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"
 ]
@@ -70,7 +69,7 @@ class RunSettings(Strict):
     stop: StopConfig | None = Field(
         default=None, description="ends the run early, as in {reward: ocr, patience: 5}; null: it runs all its steps"
     )
-    record: bool = Field(default=False, description="keep every rollout in rollouts/, for score and redraw")
+    record: bool = Field(default=False, description="keep every rollout in rollouts/, for evaluate and redraw")
     threads: int | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
     sharding: Literal["fsdp2", "fsdp2-offload"] | None = Field(
         default=None, description="spread the policy's weights over the processes; offload: keep the parts on the CPU"
@@ -88,30 +87,8 @@ class RunSettings(Strict):
         return self
 
 
-class RunConfig(Strict, SeedSettings):
-    """A whole run."""
-
-    policy: Component
-    data: DataConfig
-    eval: EvalConfig = Field(default_factory=EvalConfig)
-    rewards: Rewards
-    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
-    phases: list[PhaseConfig] = Field(default_factory=list, description="policies that learn in turn")
-    rounds: Count = Field(default=1, description="how many times the phases are repeated")
-    run: RunSettings = Field(default_factory=RunSettings)
-    trackers: TrackersConfig = Field(default_factory=TrackersConfig)
-
-    @model_validator(mode="after")
-    def _keys_that_go_together(self) -> RunConfig:
-        if self.eval.split is not None and self.data.dataset is None:
-            raise ValueError("eval.split needs data.dataset, which is not set (set it to null to remove it)")
-        if self.phases and "steps" in self.trainer.model_fields_set:
-            raise ValueError("trainer.steps cannot be set with phases: each phase has steps, and rounds repeats them")
-        if len({phase.name for phase in self.phases}) < len(self.phases):
-            raise ValueError("two phases have the same name; give each its own")
-        if self.rounds > 1 and not self.phases:
-            raise ValueError("rounds repeats phases, but there are no phases")
-        return self
+class Located(Strict):
+    """Keys that know their places in the text that they were read from."""
 
     _source: Source | None = PrivateAttr(default=None)
     _phase: int = PrivateAttr(default=-1)  # of which this is the config
@@ -135,6 +112,35 @@ class RunConfig(Strict, SeedSettings):
             yield
         except UsageError as error:
             raise reworded(error, f"{self.place(*path)}{error}") from error
+
+
+Model = TypeVar("Model", bound=Located)
+
+
+class RunConfig(Located, SeedSettings):
+    """A whole run."""
+
+    policy: Component
+    data: DataConfig
+    eval: EvalConfig = Field(default_factory=EvalConfig)
+    rewards: Rewards
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+    phases: list[PhaseConfig] = Field(default_factory=list, description="policies that learn in turn")
+    rounds: Count = Field(default=1, description="how many times the phases are repeated")
+    run: RunSettings = Field(default_factory=RunSettings)
+    trackers: TrackersConfig = Field(default_factory=TrackersConfig)
+
+    @model_validator(mode="after")
+    def _keys_that_go_together(self) -> RunConfig:
+        if self.eval.split is not None and self.data.dataset is None:
+            raise ValueError("eval.split needs data.dataset, which is not set (set it to null to remove it)")
+        if self.phases and "steps" in self.trainer.model_fields_set:
+            raise ValueError("trainer.steps cannot be set with phases: each phase has steps, and rounds repeats them")
+        if len({phase.name for phase in self.phases}) < len(self.phases):
+            raise ValueError("two phases have the same name; give each its own")
+        if self.rounds > 1 and not self.phases:
+            raise ValueError("rounds repeats phases, but there are no phases")
+        return self
 
     def phased(self) -> list[tuple[PhaseConfig, RunConfig]]:
         """Each phase with the config of a run that would consist of it alone; a single one without phases.
@@ -178,29 +184,29 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: as in `load`.
     """
-    config, source = validated(RunConfig, text, name, overrides)
-    config._source = source
+    config = validated(RunConfig, text, name, overrides)
     config.phased()  # which refuses keys that do not fit together
     return config
 
 
-def validated(model: type[Model], text: str, name: str, overrides: Sequence[str] = ()) -> tuple[Model, Source]:
-    """What YAML text and overrides say, as a model, with the places of its keys; arguments and errors as `parse`."""
+def validated(model: type[Model], text: str, name: str, overrides: Sequence[str] = ()) -> Model:
+    """What YAML text and overrides say, as a model that knows the places of its keys; arguments as for `parse`."""
     data, source = read(text, name)
     if not isinstance(data, dict):
         content = "an empty file" if data is None else shown(data)
         *first, last = (key for key, field in model.model_fields.items() if field.is_required())
-        raise ConfigError(
-            f"{name}: expected keys such as {', '.join(first)} and {last}, got {content}.", page="configs"
-        )
+        needed = f"{', '.join(first)} and {last}" if first else last
+        raise ConfigError(f"{name}: expected keys such as {needed}, got {content}.", page="configs")
     for override in overrides:
         apply(data, override, source)
     for override in overrides:
         leave_out(data, override, source)
     try:
-        return model.model_validate(data), source
+        config = model.model_validate(data)
     except ValidationError as error:
         raise ConfigError(explain(error, source, model), page="configs") from error
+    config._source = source
+    return config
 
 
 def resolved(config: BaseModel) -> dict[str, Any]:

@@ -5,68 +5,21 @@ So the results before and after training differ only by the weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from collections.abc import Iterable
 
 from grpokit.data import as_prompts
 from grpokit.errors import UsageError
-from grpokit.evaluation.intervals import half_width, mean_of_totals
+from grpokit.evaluation.evaluation import Evaluation
 from grpokit.policy import Policy
 from grpokit.processes.fsdp2 import gathered
 from grpokit.processes.team import Team
-from grpokit.rewards.scoring import Scores, Scoring, joined
+from grpokit.rewards.scoring import Scoring, joined
 from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.sampling import derive_seeds
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.contract import check_policy
 from grpokit.training.memory import Halving
 from grpokit.types import Prompt, Sample
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """Samples on held-out prompts with their scores.
-
-    Attributes:
-        samples: B samples, each prompt's next to each other.
-        scores: their scores [B, R].
-    """
-
-    samples: Sequence[Sample]
-    scores: Scores
-
-    def part(self, rows: Sequence[int]) -> Evaluation:
-        """The evaluation of some samples alone."""
-        samples = [self.samples[i] for i in rows]
-        return Evaluation(samples=samples, scores=self.scores.select(torch.tensor(rows)))
-
-    def columns(self) -> dict[str, Tensor]:
-        """Name -> [B] for every reward; "reward" has the rows' totals."""
-        columns = dict(zip(self.scores.names, self.scores.matrix.T, strict=True))
-        columns["reward"] = self.scores.totals
-        return columns
-
-    def means(self) -> dict[str, float]:
-        """Name -> mean over the scored samples."""
-        columns = self.columns()
-        return {name: float(column.nanmean()) for name, column in columns.items()}
-
-    def summary(self) -> dict[str, float]:
-        """A row of `eval.jsonl`: each mean, and under `<name>/ci95` half the width of its 95 % interval."""
-        prompts = self.scores.groups.tolist()
-        columns = self.scores.matrix.T.tolist()
-        widths = {}
-        for name, column in zip(self.scores.names, columns, strict=True):
-            widths[name] = half_width(column, prompts)
-        widths["reward"] = mean_of_totals(columns, self.scores.weights.tolist(), prompts).half_width
-        row = {}
-        for name, mean in self.means().items():
-            row[name] = mean
-            row[f"{name}/ci95"] = widths[name]
-        return row
 
 
 def draw(
@@ -157,4 +110,5 @@ def evaluate(
         )
         scores = joined(terms, team.gather(Scoring(terms, samples).result()))
         everyone = [sample for part in team.gather_in_first(samples) for sample in part]
-    return Evaluation(samples=everyone or samples, scores=scores)
+    own = everyone or samples
+    return Evaluation(samples=own, prompts=[sample.prompt for sample in own], scores=scores)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _NORMAL = 1.959963984540054  # the 97.5 % quantile
 _FEW = (12.7062, 4.3027, 3.1824, 2.7764)  # of Student's t, for 1 to 4 degrees of freedom
 
 
-def half_width(values: Sequence[float], prompts: Sequence[int]) -> float:
+def half_width(values: Sequence[float], prompts: Sequence[Hashable]) -> float:
     """Half the width of the 95 % confidence interval of the mean of `values`.
 
     With the same number of samples for each prompt, it is the usual interval of the mean over the prompts' means.
@@ -37,6 +37,35 @@ def half_width(values: Sequence[float], prompts: Sequence[int]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Mean scores with their confidence intervals; None where there is no number.
+
+    Attributes:
+        means: name of a reward, or "reward" for the weighted sum -> the mean.
+        ci95: the same names -> half the width of the mean's 95 % interval.
+    """
+
+    means: Mapping[str, float | None]
+    ci95: Mapping[str, float | None]
+
+    def text(self, name: str, *, sign: str = "") -> str:
+        """A mean with its interval, to three digits.
+
+        Args:
+            name: of the score.
+            sign: "+" shows that of a positive number, too.
+
+        >>> Summary(means={"ocr": 0.25}, ci95={"ocr": 0.04}).text("ocr")
+        '0.250 ± 0.040'
+        """
+        mean = self.means.get(name)
+        width = self.ci95.get(name)
+        if mean is None:
+            return "not scored"
+        return f"{mean:{sign}.3f}" if width is None else f"{mean:{sign}.3f} ± {width:.3f}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Mean:
     """A mean over rows, with the terms of its interval.
 
@@ -47,7 +76,7 @@ class Mean:
     """
 
     value: float
-    influences: Mapping[int, float]
+    influences: Mapping[Hashable, float]
     prompts: int
 
     @property
@@ -61,7 +90,7 @@ class Mean:
         return student_t(n - 1) * math.sqrt(variance)
 
     def minus(self, other: Mean) -> Mean:
-        """The difference of two means over the same prompts, paired by prompt."""
+        """The difference of two means, paired by the prompts that both have; the others count as independent."""
         differences = dict(self.influences)
         for prompt, influence in other.influences.items():
             differences[prompt] = differences.get(prompt, 0.0) - influence
@@ -69,7 +98,7 @@ class Mean:
         return Mean(value=self.value - other.value, influences=differences, prompts=prompts)
 
 
-def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float], prompts: Sequence[int]) -> Mean:
+def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float], prompts: Sequence[Hashable]) -> Mean:
     """The mean of the rows' totals (see `grpokit.reward_totals.totals`), with its interval.
 
     A total replaces missing scores with means, and a replacement is not an observation. So the mean is written as a
@@ -87,12 +116,12 @@ def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float],
     """
     pairs = zip(columns, weights, strict=True)
     parts = [(column, weight) for column, weight in pairs if weight]
-    sizes: Counter[int] = Counter()  # how many rows of each prompt have any score
+    sizes: Counter[Hashable] = Counter()  # how many rows of each prompt have any score
     for row, prompt in enumerate(prompts):
         if any(not math.isnan(column[row]) for column, _ in parts):
             sizes[prompt] += 1
     rows = sizes.total()
-    influences: dict[int, float] = defaultdict(float)
+    influences: dict[Hashable, float] = defaultdict(float)
     value = 0.0
     counts = []
     for column, weight in parts:

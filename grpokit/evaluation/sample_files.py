@@ -1,4 +1,4 @@
-"""Lists samples in files for `grpokit score`, without opening them.
+"""Lists samples in files for `grpokit evaluate`, without opening them.
 
 They are a picture, a folder of pictures named by line number, a folder that `grpokit sample` wrote, or records. An
 entry has the paths of its files, which are only opened by `Entry.open`, so a long list of entries stays small.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from grpokit import data
+from grpokit.data import PromptSequence
 from grpokit.data.digests import digest
-from grpokit.data.roles import Columns
 from grpokit.errors import DataError, UsageError, counted, nearest, shown
 from grpokit.images import MAX_PIXELS, PICTURES, hidden, open_picture, other_pictures, to_convert
 from grpokit.types import Prompt, Sample
@@ -38,6 +38,7 @@ class Entry:
         output: a picture's path, or a text.
         prompt: opens the prompt with its pictures; entries of one prompt may share the function.
         text: the prompt's text.
+        meta: what else is known of the prompt.
         group: the same for all samples of one prompt.
         max_pixels: a picture with more is refused.
         line: its line or row in the file of records that lists it, from 1; 0 if there is none.
@@ -48,6 +49,7 @@ class Entry:
     prompt: Callable[[], Prompt]
     text: str
     group: int
+    meta: Mapping[str, Any] = field(default_factory=dict)
     max_pixels: int = MAX_PIXELS
     line: int = 0
 
@@ -55,6 +57,11 @@ class Entry:
     def kind(self) -> str:
         """The kind of its output: "image" or "text"."""
         return "image" if isinstance(self.output, Path) else "text"
+
+    @property
+    def name(self) -> str:
+        """Its name in its folder, without the ending."""
+        return Path(self.where).stem
 
     @property
     def missing(self) -> bool:
@@ -83,26 +90,16 @@ class Entry:
 def find(
     path: Path,
     *,
-    prompt: str | None = None,
-    prompts: Path | None = None,
-    target: Path | None = None,
-    source: Path | None = None,
-    targets: Path | None = None,
-    sources: Path | None = None,
-    columns: Columns | None = None,
+    prompts: PromptSequence | None = None,
+    prompt: Prompt | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> list[Entry]:
     """List the samples in a picture, a folder or a file of records; the samples of a group follow each other.
 
     Args:
         path: the picture, folder or file.
-        prompt: the prompt of the picture, or of all pictures in the folder, which then are one group.
-        prompts: a file of prompts, for a folder whose pictures are named by line number.
-        target: the picture to compare with; goes with `prompt`.
-        source: the picture that was edited; goes with `prompt`.
-        targets: a folder of pictures to compare with, named by line number; goes with `prompts`.
-        sources: a folder of pictures that were edited, named by line number; goes with `prompts`.
-        columns: which of its columns are what, for a file of prompts that has columns.
+        prompts: those of a folder whose pictures are named by line number.
+        prompt: that of the picture, or of all pictures in the folder, which then are one group.
         max_pixels: a picture with more is refused.
 
     Raises:
@@ -111,61 +108,41 @@ def find(
     """
     if not os.path.exists(path):  # unlike Path.exists, it is False for a name that no file can have
         raise DataError(f"There is no file or folder {shown(str(path), most=1000)[1:-1]} (looked in {Path.cwd()}).")
-    of_one: dict[str, object] = {"--prompt": prompt, "--target": target, "--source": source}
-    of_many: dict[str, object] = {"--prompts": prompts, "--targets": targets, "--sources": sources}
     listed = path / SAMPLES if path.is_dir() and prompts is None else path
     if listed.suffix.lower() in _RECORDS and listed.is_file():
-        _refuse(of_one | of_many, f"the records in {listed} have their own prompts, and pictures under the keys "
-                                  "`target` and `image` (the source)")  # fmt: skip
+        if prompt is not None or prompts is not None:
+            raise UsageError(
+                f"The records in {listed} have their own prompts, and pictures under the keys `target` and `image` "
+                "(the source). Leave out the other prompts."
+            )
         return records(listed, max_pixels=max_pixels)
-    if path.is_dir() and prompts is not None:
-        _refuse(of_one, "with --prompts, pictures are named by line number; their pictures are --targets and --sources")
-        return numbered(path, prompts, targets=targets, sources=sources, columns=columns, max_pixels=max_pixels)
-    _refuse(of_many, "they are for a folder whose pictures are named by line number, together with --prompts")
-    pictures = _pictures(path)
-    only = Prompt(prompt or "")
-    if target is not None:
-        only = replace(only, target=open_picture(target, where="--target", max_pixels=max_pixels))
-    if source is not None:
-        only = replace(only, image=open_picture(source, where="--source", max_pixels=max_pixels))
-    alone = all(value is None for value in of_one.values())  # each picture stands for itself
+    if prompts is not None:
+        if not path.is_dir():
+            raise UsageError(f"{path} is one picture; several prompts go with a folder of them. Give --prompt.")
+        return numbered(path, prompts, max_pixels=max_pixels)
+    only = prompt or Prompt("")
     return [
         Entry(
             where=str(picture),
             output=picture,
             prompt=lambda: only,
             text=only.text,
-            group=i if alone else 0,
+            group=i if prompt is None else 0,  # without a prompt each picture stands for itself
             max_pixels=max_pixels,
         )
-        for i, picture in enumerate(pictures)
+        for i, picture in enumerate(_pictures(path))
     ]
 
 
-def _refuse(options: Mapping[str, object], why: str) -> None:
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise UsageError(f"Leave out {' and '.join(given)}: {why}.")
-
-
-def numbered(
-    folder: Path,
-    prompts: Path,
-    *,
-    targets: Path | None = None,
-    sources: Path | None = None,
-    columns: Columns | None = None,
-    max_pixels: int = MAX_PIXELS,
-) -> list[Entry]:
+def numbered(folder: Path, prompts: PromptSequence, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
     """Pictures for the lines of `prompts`: `7.png` for line 7, or `7_1.png`, `7_2.png`, ... for several samples.
 
     A line without a picture becomes an entry whose picture is missing, so that it is counted.
 
     Raises:
-        DataError: a picture has another name or no line, two have the same name, or a target or source is missing.
+        DataError: a picture has another name or no line, or two have the same name.
     """
-    sequence = data.read_prompts(prompts, columns=columns, targets=targets, images=sources, max_pixels=max_pixels)
-    rows = [sequence.row(i) for i in range(len(sequence))]
+    rows = [prompts.row(i) for i in range(len(prompts))]
     of_line: dict[int, dict[int, Path]] = {row.number: {} for row in rows}
     strangers = []
     for path in _pictures(folder):
@@ -173,7 +150,7 @@ def numbered(
         if match is None:
             raise DataError(
                 f"{path} is not named by a line number: expected 7.png, or 7_1.png, 7_2.png, ... for several samples "
-                f"of line 7 of {prompts}."
+                "of the prompt in line 7."
             )
         number = int(match[1])
         sample = int(match[2] or -1)
@@ -181,15 +158,15 @@ def numbered(
             strangers.append(path)
         elif of_line[number].setdefault(sample, path) != path:
             raise DataError(f"Both {of_line[number][sample]} and {path} are for line {number}; keep one.")
-    if strangers:  # most likely it is the wrong file of prompts, so nothing is scored
+    if strangers:  # most likely they are the wrong prompts, so nothing is scored
         raise DataError(
             f"{counted(len(strangers), 'picture')} in {folder} {'has' if len(strangers) == 1 else 'have'} no prompt: "
-            f"the first is {strangers[0].name}, and {prompts} has {counted(len(rows), 'prompt')}, the last in line "
-            f"{max(of_line)}. Lines are counted from 1."
+            f"the first is {strangers[0].name}, and the last of {counted(len(rows), 'prompt')} is {rows[-1].where}. "
+            "Lines are counted from 1."
         )
     entries = []
     for i, row in enumerate(rows):
-        prompt = partial(sequence.__getitem__, i)
+        prompt = partial(prompts.__getitem__, i)
         samples = of_line[row.number] or {0: folder / f"{row.number}.png"}
         for _, path in sorted(samples.items()):
             entries.append(
@@ -198,6 +175,7 @@ def numbered(
                     output=path,
                     prompt=prompt,
                     text=row.prompt.text,
+                    meta=row.prompt.meta,
                     group=row.number,
                     max_pixels=max_pixels,
                 )
@@ -234,6 +212,7 @@ def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
                 output=output,
                 prompt=partial(_record, sequence, i),
                 text=prompt.text,
+                meta=_further(meta),
                 group=groups.setdefault(key, len(groups)),
                 max_pixels=max_pixels,
                 line=row.number,
@@ -247,8 +226,12 @@ def _record(sequence: Sequence[Prompt], index: int) -> Prompt:
     target = prompt.target
     if target is None:
         target = prompt.meta.get("target_text")
-    meta = {key: value for key, value in prompt.meta.items() if key not in _OWN_KEYS}
-    return replace(prompt, target=target, meta=meta)
+    return replace(prompt, target=target, meta=_further(prompt.meta))
+
+
+def _further(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says beside the sample itself."""
+    return {key: value for key, value in record.items() if key not in _OWN_KEYS}
 
 
 def _output(record: Mapping[str, Any], folder: Path, where: str) -> Path | str:

@@ -16,7 +16,7 @@ from dataclasses import fields
 from html import escape
 from typing import Any, overload
 
-from grpokit.evaluation.held_out import Evaluation
+from grpokit.evaluation.evaluation import Evaluation
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.runs.contact_sheet import thumbnail
 from grpokit.runs.run import Watcher
@@ -117,7 +117,7 @@ class _Block:
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
         if not self.rewards:
             self.eta.start()  # the evaluation before training does not slow the steps
-        means = "  ".join(f"{name} {score_text(mean)}" for name, mean in evaluation.means().items())
+        means = "  ".join(f"{name} {score_text(mean)}" for name, mean in evaluation.summary.means.items())
         line = f"held-out prompts after step {step}: {means}"
         self.say(line)
         self.state = ""

@@ -63,7 +63,7 @@ def charts(run: Run) -> list[dict[str, Any]]:
         ("Memory", "peak, MiB", "zero", {"peak": "memory/peak_mb"}),
     ]  # fmt: skip
     rewards = {label: name for name, label in labels.items()}
-    held_out = _lines(run.evaluations, rewards, rewards, widths=True)
+    held_out = _lines(run.evaluations, rewards, rewards, evaluated=True)
     found = [_chart("Reward on held-out prompts", "mean with its 95 % interval", "wide", held_out)]
     for title, unit, kind, columns in specs:
         lines = _lines(run.metrics, columns, rewards)
@@ -126,29 +126,30 @@ def _label(name: str, weight: float) -> str:
 
 
 def _lines(
-    rows: Sequence[Row], columns: Mapping[str, str], rewards: Mapping[str, str], *, widths: bool = False
+    rows: Sequence[Row], columns: Mapping[str, str], rewards: Mapping[str, str], *, evaluated: bool = False
 ) -> list[dict[str, Any]]:
-    """A line for each column that holds any number."""
+    """A line for each column that holds any number; those of evaluations have intervals."""
     lines = []
     for name, key in columns.items():
-        points = [row for row in rows if row.get(key) is not None]
+        values = [(row["means"] if evaluated else row).get(key) for row in rows]
+        points = [(row, value) for row, value in zip(rows, values, strict=True) if value is not None]
         if not points:
             continue
         every = slice(None, None, -(-len(points) // _POINTS))
-        values = np.asarray([row[key] for row in points], float)
+        numbers = np.asarray([value for _, value in points], float)
         line: dict[str, Any] = {
             "name": name,
             "reward": rewards.get(name),
-            "x": [row["step"] for row in points[every]],
-            "y": _short(values[every]),
+            "x": [row["step"] for row, _ in points[every]],
+            "y": _short(numbers[every]),
             "smooth": None,
             "half": None,
         }
-        if len(values) >= _NOISY and not widths:
-            line["smooth"] = _short(_running_mean(values)[every])
-        half = [row.get(f"{key}/ci95") or 0.0 for row in points]
-        if widths and any(half):
-            line["half"] = _short(half[every])
+        if evaluated:
+            widths = [row["ci95"].get(key) or 0.0 for row, _ in points]
+            line["half"] = _short(widths[every]) if any(widths) else None
+        elif len(numbers) >= _NOISY:
+            line["smooth"] = _short(_running_mean(numbers)[every])
         lines.append(line)
     return lines
 

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from grpokit.report.pictures import opened
 from grpokit.report.samples import by_prompt
 from grpokit.run_folder.names import SAMPLES
-from grpokit.run_folder.reader import Row, Run
+from grpokit.run_folder.reader import Row, Rows, Run
 
 _INK, _TEXT = "#8a8f98", "#333333"
 _COLOURS = ["#2a7de1", "#e0762f", "#2ca05a", "#b452cd", "#c7a008", "#d1495b"]
@@ -64,7 +64,7 @@ def drawn(run: Run) -> Figure:
     """The figure of `grpokit.report.figure`, for a run that has been read."""
     names = ["reward", *run.names][: len(_COLOURS)]
     if run.evaluations:
-        rows = run.evaluations
+        rows: Rows = [{"step": row["step"], **row["means"]} for row in run.evaluations]
         keys = {name: name for name in names}
     else:
         rows = run.metrics

@@ -49,7 +49,7 @@ def by_prompt(folder: Path) -> dict[Key, Row]:
 
 
 def evaluations(run: Run, album: Album, *, most: int, also: int | None = None) -> list[dict[str, Any]]:
-    """The samples of each evaluation, or of `most` of them and that after the step `also`: `step` and `rows`."""
+    """The samples of each evaluation, or of `most` of them and that after the step `also`: `step`, `label`, `rows`."""
     folders = run.sample_folders(SAMPLES)
     wanted = [(step, folder) for step, folder in folders if step == also]
     chosen = evenly(folders, most, with_these=wanted)
@@ -60,7 +60,7 @@ def evaluations(run: Run, album: Album, *, most: int, also: int | None = None) -
         rows = []
         for (prompt, n), row in by_prompt(folder).items():
             rows.append({"prompt": prompt, "n": n} | _sample(folder, row, album, side))
-        parts.append({"step": step, "rows": rows})
+        parts.append({"step": step, "label": run.label(step), "rows": rows})
     return parts
 
 
@@ -100,7 +100,7 @@ def prompt_table(run: Run) -> dict[str, Any] | None:
     """Mean scores of each held-out prompt at the first and the last evaluation that kept all scores.
 
     Returns:
-        `names` of the scores, `steps` of both evaluations, and `rows` of `prompt`, `key` (equal in runs that share the
+        `names` of the scores, `labels` of both evaluations, and `rows` of `prompt`, `key` (equal in runs that share the
         prompt), `before` and `after` (a list of scores each, None for a missing one); and how many rows were
         `left_out`. None where no scores were kept.
     """
@@ -112,33 +112,31 @@ def prompt_table(run: Run) -> dict[str, Any] | None:
     if not found:
         return None
     (first, old), (last, new) = found[0], found[-1]
-    if (old.prompts, old.prompt) != (new.prompts, new.prompt):
+    if set(old.prompts).isdisjoint(new.prompts):
         first, old = last, new
     names = [name for name in run.weights if name in new.scores]
-    ids = list(dict.fromkeys(new.prompt))
-    texts = new.texts or [f"prompt {i + 1}" for i in range(len(ids))]
     old_means = [_means(old, name) for name in names]
     new_means = [_means(new, name) for name in names]
     rows: list[dict[str, Any]] = []
-    for prompt, text, turn in zip(ids[:_PROMPTS], texts, turns(texts), strict=False):
+    for key, text in zip(new.prompts[:_PROMPTS], new.texts, strict=False):
         rows.append(
             {
                 "prompt": text,
-                "key": [text, turn, "" if new.texts else new.prompts],  # without texts, all prompts must be the same
-                "before": [means.get(prompt) for means in old_means],
-                "after": [means.get(prompt) for means in new_means],
+                "key": key,
+                "before": [means.get(key) for means in old_means],
+                "after": [means.get(key) for means in new_means],
             }
         )
-    left_out = max(0, len(ids) - _PROMPTS)
-    return {"names": names, "steps": [first, last], "rows": rows, "left_out": left_out}
+    left_out = max(0, len(new.prompts) - _PROMPTS)
+    return {"names": names, "labels": [run.label(first), run.label(last)], "rows": rows, "left_out": left_out}
 
 
-def _means(scored: Scores, name: str) -> dict[int, float]:
-    """The mean score of each prompt that has any."""
-    columns: dict[int, list[float]] = {}
-    for score, prompt in zip(scored.scores.get(name, ()), scored.prompt, strict=False):
+def _means(scored: Scores, name: str) -> dict[str, float]:
+    """Digest -> mean score of each prompt that has any."""
+    columns: dict[str, list[float]] = {}
+    for score, place in zip(scored.scores.get(name, ()), scored.prompt, strict=False):
         if score is not None:
-            columns.setdefault(prompt, []).append(score)
+            columns.setdefault(scored.prompts[place], []).append(score)
     return {prompt: sum(column) / len(column) for prompt, column in columns.items()}
 
 

@@ -1,7 +1,7 @@
 """Before and after: mean scores on held-out prompts, how far apart they are, and whether that can be chance.
 
-Two evaluations of one run have the same prompts and the same draws, so the interval that counts is that of the paired
-differences. The intervals of both means say how well each is known; they are too wide to compare them by.
+Two evaluations of one run have the same prompts, so the interval that counts is that of differences paired by prompt.
+The intervals of both means say how well each is known; they are too wide to compare them by.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from grpokit.errors import counted
-from grpokit.evaluation.intervals import Mean, half_width, mean_of_totals
+from grpokit.evaluation.intervals import Mean, mean_of_totals
 from grpokit.run_folder.reader import Row, Run
 from grpokit.run_folder.rows import Scores
 
 Verdict = Literal["better", "worse", "even", "unknown"]
-_Difference: TypeAlias = tuple[float | None, float | None]  # the mean of differences, and half its interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +31,7 @@ class Change:
         after_width: the same for `after`.
         change: mean difference.
         width: half the 95 % confidence interval of the difference.
-        paired: whether it is the interval of paired differences; otherwise it is the sum of both, which is too wide.
+        paired: whether both have the same prompts, so that differences are paired by prompt.
         verdict: "even" where the change is smaller than its interval; "unknown" without an interval, and for a sum of
             which a part is missing.
         monitor: whether the reward is only measured.
@@ -67,7 +66,7 @@ def _ends(run: Run) -> tuple[Row, Row, Scores | None, Scores | None, dict[str, f
     last = run.evaluations[-1]
     old = run.scored(first["step"])
     new = run.scored(last["step"])
-    weights = {name: weight for name, weight in run.weights.items() if name in last}  # a phase may have others
+    weights = {name: weight for name, weight in run.weights.items() if name in last["means"]}  # a phase may have others
     return first, last, old, new, weights
 
 
@@ -110,21 +109,21 @@ def changes(
     """
     parts = {name: weight for name, weight in weights.items() if name != "reward"}
     gaps = unscored(before, after, old, new, parts)
+    paired = old is not None and new is not None and set(old.prompts) == set(new.prompts)
     rows = []
     for name, weight in weights.items():
-        paired = _paired(old, new, name, parts)
-        change, width = paired or _unpaired(before, after, name)
+        change, width = _difference(before, after, old, new, name, parts)
         verdict = _verdict(change, width, weight)
         rows.append(
             Change(
                 name=name,
-                before=before.get(name),
-                after=after.get(name),
-                before_width=before.get(f"{name}/ci95"),
-                after_width=after.get(f"{name}/ci95"),
+                before=before["means"].get(name),
+                after=after["means"].get(name),
+                before_width=before["ci95"].get(name),
+                after_width=after["ci95"].get(name),
                 change=change,
                 width=width,
-                paired=paired is not None,
+                paired=paired,
                 verdict="unknown" if name == "reward" and gaps else verdict,
                 monitor=weight == 0,
             )
@@ -132,35 +131,27 @@ def changes(
     return rows
 
 
-def _paired(old: Scores | None, new: Scores | None, name: str, parts: Mapping[str, float]) -> _Difference | None:
-    """Row by row; None where the scores of both evaluations do not belong to the same prompts."""
-    if old is None or new is None:
-        return None
-    if (old.prompts, old.prompt) != (new.prompts, new.prompt):
-        return None
-    shared = old.scores.keys() & new.scores.keys()
-    if name not in shared:
-        return None
-    if name == "reward" and parts.keys() <= shared:
-        difference = _total(new, parts).minus(_total(old, parts))
-        return _number(difference.value), _number(difference.half_width)
-    before = _column(old, name)
-    after = _column(new, name)
-    differences = [y - x for x, y in zip(before, after, strict=True)]
-    finite = [x for x in differences if not math.isnan(x)]
-    mean = math.fsum(finite) / len(finite) if finite else None
-    return mean, _number(half_width(differences, old.prompt))
-
-
-def _unpaired(before: Row, after: Row, name: str) -> _Difference:
-    if before.get(name) is None or after.get(name) is None:
+def _difference(
+    before: Row, after: Row, old: Scores | None, new: Scores | None, name: str, parts: Mapping[str, float]
+) -> tuple[float | None, float | None]:
+    """How much a mean has changed, and half of the change's interval: None without the scores of all samples."""
+    if before["means"].get(name) is None or after["means"].get(name) is None:
         return None, None
-    change = _number(after[name] - before[name])
-    before_width = before.get(f"{name}/ci95")
-    after_width = after.get(f"{name}/ci95")
-    if before_width is None or after_width is None:
-        return change, None
-    return change, _number(before_width + after_width)
+    shared = old.scores.keys() & new.scores.keys() if old is not None and new is not None else set()
+    columns = {name: 1.0}
+    if name == "reward" and parts.keys() <= shared:
+        columns = dict(parts)
+    if old is None or new is None or not columns.keys() <= shared:
+        return after["means"][name] - before["means"][name], None
+    difference = _mean(new, columns).minus(_mean(old, columns))
+    return _number(difference.value), _number(difference.half_width)
+
+
+def _mean(scored: Scores, weights: Mapping[str, float]) -> Mean:
+    """The weighted sum of some columns, by the digests of their prompts."""
+    prompts = [scored.prompts[place] for place in scored.prompt]
+    columns = [_column(scored, name) for name in weights]
+    return mean_of_totals(columns, weights.values(), prompts)
 
 
 def _number(value: float) -> float | None:
@@ -175,7 +166,7 @@ def unscored(
     for name, weight in weights.items():
         if not weight or name == "reward":
             continue
-        if before.get(name) is None or after.get(name) is None:
+        if before["means"].get(name) is None or after["means"].get(name) is None:
             found.append(f"{name} scored no sample")
             continue
         counts = []
@@ -187,11 +178,6 @@ def unscored(
             fewest, rows = min(counts)
             found.append(f"{name} scored {fewest:,} of {counted(rows, 'sample')}")
     return found
-
-
-def _total(scored: Scores, weights: Mapping[str, float]) -> Mean:
-    columns = [_column(scored, name) for name in weights]
-    return mean_of_totals(columns, weights.values(), scored.prompt)
 
 
 def _column(scored: Scores, name: str) -> list[float]:

@@ -107,7 +107,7 @@ def verdict(run: Run, scores: Sequence[Change], same: str) -> str:
     if len(run.evaluations) == 1:
         width = f" ± {figure(change.after_width)}" if change.after_width is not None else ""
         return (
-            f"{name} at step {run.evaluations[0]['step']}: {figure(change.after)}{width}. Nothing to compare with yet."
+            f"{name}, {run.label(run.evaluations[0]['step'])}: {figure(change.after)}{width}. Nothing to compare with."
         )
     if change.change is None or change.before is None:
         return f"{name} cannot be compared with the first evaluation."
@@ -261,19 +261,16 @@ def _basis(run: Run, scores: Sequence[Change]) -> str:
     """What the figures of the headline are means of, and what follows ±."""
     if not scores:
         return ""
-    first, last = run.evaluations[0]["step"], run.evaluations[-1]["step"]
+    first, last = (run.label(row["step"]) for row in (run.evaluations[0], run.evaluations[-1]))
     held_out = prompts_of(run)
     text = f"Mean on {f'{held_out:,} ' if held_out else ''}held-out prompts"
-    text += f", step {first} → step {last}. " if first != last else f" at step {last}. "
+    text += f", {first} → {last}. " if first != last else f", {last}. "
     text += "± is half of a 95 % confidence interval (Student's t over the prompts)"
     if first == last:
         return f"{text}."
     if any(change.paired for change in scores):
-        return (
-            f"{text}; the interval of the change is of paired differences, since both evaluations have the same "
-            "prompts and the same random draws."
-        )
-    return f"{text}; the interval of the change is the sum of both, since the two evaluations cannot be paired."
+        return f"{text}; the interval of the change is of differences paired by prompt."
+    return f"{text}; both means count as independent in the interval of the change, since their prompts differ."
 
 
 def _equal_step(runs: Sequence[Run]) -> int | None:

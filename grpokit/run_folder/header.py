@@ -23,7 +23,7 @@ import torch
 import grpokit
 from grpokit import registry
 from grpokit.config import yaml_source
-from grpokit.config.schema import RunConfig, resolved, texts
+from grpokit.config.schema import texts
 from grpokit.data.digests import digest
 from grpokit.errors import UsageError
 from grpokit.files import delete, write_text, writing
@@ -108,23 +108,23 @@ def _empty(folder: Path, mark: Path) -> None:
             delete(place)
 
 
-def versions(config: RunConfig) -> dict[str, Any]:
-    """The versions of Python, grpokit, torch and all plugins, and digests of the config's own code."""
+def versions(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The versions of Python, grpokit, torch and all plugins, and digests of the own code that a config names."""
     return {
         "python": platform.python_version(),
         "grpokit": grpokit.__version__,
         "torch": str(torch.__version__),
         "plugins": {p.package: p.version for p in registry.plugins() if not p.error},
-        "code": _own_code(config),
+        "code": _own_code(settings),
     }
 
 
-def _own_code(config: RunConfig) -> dict[str, str]:
+def _own_code(settings: Mapping[str, Any]) -> dict[str, str]:
     """Module -> digest of its code, for all that a config names as "package.module:function", an environment too.
 
     Comments and blank lines do not count, nor does what the module imports.
     """
-    named = map(_NAMED.fullmatch, texts(resolved(config)))
+    named = map(_NAMED.fullmatch, texts(settings))
     modules = {match[1] for match in named if match and registry.is_path(match[0])}
     digests = {}
     for module in sorted(modules):
@@ -145,17 +145,16 @@ def _source(module: str) -> bytes:
     return Path(spec.origin).read_bytes()
 
 
-def write_header(folder: Path, config: RunConfig, data: Mapping[str, Any]) -> None:
+def write_header(folder: Path, settings: Mapping[str, Any], data: Mapping[str, Any]) -> None:
     """Write the versions of all that took part, the digests of the prompts, and the resolved config.
 
     Raises:
         RunError: a file cannot be written.
     """
-    settings = resolved(config)
-    settings["run"]["dir"] = str(folder)
-    write_text(folder / VERSIONS, json.dumps(versions(config), indent=2))
+    run = {**settings.get("run", {}), "dir": str(folder)}
+    write_text(folder / VERSIONS, json.dumps(versions(settings), indent=2))
     write_text(folder / DATA, json.dumps(data))
-    write_text(folder / CONFIG, yaml_source.write(settings))
+    write_text(folder / CONFIG, yaml_source.write({**settings, "run": run}))
 
 
 def write_machine(folder: Path, device: torch.device) -> None:

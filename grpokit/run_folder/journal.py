@@ -7,7 +7,6 @@ every evaluation), `groups/` (the best and the worst group of some steps).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -19,8 +18,9 @@ from typing import Any
 
 from PIL import Image
 
+from grpokit.data.digests import digest
 from grpokit.evaluation.attribution import Shares
-from grpokit.evaluation.held_out import Evaluation
+from grpokit.evaluation.evaluation import Evaluation
 from grpokit.files import delete, step_folders, step_name, write_text, writing
 from grpokit.images import Drawable
 from grpokit.run_folder.names import (
@@ -92,24 +92,33 @@ class Journal:
         row = {"state": state, "planned": planned, "message": message}
         write_text(self.folder / END, json.dumps(row))
 
-    def evaluation(self, step: int, evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> None:
-        """Append an evaluation's means, and keep all its scores, `most` of its samples, and its best and worst."""
+    def evaluation(self, step: int, evaluation: Evaluation, *, most: int = SHOWN_SAMPLES, title: str = "") -> None:
+        """Append an evaluation's means, and keep all its scores, `most` of its samples, and its best and worst.
+
+        Args:
+            step: completed steps; its place among the evaluations.
+            evaluation: the samples and scores.
+            most: the number of samples that are kept, beside the best and the worst.
+            title: what the page calls it; by default its step.
+        """
         place = self.folder / SAMPLES / step_name(step)
         names = evaluation.scores.names
         matrix = evaluation.scores.matrix.tolist()
         totals = evaluation.scores.totals.tolist()
-        turn = turns(shortened(sample.prompt.text) for sample in evaluation.samples)
+        turn = turns(map(shortened, evaluation.texts))
         shown = {*shown_indices(evaluation, most=most), *_best_and_worst(totals)}
         rows = []
         for i in sorted(shown):
             row = _output(place, i, evaluation.samples[i])
+            row["prompt"] = evaluation.texts[i]
             row["turn"] = turn[i]
             row["scores"] = finite(dict(zip(names, matrix[i], strict=True)))
             row["reward"] = _number(totals[i])
             rows.append(row)
         write_text(place / SCORES, json.dumps(all_scores(evaluation).model_dump()))
         write_text(place / ROWS, _lines(rows))
-        self.evaluations.append({"step": step, **finite(evaluation.summary())})
+        titled = {"title": title} if title else {}
+        self.evaluations.append({"step": step, **titled, **asdict(evaluation.summary)})
         _append(self.folder / EVALUATIONS, self.evaluations[-1])
 
     def set_evaluations_aside(self) -> str:
@@ -143,7 +152,7 @@ class Journal:
 
     def _means(self, name: str, weight: float) -> list[float]:
         """The mean of each evaluation, higher being better; -inf without one."""
-        means = [row.get(name) for row in self.evaluations]
+        means = [row["means"].get(name) for row in self.evaluations]
         sign = -1 if weight < 0 else 1
         return [-math.inf if mean is None else sign * mean for mean in means]
 
@@ -208,7 +217,7 @@ def journal_row(report: StepReport) -> dict[str, Any]:
 
 def shown_indices(evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> list[int]:
     """Which samples are shown: every prompt's first one comes before any prompt's second."""
-    turn = turns(sample.group for sample in evaluation.samples)
+    turn = turns(evaluation.scores.groups.tolist())
     by_turn = sorted(range(len(turn)), key=turn.__getitem__)
     return sorted(by_turn[:most])
 
@@ -221,15 +230,16 @@ def _best_and_worst(totals: Sequence[float]) -> list[int]:
 
 def all_scores(evaluation: Evaluation) -> Scores:
     """Every sample's scores, and which samples share a prompt: what a paired comparison needs."""
-    texts = {sample.group: sample.prompt.text for sample in evaluation.samples}
-    places = {group: i for i, group in enumerate(texts)}
-    all_texts = json.dumps([*texts.values()])
+    groups = evaluation.scores.groups.tolist()
+    texts = dict(zip(groups, evaluation.texts, strict=True))
+    places = {group: place for place, group in enumerate(texts)}
+    known = zip(texts.values(), turns(texts.values()), strict=True)
     scores = {}
     for name, column in evaluation.columns().items():
         scores[name] = [_number(score) for score in column.tolist()]
     return Scores.model_construct(
-        prompts=hashlib.sha256(all_texts.encode()).hexdigest(),
-        prompt=[places[sample.group] for sample in evaluation.samples],
+        prompts=[digest([text, turn]) for text, turn in known],
+        prompt=[places[group] for group in groups],
         texts=[shortened(text) for text in texts.values()],
         scores=scores,
     )

@@ -110,8 +110,7 @@ class Run:
         trained = [match[1] for match in means if match]
         if trained or not self.evaluations:
             return trained
-        names = [key for key in self.evaluations[-1] if not key.endswith("/ci95")]
-        return [name for name in names if name not in ("step", "reward")]
+        return [name for name in self.evaluations[-1]["means"] if name != "reward"]
 
     @cached_property
     def rewards(self) -> dict[str, Row]:
@@ -136,6 +135,11 @@ class Run:
         """(step, folder) of all whole folders of "samples" or "groups", in the order of the steps."""
         folders = step_folders(self.folder / kind)
         return [(step, place) for step, place in folders if (place / ROWS).is_file()]
+
+    def label(self, step: int) -> str:
+        """What a page calls the evaluation after `step`."""
+        titles = [row["title"] for row in self.evaluations if row["step"] == step and row.get("title")]
+        return titles[0] if titles else f"step {step}"
 
     def scored(self, step: int) -> Scores | None:
         """All scores of the evaluation after `step`, or None where they were not kept."""

@@ -20,11 +20,15 @@ class _Row(BaseModel):
 
 
 class _Evaluation(_Row):
+    step: Count
+    title: str = ""
+    means: dict[str, Score]
+    ci95: dict[str, Score]
+
+
+class _Step(_Row):
     __pydantic_extra__: dict[str, Score]
     step: Count
-
-
-class _Step(_Evaluation):
     phase: str = ""
 
 
@@ -56,15 +60,15 @@ class Scores(_Row):
     """All scores of one evaluation.
 
     Attributes:
-        prompts: a digest of the prompts; equal where two evaluations had the same ones.
+        prompts: [P], a digest of each prompt; equal where two evaluations share it.
         prompt: [B], which prompt each sample was drawn for, from 0.
         texts: [P], the prompts in words.
         scores: name -> [B].
     """
 
-    prompts: str
+    prompts: list[str]
     prompt: list[Count]
-    texts: list[str] = []
+    texts: list[str]
     scores: dict[str, list[Score]]
 
     @model_validator(mode="after")
@@ -72,6 +76,8 @@ class Scores(_Row):
         rows = len(self.prompt)
         if any(len(column) != rows for column in self.scores.values()):
             raise ValueError(f"expected {rows} scores of each reward")
+        if not len(self.prompts) == len(self.texts) > max(self.prompt, default=-1):
+            raise ValueError("expected a digest and a text of each prompt")
         return self
 
 

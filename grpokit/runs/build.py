@@ -16,6 +16,7 @@ import torch
 
 from grpokit import data, registry
 from grpokit.advantages import AdvantageFn, compute
+from grpokit.config.evaluation import EvaluationConfig
 from grpokit.config.parts import Component, PhaseConfig, PromptSource
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
@@ -151,9 +152,22 @@ def prompts(config: RunConfig) -> tuple[PromptSequence, PromptSequence | None]:
     return train, _read(config, "eval", config.eval)
 
 
-def _read(config: RunConfig, group: Literal["data", "eval"], source: PromptSource) -> PromptSequence | None:
+def evaluation_prompts(evaluation: EvaluationConfig) -> PromptSequence | None:
+    """The prompts of an evaluation, those that a function holds out; None where it names none."""
+    source = evaluation.data
+    if source is None:
+        return None
+    if source.use is not None:
+        return _from_function(evaluation, source.use, "eval")
+    return _read(evaluation, "data", source)
+
+
+def _read(
+    config: RunConfig | EvaluationConfig, group: Literal["data", "eval"], source: PromptSource
+) -> PromptSequence | None:
     """The prompts that a group of the config names; None where it names none."""
     d = config.data
+    assert d is not None
     limit = d.max_pixels or MAX_PIXELS
     if source.prompts is not None:
         with config.at(group, "prompts"):
@@ -172,9 +186,10 @@ def _read(config: RunConfig, group: Literal["data", "eval"], source: PromptSourc
     return None if d.use is None else _from_function(config, d.use, "train" if source is d else "eval")
 
 
-def _from_function(config: RunConfig, use: str, split: str) -> PromptSequence:
+def _from_function(config: RunConfig | EvaluationConfig, use: str, split: str) -> PromptSequence:
+    options = config.data.model_extra if config.data else None
     with config.at("data", "use"):
-        items = registry.call(use, {"split": split, **(config.data.model_extra or {})}, what="data source")
+        items = registry.call(use, {"split": split, **(options or {})}, what="data source")
         with registry.explained(f"The data source '{use}' failed while giving prompts for split '{split}'"):
             prompts = data.as_prompts(items, source=f"{use}, split '{split}'")  # which may come one by one
         if not prompts:

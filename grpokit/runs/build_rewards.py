@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from grpokit import registry
+from grpokit.config.evaluation import EvaluationConfig
 from grpokit.config.parts import RewardConfig
 from grpokit.config.schema import RunConfig
 from grpokit.errors import ConfigError, PluginError, a_type, shown
@@ -48,8 +49,10 @@ def _placed(reward: RewardConfig) -> Submits:
     return built
 
 
-def rewards(config: RunConfig) -> list[RewardTerm]:
-    """Build the reward terms of a run or a phase, in the config's order; each must accept what the policy makes.
+def rewards(config: RunConfig | EvaluationConfig) -> list[RewardTerm]:
+    """Build the reward terms of a run, a phase or an evaluation, in the config's order.
+
+    Each must accept what the policy makes, if there is one.
 
     Those with worker processes have them started; `close` ends these.
     """
@@ -91,7 +94,7 @@ def _close(scorers: Iterable[Any]) -> None:
                 scorer.close()
 
 
-def _terms(config: RunConfig, scorers: dict[str, Any]) -> list[RewardTerm]:
+def _terms(config: RunConfig | EvaluationConfig, scorers: dict[str, Any]) -> list[RewardTerm]:
     """The terms of a config; `scorers` has what is built already, whatever its weight, and gets what is new."""
     terms = []
     for i, reward in enumerate(config.rewards):
@@ -109,13 +112,11 @@ def _terms(config: RunConfig, scorers: dict[str, Any]) -> list[RewardTerm]:
     return terms
 
 
-def _scorer(config: RunConfig, index: int) -> Any:
+def _scorer(config: RunConfig | EvaluationConfig, index: int) -> Any:
     reward = config.rewards[index]
-    makes = output_kind(config)
+    if isinstance(config, RunConfig):
+        check_output(config, index)
     with config.at("rewards", index):
-        policy = config.policy.use.rpartition(":")[2]
-        if makes is not None and (reward.placement is None or _spec(reward) is not None):
-            registry.check_accepts(reward.use, makes, what=f"the policy '{policy}' makes")
         if reward.workers:
             pooled = PooledReward(reward.use, reward.params, workers=reward.workers, timeout=reward.reward_timeout)
             pooled.start()
@@ -130,6 +131,16 @@ def _scorer(config: RunConfig, index: int) -> Any:
         return _placed(reward)
 
 
+def check_output(config: RunConfig, index: int) -> None:
+    """Refuse a reward that cannot score what the policy of a config makes."""
+    reward = config.rewards[index]
+    makes = output_kind(config)
+    with config.at("rewards", index):
+        if makes is not None and (reward.placement is None or _spec(reward) is not None):
+            policy = config.policy.use.rpartition(":")[2]
+            registry.check_accepts(reward.use, makes, what=f"the policy '{policy}' makes")
+
+
 def _spec(reward: RewardConfig) -> Spec | None:
     """What its plugin says of a reward; None without one, and where the plugin is installed at the service alone."""
     try:
@@ -140,9 +151,9 @@ def _spec(reward: RewardConfig) -> Spec | None:
         return None
 
 
-def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
+def unscorable(config: RunConfig | EvaluationConfig, index: int) -> Callable[[Prompt], str] | None:
     """A reward's function that says why it cannot score a prompt; None where its plugin brings none."""
-    makes = output_kind(config)
+    makes = output_kind(config) if isinstance(config, RunConfig) else None
     with config.at("rewards", index):
         spec = _spec(config.rewards[index])
         if not isinstance(spec, RewardSpec) or not spec.unscorable:

@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from grpokit.config import presets
-from grpokit.config.schema import differences
+from grpokit.config.schema import differences, resolved
 from grpokit.errors import UsageError, counted
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.run_folder import rollout_record
@@ -96,7 +96,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         while report.step < step:
             report = trainer.step()
     parts = {}
-    changed = differences(read_object(run / VERSIONS), versions(config))
+    changed = differences(read_object(run / VERSIONS), versions(resolved(config)))
     changes = {what: (then, now) for what, then, now in changed}
     if record is not None:
         with TemporaryDirectory() as folder:

@@ -10,20 +10,22 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpokit import advantages, registry
+from grpokit import advantages
 from grpokit.config import presets
+from grpokit.config.evaluation import EvaluationConfig, put_in
+from grpokit.config.schema import RunConfig
 from grpokit.errors import DataError, UsageError, counted
+from grpokit.evaluation.evaluation import Evaluation
 from grpokit.rewards.scoring import score
 from grpokit.rewards.terms import RewardTerm
 from grpokit.run_folder import rollout_record
 from grpokit.run_folder.names import check_run_folder
 from grpokit.run_folder.rollout_record import Described, Recorded
-from grpokit.runs import build, resuming
+from grpokit.runs import build, build_rewards, resuming
 from grpokit.types import Prompt, Sample
 
 
@@ -63,6 +65,7 @@ class Rescored:
     """What another reward says about a recorded run.
 
     Attributes:
+        name: the reward's.
         steps: recorded steps.
         scores: [N] of all samples in them; NaN where it could not score.
         flipped: rows whose advantage would have had the other sign under the new reward alone.
@@ -70,6 +73,7 @@ class Rescored:
         rankings: the recorded rewards by name, and their weighted sum, "reward".
     """
 
+    name: str
     steps: Sequence[int]
     scores: Tensor
     flipped: int
@@ -89,71 +93,85 @@ class Rescored:
 
 def rescore(
     run: Path,
-    name: str,
-    params: Mapping[str, Any] | None = None,
+    evaluation: EvaluationConfig,
     *,
-    write: Callable[[Mapping[str, Any]], None] = lambda row: None,
+    evaluated: Callable[[int, Evaluation, str], None] = lambda step, evaluation, title: None,
 ) -> Rescored:
     """Score all recorded steps of a run with another reward.
 
     Args:
         run: a run folder with a record.
-        name: of the reward, as in a config.
-        params: its parameters.
-        write: gets a mapping for each sample: step, row, group, prompt_index, prompt and score.
+        evaluation: names the reward.
+        evaluated: gets each recorded step, its samples with their new scores, and an empty title.
 
     Raises:
-        UsageError: no such run, no record, an unknown reward, outputs that were only described, or prompts, targets
-            or source pictures that have changed since.
+        UsageError: no such run, no record, not one reward, outputs that were only described, or prompts, targets or
+            source pictures that have changed since.
         RewardError: the reward failed.
         RunError: the record is damaged.
     """
     check_run_folder(run)
-    reward = registry.create("reward", name, params)
-    term = RewardTerm(name=name.rpartition(":")[2], reward=reward)
+    if len(evaluation.rewards) != 1:
+        raise UsageError("A record is scored with one reward at a time. Give one --reward NAME.")
     numbers = rollout_record.steps(run)
     if not numbers:
         raise UsageError(f"{run} holds no record of its rollouts. A run keeps one with run.record=true.")
     config, _ = presets.read_config(run)
-    kind = build.output_kind(config)
-    if kind is not None:
-        policy = config.policy.use.rpartition(":")[2]
-        registry.check_accepts(name, kind, what=f"the policy '{policy}' makes")
+    terms = build_rewards.rewards(put_in(config, evaluation))
+    try:
+        return _rescored(run, config, terms, numbers, evaluated)
+    finally:
+        build_rewards.close(terms)
+
+
+def _rescored(
+    run: Path,
+    config: RunConfig,
+    terms: Sequence[RewardTerm],
+    numbers: Sequence[int],
+    evaluated: Callable[[int, Evaluation, str], None],
+) -> Rescored:
     prompts, _ = build.prompts(config)
     changes = resuming.changed_prompts(run, resuming.digests(prompts, None), {"train": prompts})
     if changes:
         raise DataError(f"{run} was started with other {changes['train']}. Restore the data of the run.")
-    scores = []
+    columns = []
     means = {}
     flipped = 0
     rankings: dict[str, Ranking] = {}
     for number in numbers:  # one by one, so that memory does not grow with their outputs
         step = rollout_record.read(run, number)
         groups = step.tensors["groups"]
-        matrix = score([term], _samples(number, step, prompts)).matrix  # [B, 1]
-        new = matrix[:, 0]
-        for row, value in zip(step.rows, new.tolist(), strict=True):
-            place = {key: row[key] for key in ("step", "row", "group", "prompt_index", "prompt")}
-            write(place | {"score": None if math.isnan(value) else value})
-        scores.append(new)
+        samples = _samples(number, step, prompts)
+        scores = score(terms, samples)
+        evaluated(number, Evaluation(samples=samples, prompts=[s.prompt for s in samples], scores=scores), "")
+        new = scores.matrix[:, 0]
+        columns.append(new)
         means[number] = float(new.nanmean())
         names = [*step.reward_names, "reward"]
-        columns = [*step.tensors["rewards"].T, step.tensors["totals"]]
-        for column, old in zip(names, columns, strict=True):
-            ranking = rankings.setdefault(column, Ranking())
+        recorded = [*step.tensors["rewards"].T, step.tensors["totals"]]
+        for name, old in zip(names, recorded, strict=True):
+            ranking = rankings.setdefault(name, Ranking())
             ranking.add(number, old, new, groups)
         signs = torch.tensor([row["advantage"] for row in step.rows])
-        advantage = advantages.group(matrix, torch.ones(1), groups)
+        advantage = advantages.group(scores.matrix, torch.ones(1), groups)
         flipped += int((advantage * signs < 0).sum())
-    return Rescored(steps=numbers, scores=torch.cat(scores), flipped=flipped, means=means, rankings=rankings)
+    return Rescored(
+        name=terms[0].name,
+        steps=numbers,
+        scores=torch.cat(columns),
+        flipped=flipped,
+        means=means,
+        rankings=rankings,
+    )
 
 
 HEADINGS = ("tau", "other best", "groups", "first third", "last third")
 
 
-def table(result: Rescored, name: str) -> Iterator[tuple[str, ...]]:
+def table(result: Rescored) -> Iterator[tuple[str, ...]]:
     """Rows of `HEADINGS` after a name: the new reward, then the recorded ones, the weighted sum last."""
-    yield f"{name} (new)", "", "", "", *result.thirds(result.means)
+    yield f"{result.name} (new)", "", "", "", *result.thirds(result.means)
     for column in sorted(result.rankings, key=lambda name: name == "reward"):
         ranking = result.rankings[column]
         count = len(ranking.taus)

@@ -204,7 +204,7 @@ def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[
     digest = hashlib.sha256(repr(now).encode()).hexdigest()
     settings = resolved(config) | {"contents of the prompts": digest}
     warnings = []
-    (first_settings, first_versions), *others = team.gather((settings, versions(config)))
+    (first_settings, first_versions), *others = team.gather((settings, versions(settings)))
     for rank, (other_settings, other_versions) in enumerate(others, 1):
         changes = _difference_lines(first_settings, other_settings)
         packages = _difference_lines(first_versions, other_versions)

@@ -19,7 +19,9 @@ from grpokit.config.component_names import with_lasting_names
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.data import check_pictures, check_prompts
 from grpokit.errors import UsageError, counted
-from grpokit.evaluation.held_out import Evaluation, evaluate
+from grpokit.evaluation.evaluation import Evaluation
+from grpokit.evaluation.held_out import evaluate
+from grpokit.evaluation.intervals import Summary
 from grpokit.files import delete, step_name
 from grpokit.guards.hacking import too_seldom
 from grpokit.phases.phased_trainer import PhasedTrainer
@@ -31,6 +33,7 @@ from grpokit.run_folder.header import begun, may_go_on, versions, write_header, 
 from grpokit.run_folder.journal import Journal
 from grpokit.run_folder.lock import locked
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG, REPORT
+from grpokit.run_folder.reader import Row
 from grpokit.runs import before_training, build, build_rewards, resuming
 from grpokit.runs.tracking import Tracking
 from grpokit.tracking.step_report import StepReport
@@ -72,8 +75,8 @@ class Result:
     folder: Path
     steps: int
     planned: int
-    before: Mapping[str, float] | None
-    after: Mapping[str, float] | None
+    before: Summary | None
+    after: Summary | None
     interrupted: bool = False
 
 
@@ -128,7 +131,7 @@ class Run:
 
     def build(self, *, force: bool) -> None:
         """Build the policy and its trainer, and load the checkpoint of a resumed run."""
-        self._notes = {"config": resolved(self.config), "versions": versions(self.config)}  # as they are now
+        self._notes = {"config": resolved(self.config), "versions": versions(resolved(self.config))}  # as they are now
         changes: Mapping[str, str] = {}
         if self.resumed:
             changes = self.team.first(partial(self._changes, force=force))
@@ -203,7 +206,7 @@ class Run:
     def _begin_folder(self) -> None:
         """In process 0; the header of a resumed run comes last, since it says what the files before it follow from."""
         if not self.resumed:
-            write_header(self.folder, self.config, self._digests)
+            write_header(self.folder, resolved(self.config), self._digests)
         self.watcher.start(self.trainer)
         self._notify("grpokit_run_start", folder=self.folder, config=self.config.model_dump())
         self._trackers.start(self.config, self.folder, self.trainer, warn=self._warn)
@@ -212,7 +215,7 @@ class Run:
         if self._other_scores and self.journal.evaluations:
             self._warnings.append(self.journal.set_evaluations_aside())
         if self.resumed:
-            write_header(self.folder, self.config, self._digests)
+            write_header(self.folder, resolved(self.config), self._digests)
             checkpoint.prune(self.checkpoints, None)  # repairs what a kill has left
         for line in self._warnings:
             self._warn(line)
@@ -351,8 +354,8 @@ class Run:
             folder=self.folder,
             steps=trainer.completed,
             planned=trainer.steps,
-            before=next((row for row in evaluations if row["step"] == 0), None),
-            after=evaluations[-1] if evaluations else None,
+            before=next((_summary(row) for row in evaluations if row["step"] == 0), None),
+            after=_summary(evaluations[-1]) if evaluations else None,
             interrupted=not ended,
         )
 
@@ -363,3 +366,7 @@ class Run:
     def _notify(self, hook: str, **arguments: Any) -> None:
         for line in registry.notify(hook, **arguments):
             self.watcher.say(f"warning: {line}")
+
+
+def _summary(row: Row) -> Summary:
+    return Summary(means=row["means"], ci95=row["ci95"])

@@ -166,8 +166,8 @@ def _settings(points: Sequence[Point], runs: Mapping[str, Run]) -> Settings:
         if point.name not in done:
             continue
         last = done[point.name].evaluations[-1]
-        for score, value in last.items():
-            if value is not None and f"{score}/ci95" in last and score not in apart:
+        for score, value in last["means"].items():
+            if value is not None and score not in apart:
                 by_seed = settings[point.setting].setdefault(score, {})
                 by_seed[point.seed] = value
     return settings

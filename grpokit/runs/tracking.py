@@ -17,7 +17,7 @@ from typing import Any
 from PIL import Image
 
 from grpokit.config.schema import RunConfig, TrackersConfig, resolved
-from grpokit.evaluation.held_out import Evaluation
+from grpokit.evaluation.evaluation import Evaluation
 from grpokit.files import read_json, write_text
 from grpokit.images import Drawable
 from grpokit.phases.phased_trainer import PhasedTrainer
@@ -80,8 +80,11 @@ class Tracking:
         """Log an evaluation: its scores, and the samples that the run folder keeps."""
         if self._trackers:
             samples = [_shown(evaluation, i) for i in shown_indices(evaluation)]
+            summary = evaluation.summary
+            scores = {**summary.means, **{f"{name}/ci95": width for name, width in summary.ci95.items()}}
+            numbers = {name: score for name, score in scores.items() if score is not None}
             for tracker in self._trackers:
-                tracker.evaluation(step, evaluation.summary(), samples)
+                tracker.evaluation(step, numbers, samples)
 
 
 def _wandb_session(state: Mapping[str, Any]) -> dict[str, str]:

@@ -8,13 +8,11 @@ from grpokit import registry
 from grpokit.config.component_names import with_own_names
 from grpokit.config.evaluation import EvaluationConfig
 from grpokit.config.presets import text_of
-from grpokit.config.schema import parse, validated
+from grpokit.config.schema import validated
 from grpokit.errors import PluginError
 from grpokit.registry.specs import EvaluationSpec
 from grpokit.runs import build
 from grpokit.testing.check import Check, NotChecked, checks_of, expect
-
-_RUN = "{policy: {use: 'a:b'}, data: {use: 'a:b'}, rewards: [{use: 'a:b'}]}"  # whose data and rewards are replaced
 
 
 def evaluation_checks(spec: EvaluationSpec, *, module: str | None = None) -> Iterator[Check]:
@@ -28,7 +26,7 @@ def evaluation_checks(spec: EvaluationSpec, *, module: str | None = None) -> Ite
 
 
 def _evaluation(spec: EvaluationSpec) -> EvaluationConfig:
-    evaluation, _ = validated(EvaluationConfig, text_of(spec), f"evaluation {spec.name}", [])
+    evaluation = validated(EvaluationConfig, text_of(spec), f"evaluation {spec.name}", [])
     return with_own_names(evaluation, spec)
 
 
@@ -51,7 +49,9 @@ def rewards(spec: EvaluationSpec) -> None:
 def data(spec: EvaluationSpec) -> None:
     """Its prompts can be read, and have the columns that it tells apart."""
     evaluation = _evaluation(spec)
-    prompts, _ = build.prompts(parse(_RUN, "check", []).model_copy(update={"data": evaluation.data}))
+    prompts = build.evaluation_prompts(evaluation)
+    if prompts is None:
+        raise NotChecked("it takes the run's held-out prompts")
     expect(len(prompts), "at least one prompt", "none", "a file or a split that is empty")
     for column in evaluation.by:
         expect(any(column in prompt.meta for prompt in prompts), f"prompts with the column '{column}' of `by`", "none",

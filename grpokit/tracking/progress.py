@@ -33,9 +33,9 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
     return "".join(_BARS[round((mean - low) * scale)] for mean in means)
 
 
-def score_text(mean: float) -> str:
-    """A mean score with three digits, or the words for NaN."""
-    return "not scored" if math.isnan(mean) else f"{mean:.3f}"
+def score_text(mean: float | None) -> str:
+    """A mean score with three digits, or the words for a missing one."""
+    return "not scored" if mean is None or math.isnan(mean) else f"{mean:.3f}"
 
 
 class Course:

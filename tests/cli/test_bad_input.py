@@ -526,7 +526,7 @@ FOLDERS = {
     "resume and overwrite": Bad(
         ["train", "c.yaml", "--resume", "--overwrite"], ["either --resume or --overwrite, not"]
     ),
-    "evaluation of a folder that is no run": Bad(["evaluate", "d"], ["d is neither a run folder"], {"d/x": ""}),
+    "evaluation of a folder that is no run": Bad(["evaluate", "d"], ["Name the rewards: --reward NAME"], {"d/x": ""}),
     "evaluation of a run without a checkpoint": Bad(["evaluate", "out"], ["out has no checkpoint yet"], A_RUN),
     "evaluation of a run with a damaged config": Bad(
         ["evaluate", "out"], ["out/config.yaml, line 1: not YAML"], {"out/config.yaml": "{", "out/versions.json": "{}"}
@@ -555,11 +555,6 @@ FOLDERS = {
         ["train", "c.yaml", "data={prompts: out/mine/p.txt}", "--overwrite"],
         ["The prompts out/mine/p.txt lie in", "which a new run empties"],
         {**A_RUN, "out/mine/p.txt": "1\n2\n3\n4\n"},
-    ),
-    "scores in place of the prompts": Bad(
-        ["score", "d", "--reward", "length", "--prompts", "prompts.txt", "--out", "prompts.txt", "--overwrite"],
-        ["prompts.txt is a file that is read"],
-        {"d/1.txt": ""},
     ),
     **{
         f"a name that no file can have, for {command}": Bad([command, "x" * 300], [says])
@@ -611,7 +606,7 @@ FAILED_RUNS = {
         leaves=True,
     ),
     "a reward's own kind of error on files": Bad(
-        ["score", "a.jsonl", "--reward", "bad_y:f", "--out", "s.jsonl"],
+        ["evaluate", "a.jsonl", "--reward", "bad_y:f", "--out", "kept"],
         ["Reward 'f': scale.txt, line 7: no number (Rows are counted from 0, in the batch from "],
         {
             "bad_y.py": f"{OWN}def f(samples):\n    raise Own('scale.txt', 7)",

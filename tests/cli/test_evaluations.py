@@ -1,4 +1,4 @@
-"""`grpokit evaluate --with`: other prompts and rewards for a run, before and after, with the same draws."""
+"""`grpokit evaluate` of a run: other prompts, rewards and runs to compare with, from the same draws."""
 
 from __future__ import annotations
 
@@ -142,11 +142,11 @@ def test_an_evaluation_replaces_itself_and_nothing_else(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("rewards: [{use: length}]", "e.yaml, line 1: the key 'data' is missing"),
-        ("", "e.yaml: expected keys such as data and rewards, got an empty file"),
+        ("data: {prompts: sums.jsonl}", "e.yaml, line 1: the key 'rewards' is missing"),
+        ("", "e.yaml: expected keys such as rewards, got an empty file"),
         (
             "data: {prompts: sums.jsonl}\nrewards: [{use: length}]\ntrainer: {steps: 3}",
-            "e.yaml, line 3: unknown key 'trainer'. Known keys: seed, data, rewards, samples, by",
+            "e.yaml, line 3: unknown key 'trainer'. Known keys: seed, data, rewards, samples, by, files",
         ),
         (
             "data: {prompts: sums.jsonl}\nrewards: [{use: mse}]",
@@ -173,4 +173,3 @@ def test_an_evaluation_that_is_not_there(call: Call) -> None:
     assert "There is no evaluation called 'text-renderin'" in done.err
     assert "An evaluation file ends in .yaml." in done.err
     assert "e.yaml does not exist" in call("evaluate", "toy-lm", "--with", "e.yaml").err
-    assert "Add --with EVALUATION" in call("evaluate", "toy-lm", "--out", "there").err

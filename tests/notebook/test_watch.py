@@ -115,5 +115,5 @@ def test_as_a_watcher_it_shows_the_newest_evaluation(tmp_path: Path, monkeypatch
     train("out", watcher=watch())
     page = display.states[-1]["text/html"]
     last = json.loads(Path("out/eval.jsonl").read_text().splitlines()[-1])
-    assert f"held-out prompts after step 6: digits {last['digits']:.3f}  reward" in page
+    assert f"held-out prompts after step 6: digits {last['means']['digits']:.3f}  reward" in page
     assert page.count("<figure") == 2

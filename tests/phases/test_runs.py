@@ -13,6 +13,7 @@ import yaml
 from safetensors.torch import save_file
 
 from grpokit import Decisions, Prompt, RunError, UsageError, registry
+from grpokit.config.evaluation import of_rewards
 from grpokit.config.schema import parse, resolved
 from grpokit.runs import build, build_rewards
 from grpokit.runs import train as run
@@ -84,7 +85,7 @@ def test_a_run_has_one_folder() -> None:
     )
     evaluations = rows("out/eval.jsonl")
     assert [row["step"] for row in evaluations] == [0, 2, 4, 6]
-    assert all({"first_is_high", "second_is_high"} <= set(row) for row in evaluations)
+    assert all({"first_is_high", "second_is_high"} <= set(row["means"]) for row in evaluations)
     state = checkpoint.read_state(Path("out/checkpoints/step_000004"))
     assert state["step"] == 4
     assert state["parts"]["course"]["stretches"] == [
@@ -233,8 +234,8 @@ def test_phases_of_one_policy() -> None:
 
 def test_a_reward_of_a_later_phase_is_missing_in_the_first_third() -> None:
     train("rounds=1")
-    found = rescore(Path("out"), "tests.two_halves:second_is_high")
-    cells = {name: row for name, *row in rescore_table(found, "second_is_high")}
+    found = rescore(Path("out"), of_rewards(["tests.two_halves:second_is_high"], []))
+    cells = {name: row for name, *row in rescore_table(found)}
     assert cells["second_is_high"][3] == "-"
     assert cells["second_is_high"][4] != "-"
 

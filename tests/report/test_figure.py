@@ -20,10 +20,11 @@ MANY = (LONG, "W" * 70, "日本語の報酬", *(f"r{i}" for i in range(8)))
 def many(tmp_path: Path) -> Path:
     """A run of 14 lines: the weighted sum and 13 rewards."""
     folder = make_run(tmp_path / "run")
-    for name in ("metrics.jsonl", "eval.jsonl"):
-        rows = read_rows(folder / name)
-        more = {key: i / 20 for i, one in enumerate(MANY) for key in (one, f"rewards/{one}/mean")}
-        write_rows(folder / name, [{**row, **more} for row in rows])
+    metrics = {f"rewards/{name}/mean": i / 20 for i, name in enumerate(MANY)}
+    means = {name: i / 20 for i, name in enumerate(MANY)}
+    write_rows(folder / "metrics.jsonl", [{**row, **metrics} for row in read_rows(folder / "metrics.jsonl")])
+    evaluations = [{**row, "means": {**row["means"], **means}} for row in read_rows(folder / "eval.jsonl")]
+    write_rows(folder / "eval.jsonl", evaluations)
     return folder
 
 

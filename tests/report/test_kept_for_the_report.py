@@ -12,7 +12,7 @@ from PIL import Image
 
 from grpokit import Prompt, Sample
 from grpokit.config import presets
-from grpokit.evaluation.held_out import Evaluation
+from grpokit.evaluation.evaluation import Evaluation
 from grpokit.evaluation.intervals import half_width
 from grpokit.files import read_json
 from grpokit.rewards.scoring import Scoring
@@ -68,15 +68,16 @@ def test_every_prompt_is_shown_before_any_twice(flow: Path) -> None:
     assert scored["prompt"] == [i for i in range(16) for _ in range(2)]
     assert scored["texts"] == [row["prompt"] for row in firsts]
     evaluation = read_rows(flow / "eval.jsonl")[2]
-    assert sum(scored["scores"]["ring"]) / 32 == pytest.approx(evaluation["ring"])
-    assert half_width(scored["scores"]["ring"], scored["prompt"]) == pytest.approx(evaluation["ring/ci95"])
+    assert sum(scored["scores"]["ring"]) / 32 == pytest.approx(evaluation["means"]["ring"])
+    assert half_width(scored["scores"]["ring"], scored["prompt"]) == pytest.approx(evaluation["ci95"]["ring"])
 
 
 def test_the_best_and_the_worst_of_many_are_kept(tmp_path: Path) -> None:
     """Of 40 prompts with one sample each, of which the first 16 are kept anyway; row 30 has no score."""
     values = [math.nan if n == 30 else (n * 17) % 40 / 40 for n in range(40)]  # 0, .425, .85, .275, ...
     samples = [Sample(prompt=Prompt(text=f"p {n % 33}"), output=str(n), group=n) for n in range(40)]
-    evaluation = Evaluation(samples=samples, scores=Scoring(as_terms([lambda _: values]), samples).result())
+    scores = Scoring(as_terms([lambda _: values]), samples).result()
+    evaluation = Evaluation(samples=samples, prompts=[sample.prompt for sample in samples], scores=scores)
     Journal(tmp_path, 0).evaluation(0, evaluation)
     place = tmp_path / "samples/step_000000"
     rows = read_rows(place / "samples.jsonl")

@@ -107,7 +107,11 @@ def test_advantages_and_kl(tmp_path: Path) -> None:
 
 def test_each_prompt_has_its_scores(tmp_path: Path) -> None:
     table = content_of(make_run(tmp_path / "run"))["runs"][0]["prompts"]
-    assert (table["names"], table["steps"], table["left_out"]) == (["reward", "nice", "length"], [0, 4], 0)
+    assert (table["names"], table["labels"], table["left_out"]) == (
+        ["reward", "nice", "length"],
+        ["step 0", "step 4"],
+        0,
+    )
     assert [row["prompt"] for row in table["rows"]] == [f"a prompt {n}" for n in range(20)]
     first = table["rows"][0]
     assert first["after"][1] - first["before"][1] == pytest.approx(0.2, abs=0.01)

@@ -449,7 +449,7 @@ def test_what_workers_print_is_shown_on_stderr(pooled: Make, capsys: pytest.Capt
     assert column(reward, samples("1", "2")) == [1.0, 2.0]
     reward.close()
     shown = capsys.readouterr()
-    assert shown.out == ""  # which may be the JSON lines of `grpokit score`
+    assert shown.out == ""  # which may be the JSON lines of `grpokit evaluate`
     assert shown.err == f"first words\n{'x' * 100_000}\nof another program\n"
 
 

@@ -15,6 +15,7 @@ from PIL import Image
 
 from grpokit import DataError, Trainer, UsageError
 from grpokit.config import schema
+from grpokit.config.schema import resolved
 from grpokit.data import digests, read_prompts
 from grpokit.data.digests import digest
 from grpokit.run_folder import header
@@ -89,7 +90,7 @@ def test_evaluations_by_other_rewards_are_set_aside(change: str, monkeypatch: py
     messages = [row["message"] for row in rows("out/warnings.jsonl")]
     monkeypatch.delitem(sys.modules, "own_score")
     if change == "comment":
-        assert result.before == earlier[0]
+        assert result.before.means == earlier[0]["means"]
         assert not any(message.startswith("resumed with") for message in messages)
         return
     assert "resumed with other rewards or another policy: they or their code changed" in messages
@@ -104,9 +105,9 @@ def test_code_that_a_policy_names_stands_in_the_header(monkeypatch: pytest.Monke
     texts = {"env": "own_steps:Walk-v0", "system": "Note:x", "stop": ["no.such.module:x", "own.:y"]}
     settings = {"policy": {"use": "p", **texts}, "data": {"prompts": "a.txt"}, "rewards": [{"use": "r"}]}
     config = schema.parse(yaml.safe_dump(settings), "c.yaml")
-    before = header.versions(config)["code"]
+    before = header.versions(resolved(config))["code"]
     Path("own_steps.py").write_text("steps = 4\n")
-    after = header.versions(config)["code"]
+    after = header.versions(resolved(config))["code"]
     assert list(before) == list(after) == ["own_steps"]
     assert before != after
 

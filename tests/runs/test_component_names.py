@@ -174,7 +174,7 @@ def test_a_preset_and_an_evaluation_mean_the_components_of_their_own_distributio
         config, name = presets.read_config(f"{package}:twin")
         names = {name for _, name in component_names(config).values()}
         assert (name, names) == ("twin", {f"{package}:twin", "length"})
-        config, _ = evaluation.put_in(config, f"{package}:twin")
+        config = evaluation.put_in(config, evaluation.read_evaluation(f"{package}:twin"))
         assert config.rewards[0].use == f"{package}:twin"
     (here / "config.yaml").write_text(FILE)
     assert presets.read_config("config.yaml")[0].policy.use == "twin"

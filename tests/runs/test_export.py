@@ -41,8 +41,8 @@ def test_an_export_and_its_card(run: Path, call: Call) -> None:
     assert '```python\nload("org/base", "mine")\n```' in text
     before, after = rows(run / "eval.jsonl")[0], rows(run / "eval.jsonl")[-1]
     assert "| | before (step 0) | after (step 6) | change |" in text
-    cells = [f"{row['digits']:.3f} ± {row['digits/ci95']:.3f}" for row in (before, after)]
-    change = f"{after['digits'] - before['digits']:+.3f}"
+    cells = [f"{row['means']['digits']:.3f} ± {row['ci95']['digits']:.3f}" for row in (before, after)]
+    change = f"{after['means']['digits'] - before['means']['digits']:+.3f}"
     assert f"| digits | {cells[0]} | {cells[1]} | {change} ± " in text
     assert "| digits | 1 |" in text
     assert "| data | prompts.jsonl |" in text

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from command_line import Call
+from command_line import Call, embedded
 from grpokit import (
     DataError,
     Decisions,
@@ -30,6 +30,7 @@ from grpokit import (
     reward_totals,
 )
 from grpokit.config import presets
+from grpokit.config.evaluation import of_rewards
 from grpokit.run_folder import names
 from grpokit.run_folder import rollout_record as record
 from grpokit.run_folder.rollout_record import Described
@@ -440,7 +441,7 @@ def test_another_best_by_hand() -> None:
 
 def test_rescore_by_hand(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
-    found = rescore(tmp_path / "run", "tiny_rewards:letters", {"factor": 2.0})
+    found = rescore(tmp_path / "run", of_rewards(["tiny_rewards:letters"], ["factor=2.0"]))
     assert list(found.rankings) == ["old", "reward"]
     old = found.rankings["old"]
     # tau-b: 0 (one pair for, one against), 2 / sqrt(2 * 3), a constant group, and -1 over the two rows that are scored
@@ -456,23 +457,24 @@ def test_rescore_by_hand(tmp_path: Path) -> None:
 
 def test_the_same_reward_agrees_and_its_opposite_disagrees(lm: Path, tmp_path: Path) -> None:
     written: list[Any] = []
-    same = rescore(lm, "tiny_rewards:letters", write=written.append)
+    same = rescore(lm, of_rewards(["tiny_rewards:letters"], []), evaluated=lambda *row: written.append(row))
     assert list(same.rankings) == ["letters", "reward"]
     assert all({*ranking.taus} == {1.0} and not ranking.changed for ranking in same.rankings.values())
     assert same.flipped == 0
     assert same.means == same.rankings["letters"].means
     kept = [record.read(lm, step) for step in record.steps(lm)]
-    assert [row["score"] for row in written] == [row["scores"]["letters"] for step in kept for row in step.rows]
-    assert [row["step"] for row in written] == [step for step in range(1, STEPS + 1) for _ in range(ROWS)]
-    assert [row["group"] for row in written] == torch.cat([step.tensors["groups"] for step in kept]).tolist()
-    opposite = rescore(lm, "tiny_rewards:negated")
+    assert [step for step, _, _ in written] == list(range(1, STEPS + 1))
+    for (_, evaluation, _), step in zip(written, kept, strict=True):
+        assert evaluation.scores.matrix[:, 0].tolist() == [row["scores"]["letters"] for row in step.rows]
+        assert torch.equal(evaluation.scores.groups, step.tensors["groups"])
+    opposite = rescore(lm, of_rewards(["tiny_rewards:negated"], []))
     assert all({*ranking.taus} == {-1.0} for ranking in opposite.rankings.values())
     assert opposite.flipped == sum(int((step.tensors["advantages"] != 0).sum()) for step in kept) > 0
 
 
 def test_pictures_and_points_score_as_they_did(recorded: tuple[str, Path]) -> None:
     preset, folder = recorded
-    found = rescore(folder, REWARDS[preset])
+    found = rescore(folder, of_rewards([REWARDS[preset]], []))
     assert found.flipped == 0
     assert not found.scores.isnan().any()
     ranking = found.rankings[REWARDS[preset]]
@@ -483,7 +485,7 @@ def test_pictures_and_points_score_as_they_did(recorded: tuple[str, Path]) -> No
 def test_rows_that_cannot_be_scored_are_counted(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     record.write(tmp_path / "run", step_of(["?", "bb", "?", "?", "?", "?"], step=3))
-    found = rescore(tmp_path / "run", "tiny_rewards:letters")
+    found = rescore(tmp_path / "run", of_rewards(["tiny_rewards:letters"], []))
     assert found.scores.isnan().sum() == 5
     assert found.means[3] == 2.0
     assert (len(found.rankings["old"].taus), found.rankings["old"].groups) == (3, 6)
@@ -493,10 +495,10 @@ def test_prompts_that_have_changed_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     (tmp_path / "run" / "prompts.txt").write_text("one\nthree\n")
     with pytest.raises(DataError, match="Step 1 was drawn for prompts that"):
-        rescore(tmp_path / "run", "tiny_rewards:letters")
+        rescore(tmp_path / "run", of_rewards(["tiny_rewards:letters"], []))
     (tmp_path / "run" / "prompts.txt").write_text("one\n")
     with pytest.raises(DataError, match="Step 1 was drawn for prompts that"):
-        rescore(tmp_path / "run", "tiny_rewards:letters")
+        rescore(tmp_path / "run", of_rewards(["tiny_rewards:letters"], []))
 
 
 def test_targets_that_have_changed_are_refused(tmp_path: Path) -> None:
@@ -504,25 +506,28 @@ def test_targets_that_have_changed_are_refused(tmp_path: Path) -> None:
     sums = tmp_path / "sums.jsonl"
     sums.write_text("\n".join(map(json.dumps, lines)))
     train("toy-lm", tmp_path / "run", LETTERS, f"data={{prompts: {sums}}}", "trainer.steps=1")
-    assert len(rescore(tmp_path / "run", "exact-match").scores) == ROWS
+    assert len(rescore(tmp_path / "run", of_rewards(["exact-match"], [])).scores) == ROWS
     lines[1]["target"] = "44"
     sums.write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(DataError, match=r"other training prompts: 1 of 2 prompts changed, first the target of"):
-        rescore(tmp_path / "run", "exact-match")
+        rescore(tmp_path / "run", of_rewards(["exact-match"], []))
 
 
 def test_outputs_that_are_only_described_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     record.write(tmp_path / "run", step_of([Board(), Board()]))
     with pytest.raises(UsageError, match=r"of step 1 cannot be scored again: row 0 is recorded only as '<.*Board"):
-        rescore(tmp_path / "run", "tiny_rewards:letters")
+        rescore(tmp_path / "run", of_rewards(["tiny_rewards:letters"], []))
 
 
 def test_rescore_prints_a_table(tmp_path: Path, call: Call) -> None:
     write_run(tmp_path / "run")
-    done = call("score", "run", "--reward", "tiny_rewards:letters", "factor=2", "--out", "scores.jsonl")
+    done = call("evaluate", "run/rollouts", "--reward", "tiny_rewards:letters", "factor=2", "--out", "kept")
     assert (done.code, done.err) == (0, "")
-    assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == 12
+    page = embedded(tmp_path / "kept/report.html")["runs"][0]
+    (line,) = page["charts"][0]["lines"]
+    assert (line["x"], line["y"]) == ([1, 2], pytest.approx([4.0, 14 / 3], rel=1e-4))
+    assert done.out.endswith("report: kept/report.html\n")
     table = [line.split() for line in done.out.splitlines()]
     assert table[0] == ["reward", "tau", "other", "best", "groups", "first", "third", "last", "third"]
     assert table[1] == ["letters", "(new)", "4.000", "4.667"]
@@ -548,14 +553,17 @@ def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -
     ("words", "message"),
     [
         (["redraw", "nowhere", "--step", "1"], "nowhere is not a run folder: it has no config.yaml."),
-        (["score", "run", "--reward", "lenght"], "There is no reward called 'lenght' (did you mean 'length'?)"),
         (
-            ["score", "run", "--reward", "mse"],
+            ["evaluate", "run/rollouts", "--reward", "lenght"],
+            "There is no reward called 'lenght' (did you mean 'length'?)",
+        ),
+        (
+            ["evaluate", "run/rollouts", "--reward", "mse"],
             "The reward 'mse' scores pictures, but the policy 'toy-lm' makes",
         ),
-        (["score", "run", "--reward", "length", "max=3"], "has no parameter 'max'"),
-        (["score", "run", "--reward", "length", "3"], "parameter '3' is not of the form key=value"),
-        (["score", "run", "--reward", "length", "--reward", "mse"], "with one reward at a time."),
+        (["evaluate", "run/rollouts", "--reward", "length", "max=3"], "has no parameter 'max'"),
+        (["evaluate", "run/rollouts", "--reward", "length", "3"], "parameter '3' is not of the form key=value"),
+        (["evaluate", "run/rollouts", "--reward", "length", "--reward", "mse"], "with one reward at a time."),
         (["redraw", "run", "--step", "7"], "run has no step 7 to compare with: it has completed 6."),
         (["redraw", "plain", "--step", "1"], "has no step 1 to compare with: it has completed 0."),
     ],

@@ -20,6 +20,11 @@ SMALL = ("trainer.steps=2", "eval.every=0")
 GRID = ("sweep", "c.yaml", *SMALL, "trainer.learning_rate=0.01,0.1", "seed=1..3", "--dir", "s")
 
 
+def last_reward(run: Path) -> float:
+    last: float = rows(run / "eval.jsonl")[-1]["means"]["reward"]
+    return last
+
+
 def test_a_sweep_its_page_and_more_seeds(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     config(tmp_path)
@@ -38,7 +43,10 @@ def test_a_sweep_its_page_and_more_seeds(call: Call, tmp_path: Path, monkeypatch
     assert alone == swept
 
     scores = {
-        rate: [rows(tmp_path / f"s/learning_rate-{rate}_seed-{seed}/eval.jsonl")[-1]["reward"] for seed in (1, 2, 3)]
+        rate: [
+            rows(tmp_path / f"s/learning_rate-{rate}_seed-{seed}/eval.jsonl")[-1]["means"]["reward"]
+            for seed in (1, 2, 3)
+        ]
         for rate in ("0.01", "0.1")
     }
 

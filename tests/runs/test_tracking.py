@@ -54,9 +54,8 @@ def pictures() -> Evaluation:
         Sample(prompt=Prompt(text=text), output=Image.new("RGB", (8, 6), color), group=i)
         for i, (text, color) in enumerate(((HOSTILE, "red"), ("draw a sea", "blue")))
     ]
-    return Evaluation(
-        samples=samples, scores=score([RewardTerm(name="sharp", reward=lambda _: [0.25, float("nan")])], samples)
-    )
+    scores = score([RewardTerm(name="sharp", reward=lambda _: [0.25, float("nan")])], samples)
+    return Evaluation(samples=samples, prompts=[sample.prompt for sample in samples], scores=scores)
 
 
 def show_pictures(*started: trackers.Tracker) -> None:
@@ -73,10 +72,14 @@ def test_tensorboard_has_every_step_once_after_a_resume() -> None:
     found = events.EventAccumulator("out/tensorboard", size_guidance={events.TENSORS: 0}).Reload()
     assert [event.step for event in found.Scalars("reward")] == [1, 2, 3, 4, 5, 6]
     held_out = rows("out/eval.jsonl")
-    for name in ("reward", "reward/ci95", "digits"):
+    for name, part, reward in (
+        ("reward", "means", "reward"),
+        ("reward/ci95", "ci95", "reward"),
+        ("digits", "means", "digits"),
+    ):
         logged = found.Scalars(f"eval/{name}")
         assert [event.step for event in logged] == [0, 2, 4, 6]
-        assert [event.value for event in logged] == pytest.approx([row[name] for row in held_out])
+        assert [event.value for event in logged] == pytest.approx([row[part][reward] for row in held_out])
     tables = found.Tensors("samples/text_summary")
     assert [event.step for event in tables] == [0, 2, 4, 6]
     config = found.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
@@ -163,7 +166,7 @@ def test_wandb_has_a_run_for_each_offline_session_and_every_step_once(
     assert [row["step"] for row in entries if "loss" in row] == [1, 2, 3, 4, 5, 6]
     assert [row["step"] for row in entries if "eval/reward" in row] == [0, 2, 4, 6]
     assert [row["eval/digits"] for row in entries if "eval/digits" in row] == [
-        row["digits"] for row in rows("out/eval.jsonl")
+        row["means"]["digits"] for row in rows("out/eval.jsonl")
     ]
     configs = [
         {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.config.update}

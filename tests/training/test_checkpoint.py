@@ -62,7 +62,7 @@ def test_the_last_checkpoints_are_kept(keep: int | None, expected: list[int]) ->
 
 def test_the_best_by_a_held_out_score_is_kept_beside_them() -> None:
     train("out", trainer__learning_rate=0.3, eval__every=1, run__best="digits", run__keep_last=1)
-    scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl") if row["step"] > 0}
+    scores = {row["step"]: row["means"]["digits"] for row in rows("out/eval.jsonl") if row["step"] > 0}
     best = max(scores, key=lambda step: (scores[step], -step))  # the first of equals
     assert best != STEPS, "the test needs a run whose best is not its last"
     assert kept("out") == ["best", f"step_{best:06d}", f"step_{STEPS:06d}"]
@@ -82,7 +82,7 @@ def test_the_best_of_a_score_is_by_the_sign_of_its_weight(weight: float, best: l
     found = []
     for step, mean in enumerate([0.0, 0.5, 0.2, 0.7]):  # that before training is no checkpoint
         with Path("out/eval.jsonl").open("a") as file:
-            file.write(json.dumps({"step": step, "digits": mean}) + "\n")
+            file.write(json.dumps({"step": step, "means": {"digits": mean}, "ci95": {}}) + "\n")
         found.append(Journal(Path("out"), step).is_best("digits", weight=weight))
     assert found == best
 
@@ -98,7 +98,7 @@ def test_the_best_of_a_penalty_is_its_lowest() -> None:
         "run": {"dir": "out", "threads": 1, "best": "digits"},
     }
     run.train(schema.parse(json.dumps(settings), "test", []))
-    scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl") if row["step"] > 0}
+    scores = {row["step"]: row["means"]["digits"] for row in rows("out/eval.jsonl") if row["step"] > 0}
     assert len(set(scores.values())) > 1, "the test needs a run that changes"
     assert checkpoint.read_state(Path("out/checkpoints/best"))["step"] == min(scores, key=lambda s: (scores[s], s))
 
@@ -111,7 +111,7 @@ def test_evaluations_without_gain_are_counted_from_the_best(
     scores: list[float], weight: float, passed: int, tmp_path: Path
 ) -> None:
     journal = Journal(tmp_path, 0)
-    journal.evaluations = [{"step": step, "digits": score} for step, score in enumerate(scores)]
+    journal.evaluations = [{"step": step, "means": {"digits": score}} for step, score in enumerate(scores)]
     assert journal.evaluations_without_gain("digits", weight=weight) == passed
 
 
@@ -120,13 +120,13 @@ def test_a_run_ends_when_its_score_has_stopped_rising() -> None:
     rule = {"reward": "digits", "patience": 1}
     changes = {"trainer__learning_rate": 0.3, "trainer__steps": 50, "eval__every": 1}
     ended = train("out", **changes, run__stop=rule)
-    scores = [row["digits"] for row in rows("out/eval.jsonl")]
+    scores = [row["means"]["digits"] for row in rows("out/eval.jsonl")]
     assert (ended.interrupted, ended.steps) == (False, len(scores) - 1)
     assert ended.steps < 50
     assert scores[-1] <= max(scores[:-1]) == scores[-2]
     assert train("out", **changes, run__stop=rule, resume=True).steps == ended.steps
     patient = train("out", **changes, run__stop={**rule, "patience": 3}, resume=True)
-    scores = [row["digits"] for row in rows("out/eval.jsonl")]
+    scores = [row["means"]["digits"] for row in rows("out/eval.jsonl")]
     assert ended.steps < patient.steps < 50
     assert patient.steps - scores.index(max(scores)) == 3
 
@@ -455,7 +455,7 @@ def test_a_best_that_could_not_be_marked_is_marked_on_resume(monkeypatch: pytest
         train("out", **options, trainer__steps=4)
     monkeypatch.setattr(checkpoint, "mark_best", mark)
     train("out", **options, trainer__steps=4, resume=True)
-    scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl")}
+    scores = {row["step"]: row["means"]["digits"] for row in rows("out/eval.jsonl")}
     assert checkpoint.read_state(Path("out/checkpoints/best"))["step"] == max((3, 4), key=lambda s: (scores[s], -s))
 
 

@@ -196,7 +196,10 @@ def test_evaluations_shrink_too() -> None:
     policy = Small(drawing=3)
     few = draw(policy, prompts, seed=1, samples_per_prompt=2)
     assert [s.output for s in few] == [s.output for s in draw(TinyTokens(), prompts, seed=1, samples_per_prompt=2)]
-    assert evaluate(policy, [digit_sum], prompts).means() == evaluate(TinyTokens(), [digit_sum], prompts).means()
+    assert (
+        evaluate(policy, [digit_sum], prompts).summary.means
+        == evaluate(TinyTokens(), [digit_sum], prompts).summary.means
+    )
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ function headOfMany() {
     at?.gaps.map(gap), at?.note ? note(at.note) : null,
     at?.gaps.some(({ scores }) => scores.length) ? note(`Mean on held-out prompts after ${at.steps.map((step, i) => `step ${step} of ${runs[i].name}`).join(", ")}. `
       + "± is half of a 95 % confidence interval (Student's t over the prompts), " + (paired ? "of differences paired by prompt."
-        : "the sum of both runs' intervals, since their held-out prompts differ or their scores were not kept.")) : null);
+        : "of two independent means, since their held-out prompts differ.")) : null);
 }
 
 function differences() {

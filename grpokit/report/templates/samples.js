@@ -78,7 +78,7 @@ function columns() {
   const shown = runs.map((run, i) => ({ run: i, evaluation: run.evaluations.filter(e => e.step <= last).at(-1) }));
   if (!several()) shown.unshift({ run: 0, evaluation: runs[0].evaluations[0] });
   return shown.filter(({ evaluation }, i) => evaluation && evaluation !== shown[i - 1]?.evaluation).map(({ run, evaluation }) => ({
-    run, label: `${several() ? `${runs[run].name}, ` : ""}step ${evaluation.step}`,
+    run, evaluation, label: `${several() ? `${runs[run].name}, ` : ""}${evaluation.label}`,
     rows: new Map(evaluation.rows.map(row => [JSON.stringify([row.prompt, row.n]), row])),
   }));
 }
@@ -102,7 +102,7 @@ function heldOut() {
     : (a, b) => (isNumber(value(a)) && isNumber(value(b)) ? value(b) - value(a) : isNumber(value(b)) - isNumber(value(a)))); // no score: last
   const gains = entries.map(entry => entry.gain).filter(isNumber);
   const place = Math.max(0, steps.findLastIndex(step => step <= last)), newest = place > 0 && place === steps.length - 1 ? ", the newest" : "";
-  const text = `Evaluation after step ${steps[place]}${newest}`;
+  const text = `Evaluation: ${shown.at(-1).evaluation.label}${newest}`;
   const slider = el("input", {
     type: "range", min: 0, max: steps.length - 1, step: 1, value: place, "data-key": "slider", "aria-label": "Evaluation", "aria-valuetext": text,
     oninput: event => change({ step: Number(event.target.value) === steps.length - 1 ? null : steps[Number(event.target.value)] }),

@@ -8,8 +8,8 @@ function promptTable() {
   const names = runs[0].prompts.names.filter(name => runs.every(({ prompts }) => prompts.names.includes(name)));
   const name = state.reward && names.includes(state.reward) ? state.reward : names[0];
   if (!name) return null;
-  const columns = several() ? runs.map(({ run, prompts }) => `${run.name}, step ${prompts.steps[1]}`)
-    : runs[0].prompts.steps.map(step => `step ${step}`);
+  const columns = several() ? runs.map(({ run, prompts }) => `${run.name}, ${prompts.labels[1]}`)
+    : runs[0].prompts.labels;
   const rows = new Map();
   runs.forEach(({ prompts }, i) => {
     const at = prompts.names.indexOf(name);

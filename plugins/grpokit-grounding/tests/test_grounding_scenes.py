@@ -75,19 +75,19 @@ def test_the_start_hits_less_than_a_tenth() -> None:
 def test_it_begins_low_and_rises_at_once(tmp_path: Path) -> None:
     """The first steps of the run, in which the overlap rises by far more than its noise."""
     done = train_config("grounding-scenes", tmp_path / "r", "trainer.steps=20", "eval.every=0")
-    assert done.before["acc"] < 0.1
-    assert done.before["iou"] < 0.35
-    assert done.before["box-format"] > 0.9
-    assert done.after["iou"] > done.before["iou"] + 0.1
+    assert done.before.means["acc"] < 0.1
+    assert done.before.means["iou"] < 0.35
+    assert done.before.means["box-format"] > 0.9
+    assert done.after.means["iou"] > done.before.means["iou"] + 0.1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_boxes_become_right(seed: int, tmp_path: Path) -> None:
     done = train_config("grounding-scenes", tmp_path / "r", f"seed={seed}")
-    assert done.before["acc"] < 0.1
-    assert done.after["acc"] >= 0.59
-    assert done.after["iou"] >= 0.52
+    assert done.before.means["acc"] < 0.1
+    assert done.after.means["acc"] >= 0.59
+    assert done.after.means["iou"] >= 0.52
 
 
 @pytest.mark.long
@@ -115,4 +115,4 @@ def test_the_pages_config_of_a_large_model_runs_with_a_stand_in(tmp_path: Path) 
         "trainer.prompts_per_step=2",
         "trainer.group_size=2",
     )
-    assert set(done.after) >= {"iou", "acc", "box-format", "crop-match"}
+    assert set(done.after.means) >= {"iou", "acc", "box-format", "crop-match"}

@@ -35,7 +35,7 @@ def test_a_resume_is_bit_equal_at_every_step(preset: str, tmp_path: Path) -> Non
 @pytest.mark.long
 def test_cartpole_is_learned_within_ten_steps(tmp_path: Path) -> None:
     done = train_config("gym-cartpole", tmp_path / "run", "trainer.steps=10", "eval.every=10")
-    assert done.after["episode-return"] > 10 * done.before["episode-return"]
+    assert done.after.means["episode-return"] > 10 * done.before.means["episode-return"]
 
 
 @pytest.mark.long
@@ -43,4 +43,4 @@ def test_cartpole_is_learned_within_ten_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_presets_reach_their_goals(preset: str, seed: int, tmp_path: Path) -> None:
     done = train_config(preset, tmp_path / "run", f"seed={seed}", f"policy.seed={seed}")
-    assert done.after["episode-return"] > GOALS[preset]
+    assert done.after.means["episode-return"] > GOALS[preset]

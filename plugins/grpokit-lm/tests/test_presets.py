@@ -40,10 +40,10 @@ def test_prompts_and_held_out_prompts_share_none(preset: str) -> None:
 def test_the_reward_rises_in_a_few_steps(preset: str, right: str, rise: float, tmp_path: Path) -> None:
     short = ("trainer.steps=12", "trainer.micro_batch_size=64", "eval.every=0")
     done = train_config(preset, tmp_path / "r", *short)
-    assert 0.2 < done.before["reward"] < 0.5
-    assert done.after["reward"] > done.before["reward"] + rise
-    assert done.after[right] > done.before[right]
-    assert done.after["format"] > done.before["format"]
+    assert 0.2 < done.before.means["reward"] < 0.5
+    assert done.after.means["reward"] > done.before.means["reward"] + rise
+    assert done.after.means[right] > done.before.means[right]
+    assert done.after.means["format"] > done.before.means["format"]
 
 
 @pytest.mark.long
@@ -64,10 +64,10 @@ def test_micro_batches_of_two_give_the_same_update(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_rewards_rise_clearly(seed: int, tmp_path: Path) -> None:
     done = train_config("lm-arithmetic", tmp_path / "a", f"seed={seed}")
-    assert done.after["reward"] > done.before["reward"] + 0.25
-    assert done.after["right"] > 1.4 * done.before["right"]
+    assert done.after.means["reward"] > done.before.means["reward"] + 0.25
+    assert done.after.means["right"] > 1.4 * done.before.means["right"]
     done = train_config("lm-countdown", tmp_path / "c", f"seed={seed}")
-    assert done.after["reward"] > done.before["reward"] + 0.1
+    assert done.after.means["reward"] > done.before.means["reward"] + 0.1
 
 
 @pytest.mark.long

@@ -128,4 +128,7 @@ def test_prompts_and_held_out_prompts_share_none() -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_game_is_learnt(seed: int, tmp_path: Path) -> None:
     done = train_config("lm-guess", tmp_path / "r", f"seed={seed}")
-    assert done.after["reward"] - done.after["reward/ci95"] > done.before["reward"] + done.before["reward/ci95"]
+    assert (
+        done.after.means["reward"] - done.after.ci95["reward"]
+        > done.before.means["reward"] + done.before.ci95["reward"]
+    )

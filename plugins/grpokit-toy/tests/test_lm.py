@@ -72,10 +72,10 @@ def test_logprobs_are_the_sampled_ones(evaluate: bool) -> None:
 
 def test_the_start_is_mediocre_and_knows_the_format() -> None:
     config, _ = presets.read_config("toy-lm")
-    found = evaluate(build.policy(config), build_rewards.rewards(config), sum_prompts("eval")).means()
+    found = evaluate(build.policy(config), build_rewards.rewards(config), sum_prompts("eval")).summary.means
     assert 0.25 < found["right"] < 0.4
     assert 0.6 < found["format"] < 0.9
-    greedy = evaluate(ToyLM(eval_temperature=0), build_rewards.rewards(config), sum_prompts("eval")).means()
+    greedy = evaluate(ToyLM(eval_temperature=0), build_rewards.rewards(config), sum_prompts("eval")).summary.means
     assert greedy["format"] > 0.95  # stopped early, not damaged
 
 

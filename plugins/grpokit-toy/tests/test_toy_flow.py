@@ -372,7 +372,7 @@ def test_step_slices_and_micro_batches_add_up(sampler: str) -> None:
 
 def test_the_start_is_a_blob_that_does_not_listen() -> None:
     found = evaluate(ToyFlow(), {"ring": on_ring}, ring_prompts("eval"), samples_per_prompt=64)
-    assert 0.17 < found.means()["ring"] < 0.27
+    assert 0.17 < found.summary.means["ring"] < 0.27
     points = torch.tensor([s.output for s in found.samples])
     assert points.mean(0).abs().max() < 0.1
     assert (points.std(0) - 0.7).abs().max() < 0.1
@@ -393,6 +393,6 @@ def test_it_learns_the_ring(tmp_path: Path) -> None:
     trainer = build.trainer(config, {"": policy}, rewards, ring_prompts())
     reports = list(trainer)
     after = evaluate(policy, rewards, ring_prompts("eval"), samples_per_prompt=32, batch_size=512)
-    assert after.means()["ring"] > before.means()["ring"] + 0.3
+    assert after.summary.means["ring"] > before.summary.means["ring"] + 0.3
     assert max(r.metrics["logprob_diff/max"] for r in reports) < 1e-4
     assert reports[-1].metrics["kl"] > 0.01

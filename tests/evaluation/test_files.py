@@ -1,9 +1,10 @@
-"""`grpokit score`: rewards on pictures and texts that lie in files, and every kind of bad input."""
+"""`grpokit evaluate` of pictures and texts that lie in files, and every kind of bad input."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import weakref
@@ -16,23 +17,23 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from command_line import Call, Done
-from grpokit import DataError, RewardError, RewardTerm, Sample, UsageError, cli
+from command_line import Call, Done, embedded
+from grpokit import DataError, RewardError, RewardTerm, Sample, UsageError, cli, data
 from grpokit.evaluation import sample_files
-from grpokit.evaluation.held_out import Evaluation
+from grpokit.evaluation.evaluation import Evaluation
+from grpokit.evaluation.files import evaluate_files
 from grpokit.evaluation.intervals import half_width
-from grpokit.evaluation.score_files import score_files, summary
 from grpokit.rewards.scoring import score
 
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    """`call("a.png", "--reward", "mse")` is `grpokit score a.png --reward mse` in an empty folder."""
+    """`call("a.png", "--reward", "mse")` is `grpokit evaluate a.png --reward mse` in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(*words: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["grpokit", "score", *map(str, words)])
+        monkeypatch.setattr(sys, "argv", ["grpokit", "evaluate", *map(str, words)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -48,14 +49,21 @@ def picture(path: Path | str, shade: int = 0, size: int = 8) -> None:
     Image.new("RGB", (size, size), (shade,) * 3).save(path)
 
 
-def lines(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
+def samples_of(done: Done) -> list[dict[str, Any]]:
+    """What --json says of each sample."""
+    listed: list[dict[str, Any]] = json.loads(done.out)["samples"]
+    return listed
 
 
-def table(text: str) -> dict[str, list[str]]:
-    """The summary: reward -> its cells."""
-    rows = [line.split() for line in text[text.index("reward ") :].splitlines()]
-    return {row[0]: row[1:] for row in rows[1:] if len(row) == 7}
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """What was kept of each sample."""
+    return [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+
+
+def table(text: str) -> dict[str, str]:
+    """The means: reward -> its cell."""
+    rows = [line.split(maxsplit=1) for line in text.splitlines() if "±" in line or "not scored" in line]
+    return {name: cell.strip() for name, cell in rows}
 
 
 def shade(samples: Sequence[Sample]) -> list[float]:
@@ -80,16 +88,18 @@ def three(tmp_path: Path) -> Path:
 def test_one_picture(call: Call, tmp_path: Path) -> None:
     picture(tmp_path / "cat.png", 51)
     picture(tmp_path / "target.png", 102)
-    done = call("cat.png", "--reward", "mse", "--prompt", "a cat", "--target", "target.png")
+    done = call("cat.png", "--reward", "mse", "--prompt", "a cat", "--targets", "target.png", "--json")
     assert (done.code, done.err) == (0, "")
-    assert table(done.out) == {"mse": ["-0.0400", "-", "-0.0400", "-0.0400", "1", "0"]}
+    answer = json.loads(done.out)
+    assert answer["cat.png"] == {"mse": {"mean": pytest.approx(-0.04), "ci95": None}}
+    assert [row["prompt"] for row in answer["samples"]] == ["a cat"]
 
 
 def test_a_folder_against_prompts_and_targets(call: Call, three: Path) -> None:
     words = ["pictures", "--prompts", "prompts.txt", "--targets", "targets", "--reward", "mse", "--reward", "ssim"]
-    done = call(*words, "--out", "scores.jsonl")
+    done = call(*words, "--out", "kept")
     assert (done.code, done.err) == (0, "")
-    found = lines((three / "scores.jsonl").read_text())
+    found = lines(three / "kept")
     assert [(row["file"], row["group"], row["prompt"]) for row in found] == [
         ("pictures/1.png", 1, 'a sign "Tea"'),
         ("pictures/3_1.png", 3, "gray"),
@@ -98,13 +108,15 @@ def test_a_folder_against_prompts_and_targets(call: Call, three: Path) -> None:
     ]
     mse = [row["scores"]["mse"] for row in found]
     assert mse == pytest.approx([-0.04, -0.04, 0.0, -0.04])
-    assert all("reward" not in row for row in found)  # a sum without weights would say nothing
-    summary = table(done.out)["mse"]
-    assert summary[:2] == ["-0.0300", f"{half_width(mse, [1, 3, 3, 4]):.4f}"]
-    assert summary[2:] == ["-0.0400", "0.0000", "4", "0"]
+    assert [row["reward"] for row in found] == pytest.approx([sum(row["scores"].values()) for row in found])
+    assert table(done.out)["mse"] == f"-0.030 ± {half_width(mse, [1, 3, 3, 4]):.3f}"
     shown = next(line for line in done.out.splitlines() if line.startswith("pictures/3_10.png"))
-    assert shown.split() == ["pictures/3_10.png", "0.0000", "1.0000", "gray"]
-    assert done.out.endswith("scores: scores.jsonl\n")
+    assert shown.split() == ["pictures/3_10.png", "0.0000", "1.0000", "1.0000", "gray"]
+    assert done.out.endswith(f"report: {three}/kept/report.html\n")
+    run = embedded(three / "kept/report.html")["runs"][0]
+    assert run["evaluations"][0]["label"] == "pictures"
+    assert [row["prompt"] for row in run["evaluations"][0]["rows"]] == ['a sign "Tea"', "gray", "light gray", "gray"]
+    assert {row["scores"]["mse"] for row in run["evaluations"][0]["rows"]} == set(mse)
 
 
 def test_sources_reach_the_reward(call: Call, three: Path) -> None:
@@ -113,9 +125,9 @@ def test_sources_reach_the_reward(call: Call, three: Path) -> None:
     )
     use = ["--reward", "sources_of_score:seen", "--json"]
     done = call("pictures", "--prompts", "prompts.txt", "--sources", "targets", *use)
-    assert [row["scores"]["seen"] for row in lines(done.out)] == [51, 102, 102, 204]
-    done = call("pictures/1.png", "--source", "targets/4.png", *use)
-    assert [row["scores"]["seen"] for row in lines(done.out)] == [204]
+    assert [row["scores"]["seen"] for row in samples_of(done)] == [51, 102, 102, 204]
+    done = call("pictures/1.png", "--sources", "targets/4.png", *use)
+    assert [row["scores"]["seen"] for row in samples_of(done)] == [204]
 
 
 def test_json_lines_of_texts(call: Call, tmp_path: Path) -> None:
@@ -129,20 +141,42 @@ def test_json_lines_of_texts(call: Call, tmp_path: Path) -> None:
     words = ["--reward", "contains", "--reward", "length", "length.maximum=2", "contains.ignore_case=true"]
     done = call("r.jsonl", *words, "--json")
     assert done.code == 0
-    assert lines(done.out) == [
-        {"prompt": "p", "output": "yes, b", "group": 0, "line": 1, "scores": {"contains": 1.0, "length": -4.0}},
-        {"prompt": "p", "output": "x", "group": 0, "line": 5, "scores": {"contains": 0.0, "length": 0.0}},
-        {"prompt": "q", "output": "no", "group": 1, "line": 3, "scores": {"contains": 0.0, "length": 0.0}},
-        {"prompt": "p", "output": "\ud800", "group": 2, "line": 7, "scores": {"contains": None, "length": 0.0}},
+    assert samples_of(done) == [
+        {
+            "prompt": "p",
+            "output": "yes, b",
+            "group": 0,
+            "line": 1,
+            "scores": {"contains": 1.0, "length": -4.0},
+            "reward": -3.0,
+        },
+        {
+            "prompt": "p",
+            "output": "x",
+            "group": 0,
+            "line": 5,
+            "scores": {"contains": 0.0, "length": 0.0},
+            "reward": 0.0,
+        },
+        {
+            "prompt": "q",
+            "output": "no",
+            "group": 1,
+            "line": 3,
+            "scores": {"contains": 0.0, "length": 0.0},
+            "reward": 0.0,
+        },
+        {
+            "prompt": "p",
+            "output": "\ud800",
+            "group": 2,
+            "line": 7,
+            "scores": {"contains": None, "length": 0.0},
+            "reward": pytest.approx(1 / 3),
+        },
     ]
-    assert table(done.err)["contains"] == [
-        "0.3333",
-        f"{half_width([1, 0, 0], [0, 0, 1]):.4f}",
-        "0.0000",
-        "1.0000",
-        "3",
-        "1",
-    ]
+    contains = json.loads(done.out)["r.jsonl"]["contains"]
+    assert contains == {"mean": pytest.approx(1 / 3), "ci95": pytest.approx(half_width([1, 0, 0], [0, 0, 1]))}
     assert done.err.endswith("contains could not score 1 of 4 samples: r.jsonl, line 7\n")
 
 
@@ -160,7 +194,7 @@ def test_records_of_other_kinds(call: Call, tmp_path: Path, name: str, content: 
     (tmp_path / name).write_text(content)
     done = call(name, "--reward", "exact-match", "--json")
     assert done.code == 0, done.err
-    found = {(row["prompt"], row["output"]): row["scores"]["exact-match"] for row in lines(done.out)}
+    found = {(row["prompt"], row["output"]): row["scores"]["exact-match"] for row in samples_of(done)}
     assert found == {("2+2", "4"): 1.0, ("1,5*2", "5"): 0.0, ("2+2", "5"): 0.0}
 
 
@@ -204,7 +238,7 @@ def test_what_sample_wrote(call: Call, tmp_path: Path, monkeypatch: pytest.Monke
         cli.main()
     done = call("drawn", "--reward", "mse", "--json")
     assert done.code == 0
-    found = lines(done.out)
+    found = samples_of(done)
     assert len(found) == 6  # the targets that lie beside them are no samples
     assert [row["group"] for row in found] == [0, 0, 1, 1, 2, 2]
     for i, row in enumerate(found):
@@ -215,7 +249,7 @@ def test_what_sample_wrote(call: Call, tmp_path: Path, monkeypatch: pytest.Monke
         assert row["scores"]["mse"] == pytest.approx(-np.mean((pixels[0] - pixels[1]) ** 2))
     done = call("drawn", "--reward", "mse", "--prompt", "a sign")
     assert done.code == 2
-    assert done.err.startswith("error: Leave out --prompt: the records in drawn/samples.jsonl have their own prompts")
+    assert done.err.startswith("error: The records in drawn/samples.jsonl have their own prompts")
     done = call("drawn", "--reward", "mse", "--prompts", "drawn/samples.jsonl")
     assert "0000.target.png is not named by a line number" in done.err
 
@@ -225,23 +259,55 @@ def test_rewards_and_weights_of_a_config(call: Call, three: Path) -> None:
         "policy: {use: toy-glyph}\ndata: {prompts: prompts.txt}\n"
         "rewards: [{use: mse, weight: 0.5}, {use: ssim, name: like, weight: 2}]\n"
     )
-    words = [
-        "pictures",
-        "--prompts",
-        "prompts.txt",
-        "--targets",
-        "targets",
-        "--config",
-        "c.yaml",
-        "rewards.0.weight=0.25",
-    ]
-    done = call(*words, "--json")
-    assert done.code == 0
-    for row in lines(done.out):
+    named = ["pictures", "--prompts", "prompts.txt", "--targets", "targets"]
+    done = call(*named, "--with", "c.yaml", "rewards.0.weight=0.25", "--json")
+    assert done.code == 0, done.err
+    for row in samples_of(done):
         assert set(row["scores"]) == {"mse", "like"}
         assert row["reward"] == pytest.approx(0.25 * row["scores"]["mse"] + 2 * row["scores"]["like"])
-    mean = np.mean([row["reward"] for row in lines(done.out)])
-    assert table(done.err)["reward"][0] == f"{mean:.4f}"
+    mean = np.mean([row["reward"] for row in samples_of(done)])
+    assert json.loads(done.out)["pictures"]["reward"]["mean"] == pytest.approx(mean)
+    words = ["--reward", "mse", "--reward", "ssim", "mse.weight=0.25", "ssim.weight=2", "--json"]
+    again = call(*named, *words)
+    assert [row["reward"] for row in samples_of(again)] == [row["reward"] for row in samples_of(done)]
+
+
+def test_an_evaluation_names_prompts_rewards_and_perhaps_files(call: Call, three: Path) -> None:
+    (three / "e.yaml").write_text("data: {prompts: prompts.txt, targets: targets}\nrewards: [{use: mse}]\n")
+    done = call("pictures", "--with", "e.yaml", "--json", "--limit", 2)
+    assert [row["group"] for row in samples_of(done)] == [1, 3, 3]
+    assert "e.yaml names no files" in call("e.yaml").err
+    with (three / "e.yaml").open("a") as file:
+        file.write("files: pictures\n")
+    assert samples_of(call("e.yaml", "--json"))[:3] == samples_of(done)
+
+
+def test_two_folders_are_compared_prompt_by_prompt(call: Call, three: Path) -> None:
+    """By an independent calculation: the interval of a paired t test over the prompts' differences."""
+    rng = np.random.default_rng(0)
+    for folder in ("old", "new"):
+        for line in (1, 3, 4):
+            picture(three / f"{folder}/{line}.png", int(rng.integers(0, 200)))
+    words = ["--prompts", "prompts.txt", "--targets", "targets", "--reward", "mse"]
+    done = call("new", "--against", "old", *words, "--out", "kept", "--json")
+    answer = json.loads(done.out)
+    of = {name: [row["scores"]["mse"] for row in answer["samples"] if row["of"] == name] for name in ("old", "new")}
+    gains = np.subtract(of["new"], of["old"])
+    assert answer["change"]["mse"]["mean"] == pytest.approx(gains.mean())
+    spread = gains.std(ddof=1) / np.sqrt(3)
+    assert answer["change"]["mse"]["ci95"] == pytest.approx(4.3027 * spread, rel=1e-4)  # Student's t, 2 degrees
+    run = embedded(three / "kept/report.html")["runs"][0]
+    assert [part["label"] for part in run["evaluations"]] == run["prompts"]["labels"] == ["old", "new"]
+    assert run["scores"][0]["change"] == pytest.approx(gains.mean())
+    (three / "new/3.png").rename(three / "new/3_2.png")
+    picture(three / "new/3_1.png", 0)
+    more = json.loads(call("new", "--against", "old", *words, "--json").out)
+    new = [row["scores"]["mse"] for row in more["samples"] if row["of"] == "new"]
+    weights = np.array([1, 2, 1]) / 4  # a prompt with two samples counts twice in one of the means
+    deviations = weights * (np.array([new[0], np.mean(new[1:3]), new[3]]) - np.mean(new))
+    deviations -= (np.array(of["old"]) - np.mean(of["old"])) / 3
+    assert more["change"]["mse"]["mean"] == pytest.approx(np.mean(new) - np.mean(of["old"]))
+    assert more["change"]["mse"]["ci95"] == pytest.approx(4.3027 * np.sqrt(1.5 * (deviations**2).sum()), rel=1e-4)
 
 
 def test_the_weighted_sum_is_that_of_an_evaluation(tmp_path: Path) -> None:
@@ -259,14 +325,14 @@ def test_the_weighted_sum_is_that_of_an_evaluation(tmp_path: Path) -> None:
     terms.append(RewardTerm(name="watched", reward=lambda samples: [math.nan] * len(samples), weight=0.0))
     entries = sample_files.find(tmp_path / "t.jsonl")
     samples = [entry.open(entry.prompt()) for entry in entries]
-    expected = Evaluation(samples=samples, scores=score(terms, samples)).summary()
-    found = summary(list(score_files(terms, entries, batch_size=4)))
+    prompts = [sample.prompt for sample in samples]
+    expected = Evaluation(samples=samples, prompts=prompts, scores=score(terms, samples)).summary
+    found = evaluate_files(terms, entries, batch_size=4).summary
     for name in ("long", "odd", "reward"):
-        assert (found[name].mean, found[name].half_width) == pytest.approx((expected[name], expected[f"{name}/ci95"]))
-    total = found["reward"]
-    assert total.mean == pytest.approx(0.1 * found["long"].mean - 2 * found["odd"].mean)
-    assert (total.scored, len(total.unscored)) == (12, 0)  # a missing score is stood in for, as in training
-    assert total.half_width > 0.1  # of 12 rows with gaps filled: half of that
+        assert found.means[name] == pytest.approx(expected.means[name])
+        assert found.ci95[name] == pytest.approx(expected.ci95[name])
+    assert found.means["reward"] == pytest.approx(0.1 * found.means["long"] - 2 * found.means["odd"])
+    assert found.ci95["reward"] > 0.1  # of 12 rows with gaps filled: half of that
 
 
 # --- batches -------------------------------------------------------------------------------------------------------
@@ -283,7 +349,7 @@ def test_a_group_stays_in_one_batch(tmp_path: Path) -> None:
     for number, count in ((1, 3), (2, 1), (3, 2)):
         for k in range(count):
             picture(tmp_path / f"g/{number}-{k}.png", 10 * (k + 1))
-    entries = sample_files.find(tmp_path / "g", prompts=tmp_path / "p.txt")
+    entries = sample_files.find(tmp_path / "g", prompts=data.read_prompts(tmp_path / "p.txt"))
     sizes: list[int] = []
 
     def counting(samples: Sequence[Sample]) -> list[float]:
@@ -293,13 +359,13 @@ def test_a_group_stays_in_one_batch(tmp_path: Path) -> None:
     expected = [0.0, 1.0, 2.0, 0.0, 0.0, 1.0]
     for size, batches in ((1, [3, 1, 2]), (3, [3, 3]), (4, [4, 2]), (32, [6])):
         sizes.clear()
-        assert [row.scores["counting"] for row in score_files([counting], entries, batch_size=size)] == expected
+        assert evaluate_files([counting], entries, batch_size=size).scores.matrix[:, 0].tolist() == expected
         assert sizes == batches
     sizes.clear()
-    assert len(list(score_files([counting], entries, batch_size=4, whole_groups=False))) == 6
+    evaluate_files([counting], entries, batch_size=4, whole_groups=False)
     assert sizes == [4, 2]
     with pytest.raises(UsageError, match="batch_size must be at least 1, got 0"):
-        list(score_files([counting], entries, batch_size=0))
+        evaluate_files([counting], entries, batch_size=0)
 
 
 @pytest.mark.parametrize("count", [100, 1000])
@@ -317,9 +383,10 @@ def test_only_a_batch_of_pictures_is_open(tmp_path: Path, count: int) -> None:
         most = max(most, len(alive))
         return shade(samples)
 
-    rows = list(score_files([watch], sample_files.find(tmp_path), batch_size=16))
+    found = evaluate_files([watch], sample_files.find(tmp_path), batch_size=16)
     assert most == 16
-    assert summary(rows)["watch"].scored == count
+    assert not found.scores.matrix.isnan().any()
+    assert len(found.samples) == count
 
 
 PEAK = """
@@ -327,7 +394,7 @@ import sys
 from grpokit import cli
 
 def peak(folder, *words):
-    sys.argv = ["grpokit", "score", folder, "--reward", "mse", "--target", "t.png", *words]
+    sys.argv = ["grpokit", "evaluate", folder, "--reward", "mse", "--targets", "t.png", *words]
     try:
         cli.main()
     except SystemExit as ended:
@@ -360,16 +427,16 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path: Path) -> Non
 def test_files_that_cannot_be_read_are_named_and_the_others_scored(call: Call, three: Path) -> None:
     (three / "pictures/1.png").write_text("no picture")
     (three / "pictures/0004.png").unlink()
-    words = ["pictures", "--prompts", "prompts.txt", "--targets", "targets", "--reward", "mse", "--out", "s.jsonl"]
+    words = ["pictures", "--prompts", "prompts.txt", "--targets", "targets", "--reward", "mse", "--out", "kept"]
     done = call(*words)
     assert done.code == 2
     heading, *problems = done.err.splitlines()
     assert heading == "error: 2 of 4 samples cannot be read:"
     assert [line.split()[0] for line in problems] == ["pictures/1.png", "pictures/4.png"]
-    assert table(done.out)["mse"] == ["-0.0200", "-", "-0.0400", "0.0000", "2", "0"]
+    assert re.search(r"^mse +-0.020$", done.out, re.MULTILINE)
     assert done.out.splitlines()[1].split() == ["pictures/1.png", "unreadable", "a", "sign", '"Tea"']
     assert done.out.splitlines()[4].split() == ["pictures/4.png", "missing", "light", "gray"]
-    found = lines((three / "s.jsonl").read_text())
+    found = lines(three / "kept")
     assert [row["scores"]["mse"] for row in found] == [None, pytest.approx(-0.04), 0.0, None]
     assert found[3]["error"] == "pictures/4.png does not exist"
     assert found[0]["error"].startswith("pictures/1.png cannot be read as a picture")
@@ -379,7 +446,7 @@ def test_pictures_of_other_kinds_are_named(call: Call, three: Path) -> None:
     """Only some kinds of pictures are scored, and a hidden file of macOS is none."""
     (three / "pictures/._1.png").write_bytes(b"Mac OS X")
     (three / "pictures/notes.txt").write_text("no picture")
-    done = call("pictures", "--reward", "mse", "--target", "targets/1.png")
+    done = call("pictures", "--reward", "mse", "--targets", "targets/1.png")
     assert (done.code, done.err) == (0, "")
     picture(three / "pictures/cat.gif")
     picture(three / "pictures/b.TIFF")
@@ -387,12 +454,14 @@ def test_pictures_of_other_kinds_are_named(call: Call, three: Path) -> None:
     picture(three / "pictures/4_1.bmp")
     done = call("pictures", "--prompts", "prompts.txt", "--reward", "mse", "--targets", "targets")
     assert done.code == 2
-    assert done.err.startswith("In pictures 4_1.bmp, b.TIFF, cat.gif are pictures of other kinds: convert them. ")
+    assert done.err.startswith(
+        "warning: in pictures 4_1.bmp, b.TIFF, cat.gif are pictures of other kinds: convert them; "
+    )
     assert "error: 1 of 4 samples cannot be read:\n  pictures/4.png does not exist" in done.err
     for sample in range(2, 5):
         picture(three / f"pictures/4_{sample}.bmp")
     done = call("pictures", "--prompts", "prompts.txt", "--reward", "mse", "--targets", "targets")
-    assert done.err.startswith("In pictures 4_1.bmp, 4_2.bmp, 4_3.bmp, 4_4.bmp, b.TIFF and 1 more are pictures of ")
+    assert "in pictures 4_1.bmp, 4_2.bmp, 4_3.bmp, 4_4.bmp, b.TIFF and 1 more are pictures of " in done.err
 
 
 def test_pictures_of_other_kinds_beside_records_are_not_named(call: Call, three: Path) -> None:
@@ -403,7 +472,7 @@ def test_pictures_of_other_kinds_beside_records_are_not_named(call: Call, three:
     assert (done.code, done.err) == (0, "")
     done = call("pictures", "--prompts", "prompts.txt", "--reward", "mse", "--targets", "targets")
     assert done.code == 0
-    assert done.err.startswith("In pictures preview.gif is a picture of another kind: convert it. Only .png, ")
+    assert "in pictures preview.gif is a picture of another kind: convert it; only .png, " in done.err
 
 
 def test_a_folder_of_other_kinds(call: Call, tmp_path: Path) -> None:
@@ -428,7 +497,7 @@ def test_when_no_file_can_be_read_the_tables_say_so(call: Call, tmp_path: Path) 
         ["a.png", "unreadable"],
         ["b.png", "unreadable"],
     ]
-    assert table(done.out)["mse"] == ["-", "-", "-", "-", "0", "0"]
+    assert table(done.out)["mse"] == "not scored"
     assert done.err.startswith("error: 2 of 2 samples cannot be read:\n  a.png cannot")
     assert "No sample could be scored by" not in done.err  # the reward has seen none
 
@@ -436,31 +505,25 @@ def test_when_no_file_can_be_read_the_tables_say_so(call: Call, tmp_path: Path) 
 def test_a_missing_picture_of_a_record_is_named_and_the_others_scored(call: Call, tmp_path: Path) -> None:
     picture(tmp_path / "a.png", 51)
     (tmp_path / "p.jsonl").write_text('{"prompt": "p", "output": "a.png"}\n{"prompt": "p", "output": "b.png"}\n')
-    done = call("p.jsonl", "--reward", "mse", "--out", "s.jsonl")
+    done = call("p.jsonl", "--reward", "mse")
     assert done.code == 2
     assert done.err.startswith("error: 1 of 2 samples cannot be read:\n  b.png does not exist\nNo sample")
     assert "`target`" in done.err
     assert done.out.splitlines()[2].split() == ["b.png", "missing", "p"]
 
 
-def test_a_run_is_refused_with_the_place_of_its_samples(call: Call, three: Path) -> None:
-    """Its report.png is no sample."""
-    for name in ("config.yaml", "metrics.jsonl"):
-        (three / "pictures" / name).touch()
-    done = call("pictures", "--reward", "length")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: pictures contains no pictures of samples (.png, ")
+def test_the_samples_of_a_run_are_in_the_folder_of_an_evaluation(call: Call, tmp_path: Path) -> None:
+    """The report.png beside them is no sample."""
+    picture(tmp_path / "out/report.png")
     for step in ("step_000000", "step_000070"):
-        (three / "pictures/samples" / step).mkdir(parents=True)
-        (three / f"pictures/samples/{step}/samples.jsonl").write_text('{"prompt": "p", "output": "abc"}\n')
-    done = call("pictures", "--reward", "length")
-    assert done.err.endswith(" and no samples.jsonl. There is one in pictures/samples/step_000070.\n")
-    done = call("pictures/samples", "--reward", "length")
+        (tmp_path / "out/samples" / step).mkdir(parents=True)
+        (tmp_path / f"out/samples/{step}/samples.jsonl").write_text('{"prompt": "p", "output": "abc"}\n')
+    done = call("out/samples", "--reward", "length")
     assert done.err == (
-        "error: pictures/samples contains no pictures of samples (.png, .jpg, .jpeg, .webp) and no samples.jsonl. "
-        "There is one in pictures/samples/step_000070.\n"
+        "error: out/samples contains no pictures of samples (.png, .jpg, .jpeg, .webp) and no samples.jsonl. "
+        "There is one in out/samples/step_000070.\n"
     )
-    assert call("pictures/samples/step_000070", "--reward", "length").code == 0
+    assert call("out/samples/step_000070", "--reward", "length").code == 0
 
 
 def test_rows_without_a_score_are_named(call: Call, tmp_path: Path) -> None:
@@ -474,7 +537,6 @@ def test_rows_without_a_score_are_named(call: Call, tmp_path: Path) -> None:
     assert (
         done.err == "shade could not score 9 of 25 samples: p/0.png, p/3.png, p/6.png, p/9.png, p/12.png, and 4 more\n"
     )
-    assert table(done.out)["shade"][4:] == ["16", "9"]
     assert "p/1.png" not in done.out  # too many for a table of each
 
 
@@ -483,7 +545,7 @@ def test_a_reward_that_scores_nothing(call: Call, tmp_path: Path) -> None:
     done = call("cat.png", "--reward", "mse")
     assert done.code == 2
     assert done.err.startswith("error: No sample could be scored by mse. ")
-    assert "--target" in done.err
+    assert "--targets" in done.err
 
 
 def test_a_reward_that_fails_leaves_what_was_scored(call: Call, tmp_path: Path) -> None:
@@ -492,11 +554,14 @@ def test_a_reward_that_fails_leaves_what_was_scored(call: Call, tmp_path: Path) 
     )
     for i, value in enumerate((255, 51, 0, 17)):
         picture(tmp_path / f"p/{i}.png", value)
-    done = call("p", "--reward", "fails_of_score:fails", "--batch-size", 2, "--out", "s.jsonl")
+    done = call("p", "--reward", "fails_of_score:fails", "--batch-size", 2, "--out", "kept")
     assert done.code == 1
     assert done.err.startswith("error: Reward 'fails' raised ZeroDivisionError: ")
     assert "in the batch from p/2.png to p/3.png" in done.err
-    assert [row["scores"]["fails"] for row in lines((tmp_path / "s.jsonl").read_text())] == [1 / 255, 1 / 51]
+    assert [row["scores"]["fails"] for row in lines(tmp_path / "kept")] == [1 / 255, 1 / 51]
+    picture(tmp_path / "p/2.png", 51)
+    assert call("p", "--reward", "fails_of_score:fails", "--out", "kept").code == 0
+    assert len(lines(tmp_path / "kept")) == 4
 
 
 def test_rows_that_a_reward_may_lose(tmp_path: Path) -> None:
@@ -507,13 +572,12 @@ def test_rows_that_a_reward_may_lose(tmp_path: Path) -> None:
         return [1 / s.output.getpixel((0, 0))[0] for s in samples]
 
     term = RewardTerm(name="inverse", reward=fails, on_error="skip")
-    said: list[str] = []
-    rows = list(score_files([term], sample_files.find(tmp_path), say=said.append))
-    assert [row.scores["inverse"] for row in rows] == [1 / 255, pytest.approx(math.nan, nan_ok=True), 1 / 51]
-    assert len(said) == 1
-    assert "left 1 row unscored" in said[0]
+    scores = evaluate_files([term], sample_files.find(tmp_path)).scores
+    assert scores.matrix[:, 0].tolist() == [1 / 255, pytest.approx(math.nan, nan_ok=True), 1 / 51]
+    assert len(scores.notes) == 1
+    assert "left 1 row unscored" in scores.notes[0]
     with pytest.raises(RewardError, match=r"from .*0\.png to .*2\.png"):
-        list(score_files({"inverse": fails}, sample_files.find(tmp_path)))
+        evaluate_files({"inverse": fails}, sample_files.find(tmp_path))
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
@@ -525,15 +589,32 @@ def test_the_share_that_may_be_lost_is_of_all_whatever_the_batch(tmp_path: Path,
         return [1 / s.output.getpixel((0, 0))[0] for s in samples]
 
     term = RewardTerm(name="inverse", reward=fails, on_error="skip")
-    rows = list(score_files([term], sample_files.find(tmp_path), batch_size=batch_size))
-    assert [row.scores["inverse"] for row in rows] == pytest.approx([math.nan, math.nan, 1 / 51, 1 / 255], nan_ok=True)
+    found = evaluate_files([term], sample_files.find(tmp_path), batch_size=batch_size)
+    assert found.scores.matrix[:, 0].tolist() == pytest.approx([math.nan, math.nan, 1 / 51, 1 / 255], nan_ok=True)
     with pytest.raises(RewardError, match=r"'inverse' lost 2 of 4 rows; skip_limit .* of 0\.4\."):
-        list(score_files([replace(term, skip_limit=0.4)], sample_files.find(tmp_path), batch_size=batch_size))
+        evaluate_files([replace(term, skip_limit=0.4)], sample_files.find(tmp_path), batch_size=batch_size)
+
+
+def test_a_limit_on_pixels(call: Call, tmp_path: Path) -> None:
+    for name, width in (("1", 10), ("2", 20)):
+        Image.new("L", (width, 10)).save(tmp_path / f"{name}.png")
+    (tmp_path / "p.txt").write_text("one\ntwo\n")
+    folders = (".", "--prompts", "p.txt", "--targets", ".", "--reward", "mse")
+    assert call(*folders).code == 0
+    done = call(*folders, "--max-pixels", 199)
+    assert done.code == 2
+    assert "p.txt, line 2: 2.png has 20 x 10 = 200 pixels; the limit is 199. Make it smaller, or raise" in done.err
+    (tmp_path / "x.jsonl").write_text('{"prompt": "a", "target": "1.png", "output": "2.png"}\n')
+    done = call("x.jsonl", "--reward", "mse", "--max-pixels", 199)
+    assert done.code == 2
+    assert "2.png has 20 x 10 = 200 pixels" in done.err
+    done = call("2.png", "--reward", "mse", "--prompt", "a", "--targets", "1.png", "--max-pixels", 99)
+    assert "--targets: 1.png has 10 x 10 = 100 pixels; the limit is 99" in done.err
 
 
 WITH = ["--reward", "mse"]
 BAD: dict[str, tuple[list[str], str]] = {
-    "missing file": (["nix.png", *WITH], "There is no file or folder nix.png (looked in {here})."),
+    "missing file": (["nix.png", *WITH], "There is no preset called 'nix.png'"),
     "empty folder": (
         ["empty", *WITH],
         "empty contains no pictures of samples (.png, .jpg, .jpeg, .webp) and no samples.jsonl.",
@@ -544,20 +625,20 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "too few prompts": (
         ["pictures", "--prompts", "one.txt", *WITH],
-        "3 pictures in pictures have no prompt: the first is 3_1.png, and one.txt has 1 prompt, the last in line 1",
+        "3 pictures in pictures have no prompt: the first is 3_1.png, and the last of 1 prompt is one.txt, line 1",
     ),
     "an empty line": (
         ["second", "--prompts", "prompts.txt", *WITH],
-        "1 picture in second has no prompt: the first is 2.png, and prompts.txt has 3 prompts, the last in line 4",
+        "1 picture in second has no prompt: the first is 2.png, and the last of 3 prompts is prompts.txt, line 4",
     ),
     "line 0": (
         ["zero", "--prompts", "prompts.txt", *WITH],
-        "1 picture in zero has no prompt: the first is 0.png, and prompts.txt has 3 prompts, the last in line 4",
+        "1 picture in zero has no prompt: the first is 0.png, and the last of 3 prompts is prompts.txt, line 4",
     ),
     "a name": (
         ["named", "--prompts", "prompts.txt", *WITH],
         "named/cat.png is not named by a line number: expected 7.png, or 7_1.png, 7_2.png, ... for several samples of "
-        "line 7 of prompts.txt.",
+        "the prompt in line 7.",
     ),
     "two for one line": (
         ["twice", "--prompts", "prompts.txt", *WITH],
@@ -593,39 +674,40 @@ BAD: dict[str, tuple[list[str], str]] = {
         "The reward 'mse' scores pictures, but some samples (such as r.jsonl, line 1) are texts. Installed rewards "
         "for texts: ",
     ),
-    "no reward": (["pictures"], "Name rewards with --reward"),
-    "both": (["pictures", *WITH, "--config", "toy-lm"], "Name rewards with --reward"),
+    "no reward": (["pictures"], "Name the rewards: --reward NAME"),
+    "both": (["pictures", *WITH, "--with", "toy-lm"], "Give either --with or --reward, not both."),
     "out in use": (
-        ["pictures", *WITH, "--out", "one.txt"],
-        "one.txt exists already. Choose another with --out, or add --overwrite.",
+        ["pictures", *WITH, "--out", "targets"],
+        "targets already holds files that are not an evaluation. Choose",
+    ),
+    "no policy": (["pictures", *WITH, "--count", "2"], "Leave out --count: no policy draws samples."),
+    "prompts for a policy": (
+        ["pictures", *WITH, "--against", "toy-glyph"],
+        "A policy needs prompts to draw for. Give --prompts FILE, or --with EVALUATION.",
     ),
     "prompt and prompts": (
         ["pictures", *WITH, "--prompt", "a", "--prompts", "prompts.txt"],
-        "Leave out --prompt: with --prompts, pictures are named by line number",
+        "Leave out --prompt: --prompts has the prompts.",
     ),
     "targets without prompts": (
         ["pictures", *WITH, "--targets", "targets"],
-        "Leave out --targets: they are for a folder whose pictures are named by line number, together with --prompts.",
+        "--targets is a folder of pictures named by line number; add --prompts FILE.",
     ),
     "prompts of one picture": (
         ["pictures/1.png", *WITH, "--prompts", "prompts.txt"],
-        "Leave out --prompts: they are for a folder whose pictures are named by line number",
+        "pictures/1.png is one picture; several prompts go with a folder of them. Give --prompt.",
     ),
     "prompt of records": (
         ["r.jsonl", "--reward", "length", "--prompt", "a"],
-        "Leave out --prompt: the records in r.jsonl have their own prompts",
-    ),
-    "prompts and targets of records": (
-        ["r.jsonl", "--reward", "length", "--targets", "targets", "--prompts", "prompts.txt"],
-        "Leave out --prompts and --targets: the records",
+        "The records in r.jsonl have their own prompts",
     ),
     "no such target": (
-        ["pictures/1.png", *WITH, "--target", "nix.png"],
-        "--target: nix.png cannot be read as a picture",
+        ["pictures/1.png", *WITH, "--targets", "nix.png"],
+        "--targets: nix.png cannot be read as a picture",
     ),
     "a target that is none": (
-        ["pictures/1.png", *WITH, "--target", "one.txt"],
-        "--target: one.txt cannot be read as a picture: its content is not a kind of picture that Pillow knows. "
+        ["pictures/1.png", *WITH, "--targets", "one.txt"],
+        "--targets: one.txt cannot be read as a picture: its content is not a kind of picture that Pillow knows. "
         "Replace the file.",
     ),
     "no JSON": (
@@ -672,17 +754,10 @@ def test_bad_input(call: Call, three: Path, words: list[str], expected: str) -> 
     assert (three / "one.txt").read_text() == "one\n"
 
 
-def test_overwrite_replaces_the_scores(call: Call, three: Path) -> None:
-    (three / "s.jsonl").write_text("old\n")
-    done = call("pictures/1.png", "--reward", "mse", "--target", "targets/1.png", "--out", "s.jsonl", "--overwrite")
-    assert done.code == 0
-    assert [row["file"] for row in lines((three / "s.jsonl").read_text())] == ["pictures/1.png"]
-
-
 @pytest.mark.long
 def test_the_bar_goes_to_the_terminal_that_watches(three: Path) -> None:
     pexpect = pytest.importorskip("pexpect")
-    words = ["score", "pictures", "--reward", "mse", "--target", "targets/1.png", "--json"]
+    words = ["evaluate", "pictures", "--reward", "mse", "--targets", "targets/1.png", "--json"]
     child = pexpect.spawn(
         "bash",
         ["-c", f"{sys.executable} -m grpokit {' '.join(words)} > out.jsonl"],
@@ -695,16 +770,17 @@ def test_the_bar_goes_to_the_terminal_that_watches(three: Path) -> None:
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
-    assert len(lines((three / "out.jsonl").read_text())) == 4
+    assert len(json.loads((three / "out.jsonl").read_text())["samples"]) == 4
 
 
 def test_a_damaged_target_is_a_problem_of_its_rows(three: Path) -> None:
     """The header is read at once, the rest with its batch."""
     whole = (three / "targets/3.png").read_bytes()
     (three / "targets/3.png").write_bytes(whole[:-30])
-    entries = sample_files.find(three / "pictures", prompts=three / "prompts.txt", targets=three / "targets")
-    rows = list(score_files([shade], entries))
-    assert [bool(row.problem) for row in rows] == [False, True, True, False]
-    assert "3.png cannot be read as a picture" in rows[1].problem
+    prompts = data.read_prompts(three / "prompts.txt", targets=three / "targets")
+    entries = sample_files.find(three / "pictures", prompts=prompts)
+    problems = evaluate_files([shade], entries).problems
+    assert list(problems) == [1, 2]
+    assert "3.png cannot be read as a picture" in problems[1]
     with pytest.raises(DataError, match="cannot be read"):
         entries[1].open()

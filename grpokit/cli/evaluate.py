@@ -1,0 +1,356 @@
+"""The command that scores samples: evaluate. They come from a policy, from files or from a run's record."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from grpokit.cli.app import app, console, grid
+from grpokit.cli.options import ConfigCommand, Count, Json, Limit
+from grpokit.cli.runs import print_scores, read
+from grpokit.errors import DataError, UsageError, counted
+
+if TYPE_CHECKING:
+    from grpokit.config.evaluation import EvaluationConfig
+    from grpokit.evaluation.evaluation import Evaluation
+    from grpokit.evaluation.sample_files import Entry
+    from grpokit.runs.evaluation_task import Task
+    from grpokit.runs.evaluations import Columns, Scored, Source
+
+_FEW = 20  # samples that a table shows one by one
+_NAMED = 5  # files that a message names
+
+
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHAT", help="A run, a checkpoint or a preset; pictures or records; an evaluation file; RUN/rollouts."
+    ),
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Changes to the config or the evaluation, and parameters of rewards, as in contains.ignore_case=true.",
+    ),
+]
+Against = Annotated[
+    str | None, typer.Option("--against", metavar="OTHER", help="Compare with another run, preset or files.")
+]
+With = Annotated[
+    str | None,
+    typer.Option(
+        "--with",
+        metavar="EVALUATION",
+        help="Prompts and rewards: an evaluation's name or file. Of a preset, config or run: its rewards.",
+    ),
+]
+Rewards = Annotated[
+    list[str] | None,
+    typer.Option("--reward", help="A reward in place of the config's: its name, or package.module:function."),
+]
+OnePrompt = Annotated[str | None, typer.Option("--prompt", help="The prompt of the picture or pictures.")]
+PromptsFile = Annotated[
+    Path | None, typer.Option("--prompts", help="A file of prompts; pictures are named by its line numbers.")
+]
+Targets = Annotated[
+    Path | None, typer.Option("--targets", help="The picture to compare with, or a folder of them named by line.")
+]
+Sources = Annotated[
+    Path | None, typer.Option("--sources", help="The picture that was edited, or a folder of them named by line.")
+]
+Out = Annotated[Path | None, typer.Option("--out", file_okay=False, help="Folder for the page; by default the run's.")]
+MaxPixels = Annotated[
+    int | None, typer.Option("--max-pixels", min=1, help="Most pixels of a picture; by default 36 million.")
+]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Samples of files in memory.")]
+
+
+@app.command(cls=ConfigCommand)
+def evaluate(
+    what: What,
+    words: Words = None,
+    against: Against = None,
+    using: With = None,
+    reward: Rewards = None,
+    prompt: OnePrompt = None,
+    prompts: PromptsFile = None,
+    targets: Targets = None,
+    sources: Sources = None,
+    out: Out = None,
+    count: Count = None,
+    limit: Limit = None,
+    max_pixels: MaxPixels = None,
+    batch_size: BatchSize = 32,
+    as_json: Json = False,
+) -> None:
+    """Score samples, and compare them prompt by prompt.
+
+    A run is evaluated before and after training, with its own held-out prompts and rewards. Files need --with or
+    --reward. With --against, both sides have the same prompts and rewards, and policies draw from the same seeds.
+    RUN/rollouts scores a recorded run again, and shows how its rankings would change.
+    """
+    evaluation, what, overrides = _asked(what, words or [], using, reward or [])
+    names = [what] if against is None else [against, what]
+    kinds = {name: _kind(name) for name in names}
+    drawn = {name: read(name, overrides if name == what else []) for name in names if kinds[name] == "policy"}
+    from grpokit.runs.evaluation_task import Options, prepared
+
+    options = Options(
+        prompt=prompt,
+        prompts=prompts,
+        targets=targets,
+        sources=sources,
+        count=count,
+        limit=limit,
+        max_pixels=max_pixels,
+    )
+    if "record" in kinds.values():
+        if against is not None or using is not None or evaluation is None:
+            raise UsageError("A record is scored with --reward NAME, and compared with the rewards of its run.")
+        options.refuse_all("a record has its own samples")
+        _score_record(Path(what).parent, evaluation, out, as_json=as_json)
+        return
+    name = "" if using is None else Path(using).stem.rpartition(":")[2]
+    task = prepared(names, drawn, evaluation, options, name=name, changed=bool(overrides))
+    for line in task.warnings:
+        print(f"warning: {line}", file=sys.stderr)
+    _evaluate(task, out or task.folder(words or []), batch_size, as_json=as_json)
+
+
+def _kind(what: str) -> Literal["policy", "record", "files"]:
+    """What a word names: a policy by its run, checkpoint, preset or config; the record of a run; or files.
+
+    Raises:
+        UsageError: it is the result of an evaluation.
+    """
+    from grpokit.config import presets
+    from grpokit.run_folder.names import CONFIG, DATA, ROLLOUTS
+    from grpokit.run_folder.reader import read_object
+
+    path = Path(what)
+    if presets.names_preset(what) or not os.path.exists(path):
+        return "policy"  # or nothing, which the search for a preset says
+    if path.name == ROLLOUTS and (path.parent / CONFIG).is_file():
+        return "record"
+    if path.is_file():
+        return "policy" if path.suffix in (".yaml", ".yml") else "files"
+    if (path / DATA).is_file() and read_object(path / DATA)["train"] is None:
+        raise UsageError(f"{what} is the result of an evaluation. `grpokit report A B` compares two of them.")
+    from grpokit.training.checkpoint import STATE
+
+    is_policy = (path / CONFIG).is_file() or (path / STATE).is_file()
+    return "policy" if is_policy else "files"
+
+
+def _asked(
+    what: str, words: Sequence[str], using: str | None, rewards: Sequence[str]
+) -> tuple[EvaluationConfig | None, str, list[str]]:
+    """The evaluation that is asked for, what it is of, and the words that change the config of a policy instead.
+
+    Raises:
+        UsageError: these do not go together, or the evaluation is wrong.
+    """
+    from grpokit.config.evaluation import is_evaluation_file, is_of_evaluation, of_rewards, read_evaluation
+
+    if using and rewards:
+        raise UsageError("Give either --with or --reward, not both.")
+    if is_evaluation_file(what):
+        evaluation = read_evaluation(what, words)
+        if evaluation.files is None:
+            raise UsageError(f"{what} names no files. Give what is evaluated, and --with {what}.")
+        return evaluation, evaluation.files, []
+    draws = _kind(what) == "policy"
+    if using:
+        own = [word for word in words if is_of_evaluation(word) or not draws]
+        evaluation = read_evaluation(using, own)
+    elif rewards:
+        beginnings = tuple(f"{name}." for name in rewards)
+        own = [word for word in words if word.startswith(beginnings) or not draws]
+        evaluation = of_rewards(rewards, own)
+    else:
+        return None, what, list(words)
+    return evaluation, what, [word for word in words if word not in own]
+
+
+def _evaluate(task: Task, folder: Path | None, batch_size: int, *, as_json: bool) -> None:
+    """Score what a task names, print it, and write its page into a folder."""
+    from grpokit.runs import evaluations
+
+    with evaluations.reserved(folder) if folder else nullcontext() as own_folder:
+        with _following(task, own_folder) as scored:
+            results = task.run(batch_size=batch_size, scored=scored, say=_say)
+        columns = evaluations.compared(results)
+        parts = evaluations.by_value(results, task.evaluation.by)
+        judges = task.judges(next(iter(results.values())).scores.names)
+        lines = list(_lines(task, results))
+        if as_json:
+            facts = task.facts() | _as_json(columns)
+            facts |= {"by": {part: _as_json(own) for part, own in parts.items()}, "scored_by": judges}
+            print(json.dumps({**facts, "samples": lines} if lines else facts))
+        else:
+            _print_each(task.sources, results, next(iter(columns.values())).means)
+            print_scores(columns, title=task.name, parts=parts)
+            for name, judge in judges.items():
+                if judge != f"{{use: {name}}}":
+                    print(f"{name}: {judge}")
+        if own_folder is not None:
+            with evaluations.written(own_folder, task.settings()) as keep:
+                for step, evaluation, title in task.kept(results):
+                    keep(step, evaluation, title)
+            if lines:
+                _append(own_folder, lines)
+            print(f"report: {own_folder / 'report.html'}", file=sys.stderr if as_json else sys.stdout)
+    _say_what_is_missing(task.sources, results)
+
+
+def _score_record(run: Path, evaluation: EvaluationConfig, out: Path | None, *, as_json: bool) -> None:
+    """Score a run's recorded rollouts with another reward, and compare the rankings."""
+    from grpokit.config.schema import resolved
+    from grpokit.runs import evaluations
+    from grpokit.runs.rescore import HEADINGS, lines, rescore, table
+
+    with evaluations.reserved(out) if out else nullcontext() as folder:
+        page = evaluations.written(folder, resolved(evaluation)) if folder else nullcontext(_nothing)
+        with page as keep:
+            result = rescore(run, evaluation, evaluated=keep)
+        rows = list(table(result))
+        if as_json:
+            rankings = [dict(zip(["reward", *HEADINGS], row, strict=True)) for row in rows]
+            print(json.dumps({"run": str(run), "rankings": rankings, "notes": list(lines(result))}))
+        else:
+            console().print(grid(["reward", *HEADINGS], rows))
+            print(*lines(result), sep="\n")
+        if folder is not None:
+            print(f"report: {folder / 'report.html'}", file=sys.stderr if as_json else sys.stdout)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _as_json(columns: Columns) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Title -> score -> its mean and half the width of its 95 % interval."""
+    return {
+        title: {name: {"mean": mean, "ci95": summary.ci95[name]} for name, mean in summary.means.items()}
+        for title, summary in columns.items()
+    }
+
+
+@contextmanager
+def _following(task: Task, folder: Path | None) -> Iterator[Scored]:
+    """What samples in files are reported to: a bar on a terminal, and `scores.jsonl`, which an error leaves behind."""
+    from rich.progress import Progress
+
+    from grpokit.evaluation.files import as_line
+
+    screen = console(stderr=True)
+    count = sum(len(source.entries) for source in task.sources)
+    with Progress(console=screen, transient=True, disable=not (count and screen.is_terminal)) as progress:
+        bar = progress.add_task("scoring", total=count)
+
+        def scored(source: Source, entry: Entry, scores: Mapping[str, float], problem: str) -> None:
+            progress.advance(bar)
+            if folder is not None:
+                _append(folder, [_titled(task, source, as_line(entry, scores, problem))])
+
+        yield scored
+
+
+def _titled(task: Task, source: Source, line: dict[str, Any]) -> dict[str, Any]:
+    """A line of `scores.jsonl`, with its source where there are two."""
+    return {"of": source.title, **line} if len(task.sources) > 1 else line
+
+
+def _lines(task: Task, results: Mapping[str, Evaluation]) -> Iterator[dict[str, Any]]:
+    """The scores of all samples in files, with their totals."""
+    from grpokit.evaluation.files import as_line
+
+    for source in task.sources:
+        scores = results[source.title].scores
+        rows = zip(source.entries, scores.matrix.tolist(), scores.totals.tolist(), strict=False)
+        for row, (entry, values, total) in enumerate(rows):
+            named = dict(zip(scores.names, values, strict=True))
+            problem = results[source.title].problems.get(row, "")
+            yield _titled(task, source, as_line(entry, named, problem, total))
+
+
+def _append(folder: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Add lines to `scores.jsonl`; an unpaired surrogate, which UTF-8 cannot hold, becomes its JSON escape."""
+    from grpokit.files import writing
+    from grpokit.run_folder.names import SCORE_LINES
+
+    path = folder / SCORE_LINES
+    text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+    with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+
+
+def _print_each(sources: Sequence[Source], results: Mapping[str, Evaluation], names: Mapping[str, Any]) -> None:
+    """A table of the samples in files, if they are few."""
+    for source in sources:
+        if not 1 < len(source.entries) <= _FEW:
+            continue
+        evaluation = results[source.title]
+        columns = evaluation.columns()
+        rows = []
+        for row, entry in enumerate(source.entries):
+            problem = evaluation.problems.get(row, "")
+            unread = problem and ("missing" if entry.missing else "unreadable")
+            scores = [unread or _shown(float(columns[name][row])) for name in names]
+            rows.append([entry.where, *scores, entry.text])
+        console().print(grid(["file", *names, "prompt"], rows, words=("prompt",)))
+        print()
+
+
+def _shown(value: float) -> str:
+    return "-" if value != value else f"{value:z.4f}"
+
+
+def _say_what_is_missing(sources: Sequence[Source], results: Mapping[str, Evaluation]) -> None:
+    """Name the samples in files without a score.
+
+    Raises:
+        DataError: files could not be read, or a reward could score nothing.
+    """
+    wrong = []
+    for source in sources:
+        evaluation = results[source.title]
+        problems = evaluation.problems
+        total = counted(len(source.entries), "sample")
+        if problems:
+            places = {source.entries[row].where: problem for row, problem in problems.items()}
+            lines = [problem if where in problem else f"{where} ({problem})" for where, problem in places.items()]
+            wrong.append(f"{len(problems):,} of {total} cannot be read:\n  " + _listed(lines, "\n  "))
+        for name in evaluation.scores.names:
+            column = evaluation.scores.column(name)
+            rows = [row for row in column.isnan().nonzero()[:, 0].tolist() if row not in problems]
+            unscored = [source.entries[row].where for row in rows if row < len(source.entries)]
+            if len(unscored) + len(problems) < len(column):
+                if unscored:
+                    print(f"{name} could not score {len(unscored):,} of {total}: {_listed(unscored)}", file=sys.stderr)
+            elif unscored:
+                wrong.append(
+                    f"No sample could be scored by {name}. It may need a prompt (--prompt, --prompts), a target "
+                    "(--targets) or a source (--sources); records name them in `prompt`, `target` and `image`."
+                )
+    if wrong:
+        raise DataError("\n".join(wrong))
+
+
+def _listed(names: Sequence[str], between: str = ", ") -> str:
+    more = [f"and {len(names) - _NAMED:,} more"] if len(names) > _NAMED else []
+    return between.join([*names[:_NAMED], *more])

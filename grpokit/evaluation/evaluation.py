@@ -1,0 +1,72 @@
+"""An evaluation: samples and their scores, wherever the samples came from.
+
+A policy draws them (`held_out`), or they lie in files (`sample_files`, `files`) or in a run's record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from grpokit.evaluation.intervals import Summary, half_width, mean_of_totals
+from grpokit.rewards.scoring import Scores
+from grpokit.types import Prompt, Sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Samples with their scores.
+
+    Attributes:
+        samples: B samples, each prompt's next to each other; those of files are read when one is asked for.
+        prompts: B prompts, without the pictures of those in files.
+        scores: their scores [B, R].
+        problems: row -> why its files could not be read.
+    """
+
+    samples: Sequence[Sample]
+    prompts: Sequence[Prompt]
+    scores: Scores
+    problems: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the prompts."""
+        return [prompt.text for prompt in self.prompts]
+
+    def part(self, rows: Sequence[int]) -> Evaluation:
+        """The evaluation of some samples alone."""
+        return replace(
+            self,
+            samples=[self.samples[i] for i in rows],
+            prompts=[self.prompts[i] for i in rows],
+            scores=self.scores.select(torch.tensor(rows)),
+            problems={},
+        )
+
+    def columns(self) -> dict[str, Tensor]:
+        """Name -> [B] for every reward; "reward" has the rows' totals."""
+        columns = dict(zip(self.scores.names, self.scores.matrix.T, strict=True))
+        columns["reward"] = self.scores.totals
+        return columns
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The mean of each reward over the scored samples with its interval; "reward" is the weighted sum."""
+        prompts = self.scores.groups.tolist()
+        columns = self.scores.matrix.T.tolist()
+        means = {name: float(column.nanmean()) for name, column in self.columns().items()}
+        widths = {}
+        for name, column in zip(self.scores.names, columns, strict=True):
+            widths[name] = half_width(column, prompts)
+        widths["reward"] = mean_of_totals(columns, self.scores.weights.tolist(), prompts).half_width
+        return Summary(means=_numbers(means), ci95=_numbers(widths))
+
+
+def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in values.items()}

@@ -1,0 +1,182 @@
+"""Evaluates samples in files, without a policy; only one batch of pictures is in memory.
+
+A file that cannot be read becomes a row without scores, and the others are scored. An error inside a reward stops
+everything, as in a run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+from grpokit import registry
+from grpokit.errors import DataError, GrpokitError, UsageError, reworded
+from grpokit.evaluation.evaluation import Evaluation
+from grpokit.evaluation.sample_files import Entry
+from grpokit.registry.specs import RewardSpec
+from grpokit.rewards.failures import refuse_losses
+from grpokit.rewards.scoring import Scores, Scoring, joined
+from grpokit.rewards.terms import Rewards, RewardTerm, as_terms
+from grpokit.types import Prompt, Sample
+
+
+class FileSamples(Sequence[Sample]):
+    """Samples that are read from their files whenever one is asked for; without output where that fails."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
+        if isinstance(index, slice):
+            return FileSamples(self._entries[index])
+        entry = self._entries[index]
+        try:
+            return entry.open()
+        except DataError:
+            return _unread(entry)
+
+
+def evaluate_files(
+    rewards: Rewards,
+    entries: Sequence[Entry],
+    *,
+    batch_size: int = 32,
+    whole_groups: bool = True,
+    scored: Callable[[Entry, Mapping[str, float], str], None] = lambda entry, scores, problem: None,
+) -> Evaluation:
+    """Score samples in files.
+
+    Args:
+        rewards: as for `Trainer`.
+        entries: from `grpokit.evaluation.sample_files`; the samples of a group follow each other.
+        batch_size: the number of samples that are opened at a time.
+        whole_groups: keep a group together even if it is larger than a batch, for rewards that compare its samples.
+        scored: called with each entry, its score for each reward (NaN without one) and why its files could not be
+            read, as soon as its batch is scored.
+
+    Raises:
+        UsageError: batch_size is below 1, or a reward cannot work with its parameters or the targets.
+        RewardError: a reward failed.
+    """
+    if batch_size < 1:
+        raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
+    terms = as_terms(rewards)
+    lost = [0] * len(terms)
+    parts: list[Scores] = []
+    problems: dict[int, str] = {}
+    row = 0
+    for batch in _batches(entries, batch_size, whole_groups):
+        samples, unread = _opened(batch)
+        scores = _scores(terms, batch, samples)
+        parts.append(scores)
+        for place, (entry, values) in enumerate(zip(batch, scores.matrix.tolist(), strict=True)):
+            problem = unread.get(place, "")
+            if problem:
+                problems[row] = problem
+            scored(entry, dict(zip(scores.names, values, strict=True)), problem)
+            row += 1
+        lost = [before + more for before, more in zip(lost, scores.failed, strict=True)]
+        refuse_losses(terms, lost, len(entries), scores.notes)
+    return Evaluation(
+        samples=FileSamples(entries),
+        prompts=[Prompt(entry.text or entry.name, meta=entry.meta) for entry in entries],
+        scores=joined(terms, parts),
+        problems=problems,
+    )
+
+
+def _batches(entries: Sequence[Entry], size: int, whole_groups: bool) -> Iterator[list[Entry]]:
+    batch: list[Entry] = []
+    key: Callable[[Entry], int] = (lambda entry: entry.group) if whole_groups else id
+    for _, part in itertools.groupby(entries, key=key):
+        together = list(part)
+        if batch and len(batch) + len(together) > size:
+            yield batch
+            batch = []
+        batch += together
+    if batch:
+        yield batch
+
+
+def _opened(batch: Sequence[Entry]) -> tuple[list[Sample], dict[int, str]]:
+    """The samples of a batch, and by their places why some of them cannot be read."""
+    samples = []
+    problems: dict[int, str] = {}
+    prompts: dict[Callable[[], Prompt], Prompt] = {}  # a group's pictures are read once
+    for place, entry in enumerate(batch):
+        try:
+            if entry.prompt not in prompts:
+                prompts[entry.prompt] = entry.prompt()
+            samples.append(entry.open(prompts[entry.prompt]))
+        except DataError as error:
+            problems[place] = str(error)
+            samples.append(_unread(entry))
+    return samples, problems
+
+
+def _unread(entry: Entry) -> Sample:
+    return Sample(prompt=Prompt(entry.text), output=None, group=entry.group)
+
+
+def _scores(terms: Sequence[RewardTerm], batch: Sequence[Entry], samples: Sequence[Sample]) -> Scores:
+    try:
+        return Scoring(terms, samples).result()
+    except GrpokitError as error:
+        span = f"in the batch from {batch[0].where} to {batch[-1].where}"
+        raise reworded(error, f"{error} (Rows are counted from 0, {span}.)") from error
+
+
+def as_line(entry: Entry, scores: Mapping[str, float], problem: str, total: float | None = None) -> dict[str, Any]:
+    """A line of `scores.jsonl`; a missing score is null.
+
+    Args:
+        entry: the sample.
+        scores: name of a reward -> its score.
+        problem: why the files could not be read; empty if they were.
+        total: the sample's weighted sum; None leaves it out.
+    """
+    line: dict[str, Any] = {"prompt": entry.text}
+    if entry.kind == "image":
+        line["file"] = str(entry.output)
+    else:
+        line["output"] = entry.output
+    line["group"] = entry.group
+    if entry.line:  # groups stay together, so lines may move
+        line["line"] = entry.line
+    line["scores"] = {name: _number(score) for name, score in scores.items()}
+    if total is not None:
+        line["reward"] = _number(total)
+    if problem:
+        line["error"] = problem
+    return line
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def check_accepts(uses: Iterable[str], entries: Sequence[Entry]) -> None:
+    """Check that the rewards accept the entries, as far as their plugins declare it.
+
+    Raises:
+        UsageError: a reward cannot score one of the entries.
+    """
+    first = {entry.kind: entry.where for entry in reversed(entries)}
+    for use in uses:
+        for kind, where in first.items():
+            registry.check_accepts(use, kind, what=f"some samples (such as {where}) are")
+
+
+def compares_groups(uses: Iterable[str]) -> bool:
+    """Whether any reward may compare the samples of a group: all do, unless their plugin declares `per_sample`."""
+    specs = [registry.spec_of("reward", use) for use in uses]
+    return not all(isinstance(spec, RewardSpec) and spec.per_sample for spec in specs)
