@@ -18,6 +18,7 @@ from grpokit.config.presets import text_of
 from grpokit.config.schema import RunConfig, validated
 from grpokit.config.yaml_source import Source
 from grpokit.errors import ConfigError, PluginError
+from grpokit.registry.specs import Spec
 from grpokit.settings import Count, SeedSettings
 
 
@@ -65,8 +66,17 @@ def _read(name: str, overrides: Sequence[str]) -> tuple[EvaluationConfig, Source
         return validated(EvaluationConfig, text, name, overrides)
     try:
         _, spec = registry.find("evaluation", name)
-        text = text_of(spec)
+        return of_plugin(spec, overrides, title=f"evaluation {name}")
     except PluginError as error:
         raise ConfigError(f"{error} An evaluation file ends in .yaml.") from error
-    evaluation, source = validated(EvaluationConfig, text, f"evaluation {name}", overrides)
+
+
+def of_plugin(spec: Spec, overrides: Sequence[str] = (), *, title: str = "") -> tuple[EvaluationConfig, Source]:
+    """An evaluation by what its plugin announces, with the places of its keys; `title` names it in messages.
+
+    Raises:
+        PluginError: it cannot be read.
+        ConfigError: it is wrong.
+    """
+    evaluation, source = validated(EvaluationConfig, text_of(spec), title or f"evaluation {spec.name}", overrides)
     return with_own_names(evaluation, spec), source
