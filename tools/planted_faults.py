@@ -276,7 +276,7 @@ FAULTS = (
         f"{CHECK}worlds.py",
         "        after_start()\n",
         "",
-        (f"{CHECK_TESTS}test_worlds.py::test_what_is_wrong_is_caught",),
+        (f"{CHECK_TESTS}test_world_checks.py::test_what_is_wrong_is_caught",),
     ),
     Fault(
         "check of an observer: a saved state that goes on growing",
