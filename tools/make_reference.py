@@ -18,7 +18,6 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), *(str(folder) for folder in sorted(ROOT.glob("plugins/*/src")))]
 
 import architecture  # noqa: E402  # only now that the path leads to this repository
-import typer.core  # noqa: E402
 import typer.main  # noqa: E402
 from typer.cli import get_docs_for_click  # noqa: E402
 
@@ -132,14 +131,14 @@ def cli_page() -> str:
     """The commands of grpokit, as its own help texts describe them."""
     program = typer.main.get_command(cli.app)
     context = typer.Context(program, info_name="grpokit")
-    commands = {}
-    for name in program.list_commands(context):  # type: ignore[attr-defined]
-        _, command, _ = program.resolve_command(context, [name])  # type: ignore[attr-defined]
+    names = program.list_commands(context)  # type: ignore[attr-defined]
+    for name in names:
+        _, program.commands[name], _ = program.resolve_command(context, [name])  # type: ignore[attr-defined]
+    program.list_commands = lambda _: names  # type: ignore[attr-defined]  # as grpokit's own now
+    for command in program.commands.values():  # type: ignore[attr-defined]
         command.epilog = ""  # a list of what is installed, which the gallery has
         command.short_help = command.help.partition("\n")[0]
-        commands[name] = command
-    group = typer.core.TyperGroup(name="grpokit", commands=commands, help=program.help, params=program.params)
-    body = get_docs_for_click(obj=group, ctx=context, name="grpokit", title="Command line")
+    body = get_docs_for_click(obj=program, ctx=context, name="grpokit", title="Command line")
     return GENERATED + body.replace("{", "").replace("}", "").rstrip() + "\n"
 
 
