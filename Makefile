@@ -6,7 +6,7 @@ SUM := $(shell cat constraints.txt requirements-*.txt pyproject.toml plugins/*/p
 FULL := $(VENV)/.full-$(SUM)
 SMALL := $(VENV)/.small-$(SUM)
 LOWEST := .venv-lowest
-PACKAGES := .[check,datasets,picture,tensorboard,wandb] $(wildcard ./plugins/grpokit-*)
+PACKAGES := .[datasets,picture,tensorboard,wandb] $(wildcard ./plugins/grpokit-*)
 # Tests of what calls other packages directly.
 DIRECT := tests/config tests/registry tests/tracking tests/test_data.py tests/test_trainer.py \
   $(addprefix plugins/grpokit-,toy ssim ocr gym http lm/tests/test_policy.py diffusers/tests/test_policy.py)

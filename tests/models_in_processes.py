@@ -15,7 +15,7 @@ from tiny_models import tiny_model, tiny_tokenizer
 
 from grpokit import Phase, PhasedTrainer, Policy, Prompt, Sample, Trainer
 from grpokit.processes.team import local
-from grpokit.testing import outcomes, policy_checks
+from grpokit_check import outcomes, policy_checks
 from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.halves import halves

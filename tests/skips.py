@@ -23,8 +23,8 @@ ALLOWED = {  # pattern of a test's id: why it may be skipped in CI
     # Conformance checks that do not apply to a policy's kind of decision.
     r"plugins/grpokit-toy/\S+::test_toy_(lm|glyph)\[(gaussian|target)\]$": "its decisions are tokens",
     r"plugins/grpokit-gym/\S+::test_policy\[(gaussian[02]|target[0-2])\]$": "two of three choose, and one moves",
-    r"tests/testing/test_checks\.py::test_a_good_policy_of_tokens\[(gaussian|target)\]$": "as it says",
-    r"tests/testing/test_checks\.py::test_a_good_policy_of_(gaussian_steps\[target|copies\[gaussian)\]$": "as it says",
+    r"plugins/grpokit-check/\S+::test_a_good_policy_of_tokens\[(gaussian|target)\]$": "as it says",
+    r"plugins/grpokit-check/\S+::test_a_good_policy_of_(gaussian_steps\[target|copies\[gaussian)\]$": "as it says",
     # Conformance checks that do not apply to a reward; a skip of any other check is a surprise.
     r"plugins/grpokit-grounding/\S+\[missing-dependency\]$": "it needs no package of its own",
     rf"plugins/grpokit-grounding/\S+{_TEXT}": "the built-in texts hold no boxes",

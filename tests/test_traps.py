@@ -17,8 +17,8 @@ from grpokit.objectives import GRPO
 from grpokit.rewards.scoring import score
 from grpokit.rewards.terms import RewardTerm
 from grpokit.sampling import sample_categorical, uniforms
-from grpokit.testing.check import check_of
-from grpokit.testing.policy.checks import _CHECKS
+from grpokit_check.check import check_of
+from grpokit_check.policy.checks import _CHECKS
 from tiny_policies import OBJECTIVES_BY_NAME, TinyTokens, digit_sum
 
 REPO = Path(__file__).parent.parent

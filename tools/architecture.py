@@ -54,7 +54,6 @@ MAY_IMPORT = {
     "registry": "errors settings processes",
     "config": "errors files settings registry",
     "plan": "errors settings registry config",
-    "scaffold": "errors files registry",
     "rewards": "errors settings types reward_totals processes registry",
     "training": "errors files settings types sampling policy processes advantages divergence objectives data rewards "
     "tracking group_statistics",
@@ -71,17 +70,16 @@ MAY_IMPORT = {
     "runs": "errors files settings types images sampling policy processes advantages objectives data registry config "
     "rewards tracking training guards trainer phases evaluation run_folder report",
     "notebook": "types trainer tracking phases evaluation runs",
-    "testing": "errors types flow sampling policy reference processes group_statistics advantages objectives data "
-    "registry config rewards tracking training guards trainer runs",
-    "doctor": "errors registry config scaffold runs",
-    "cli": "errors files settings types images policy processes data registry config scaffold rewards tracking "
-    "training trainer phases evaluation run_folder report runs plan testing doctor",
+    "doctor": "errors types sampling policy reference registry config runs",
+    "cli": "errors files settings types images policy processes data registry config rewards tracking "
+    "training trainer phases evaluation run_folder report runs plan doctor",
     "__init__": "errors _lazy settings types policy processes reference objectives registry rewards tracking training "
     "guards trainer phases evaluation runs",  # for type checkers: its names are imported on first use
     "__main__": "cli",
 }
 # Each plugin, with the plugins that it may import. All of them may import the core, which imports none.
 PLUGIN_MAY_IMPORT = {
+    "grpokit_check": "",
     "grpokit_http": "",
     "grpokit_hf": "",
     "grpokit_judge": "grpokit_http",

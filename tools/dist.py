@@ -29,6 +29,8 @@ SMOKE = (
     ("train", "toy-lm", "trainer.steps=1", "run.dir=smoke"),
     ("train", "smoke", "trainer.steps=2", "--resume"),
     ("report", "smoke"),
+    ("new", "reward", "shine"),
+    ("check", "length"),
     ("doctor",),
 )
 BESIDE = {"LICENSE", "MANIFEST.in", "README.md", "pyproject.toml"}  # an sdist's own files outside its package

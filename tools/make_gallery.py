@@ -23,8 +23,8 @@ sys.path[:0] = [str(ROOT), *(str(folder) for folder in sorted(ROOT.glob("plugins
 
 from grpokit import GrpokitError, RewardSpec, create, registry, settings  # noqa: E402  # only now that the path leads here
 from grpokit.registry.specs import Spec  # noqa: E402
-from grpokit.testing.reward.examples import example_samples, samples_for, spec_examples  # noqa: E402
-from grpokit.testing.robustness.ladder import ladder  # noqa: E402
+from grpokit_check.reward.examples import example_samples, samples_for, spec_examples  # noqa: E402
+from grpokit_check.robustness.ladder import ladder  # noqa: E402
 
 PAGE, FIGURES, PICTURES = ROOT / "docs/gallery.md", ROOT / "docs/gallery.json", ROOT / "docs/images/gallery"
 REPEATS, SAMPLES = 3, 24

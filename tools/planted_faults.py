@@ -57,8 +57,10 @@ AGAIN = "tests/training/test_guards.py::test_a_step_that_is_taken_again_counts_o
 ROW_NUMBER = "tests/training/test_guards.py::test_a_loss_that_is_no_number_names_step_row_and_prompt"
 SAPO = "tests/test_objectives.py::test_sapo_by_hand_in_fp64"
 DEFAULTS = "tests/test_objectives.py::test_published_defaults"
+CHECK = "plugins/grpokit-check/src/grpokit_check/"
+CHECK_TESTS = "plugins/grpokit-check/tests/"
 SCAFFOLD_CI = (
-    "tests/scaffold/test_write.py::"
+    f"{CHECK_TESTS}test_write.py::"
     "test_its_workflows_try_the_oldest_and_the_newest_grpokit_and_publish_without_a_token[reward]"
 )
 KEYWORDS = "tests/test_objectives.py::test_every_keyword_of_an_objective_changes_its_loss"
@@ -236,73 +238,73 @@ FAULTS = (
     # --- the conformance checks themselves
     Fault(
         "check of an objective: the sign is not looked at",
-        "testing/objectives.py",
+        f"{CHECK}objectives.py",
         "expect(rise * advantage >= 0,",
         "expect(rise * advantage >= -1e9,",
-        ("tests/testing/test_objectives.py::test_what_is_wrong_is_caught",),
+        (f"{CHECK_TESTS}test_objectives.py::test_what_is_wrong_is_caught",),
     ),
     Fault(
         "check of an objective: what stands under the mask is clean",
-        "testing/objectives.py",
+        f"{CHECK}objectives.py",
         "x[~mask] = torch.nan",
         "x[~mask] = 0.0",
-        ("tests/testing/test_objectives.py::test_what_is_wrong_is_caught",),
+        (f"{CHECK_TESTS}test_objectives.py::test_what_is_wrong_is_caught",),
     ),
     Fault(
         "check of an objective: slices are not added up",
-        "testing/objectives.py",
+        f"{CHECK}objectives.py",
         "if not case.objective.whole_sequence:",
         "if case.objective.whole_sequence:",
-        ("tests/testing/test_objectives.py::test_what_is_wrong_is_caught",),
+        (f"{CHECK_TESTS}test_objectives.py::test_what_is_wrong_is_caught",),
     ),
     Fault(
         "check of an advantage: rows stay in order",
-        "testing/advantages.py",
+        f"{CHECK}advantages.py",
         "torch.tensor([5, 0, 7, 3, 1, 8, 6, 2, 4])",
         "torch.arange(9)",
-        ("tests/testing/test_advantages.py::test_what_is_wrong_is_caught",),
+        (f"{CHECK_TESTS}test_advantages.py::test_what_is_wrong_is_caught",),
     ),
     Fault(
         "check of an advantage: other groups stay as they are",
-        "testing/advantages.py",
+        f"{CHECK}advantages.py",
         "torch.where(mine[:, None], batch.rewards, change(batch.rewards))",
         "batch.rewards",
-        ("tests/testing/test_advantages.py::test_what_is_wrong_is_caught",),
+        (f"{CHECK_TESTS}test_advantages.py::test_what_is_wrong_is_caught",),
     ),
     Fault(
         "check of a world: no other episode begins",
-        "testing/worlds.py",
+        f"{CHECK}worlds.py",
         "        after_start()\n",
         "",
-        ("tests/testing/test_worlds.py::test_what_is_wrong_is_caught",),
+        (f"{CHECK_TESTS}test_world_checks.py::test_what_is_wrong_is_caught",),
     ),
     Fault(
         "check of an observer: a saved state that goes on growing",
-        "testing/states.py",
+        f"{CHECK}states.py",
         "dict(copy.deepcopy(part.state_dict()))",
         "dict(part.state_dict())",
-        ("tests/testing/test_observers.py::test_what_is_wrong_is_caught",),
+        (f"{CHECK_TESTS}test_observers.py::test_what_is_wrong_is_caught",),
     ),
     Fault(
         "check of a modifier: every process has all rows",
-        "testing/modifiers.py",
+        f"{CHECK}modifiers.py",
         "rollout=rollout, rows=",
         "rows=",
-        ("tests/testing/test_modifiers.py::test_what_is_wrong_is_caught",),
+        (f"{CHECK_TESTS}test_modifiers.py::test_what_is_wrong_is_caught",),
     ),
     Fault(
         "check of a modifier: every process has the whole minibatch",
-        "testing/modifiers.py",
+        f"{CHECK}modifiers.py",
         "parts = [batch.select(share) for share in shares]",
         "parts = [batch for share in shares]",
-        ("tests/testing/test_modifiers.py::test_what_is_wrong_is_caught",),
+        (f"{CHECK_TESTS}test_modifiers.py::test_what_is_wrong_is_caught",),
     ),
     Fault(
         "check of a modifier: attributes that act late are not compared",
-        "testing/modifiers.py",
+        f"{CHECK}modifiers.py",
         "if isinstance(ended[name], _PLAIN):",
         "if isinstance(ended[name], ()):",
-        ("tests/testing/test_modifiers.py::test_what_is_wrong_is_caught",),
+        (f"{CHECK_TESTS}test_modifiers.py::test_what_is_wrong_is_caught",),
     ),
     Fault(
         "a policy loss of another shape is broadcast",
@@ -1264,10 +1266,10 @@ FAULTS = (
     ),
     Fault(
         "check of a modifier: what it is given may change",
-        "testing/check.py",
+        f"{CHECK}check.py",
         "changed = [name for name, x in given.items() if not torch.equal(x, before[name])]",
         "changed: list[str] = []",
-        ("tests/testing/test_modifiers.py::test_what_is_wrong_is_caught",),
+        (f"{CHECK_TESTS}test_modifiers.py::test_what_is_wrong_is_caught",),
     ),
     Fault(
         "only the first type of a union counts",
@@ -2298,31 +2300,31 @@ FAULTS = (
     # --- what grpokit new writes
     Fault(
         "a scaffold allows every later grpokit",
-        "scaffold/templates/new/all/pyproject.toml.jinja",
+        f"{CHECK}scaffold/templates/new/all/pyproject.toml.jinja",
         '"grpokit~=[[ version ]]"',
         '"grpokit>=[[ version ]]"',
         (SCAFFOLD_CI,),
     ),
     Fault(
         "a scaffold's CI checks no component",
-        "scaffold/templates/new/all/{dot}github/workflows/test.yml.jinja",
+        CHECK + "scaffold/templates/new/all/{dot}github/workflows/test.yml.jinja",
         "      - run: grpokit check [[ name ]]\n",
         "",
         (SCAFFOLD_CI,),
     ),
     Fault(
         "a scaffold publishes what was not tested",
-        "scaffold/templates/new/all/{dot}github/workflows/publish.yml.jinja",
+        CHECK + "scaffold/templates/new/all/{dot}github/workflows/publish.yml.jinja",
         "    needs: test\n",
         "    needs: []\n",
         (SCAFFOLD_CI,),
     ),
     Fault(
         "a scaffold does not name its author",
-        "scaffold/write.py",
+        f"{CHECK}scaffold/write.py",
         "return done.stdout.strip() or _NOBODY",
         "return _NOBODY",
-        ("tests/scaffold/test_write.py::test_its_authors_are_the_user_or_a_placeholder_that_the_readme_names[user]",),
+        (f"{CHECK_TESTS}test_write.py::test_its_authors_are_the_user_or_a_placeholder_that_the_readme_names[user]",),
     ),
 )
 

@@ -21,7 +21,7 @@ import architecture
 ROOT = Path(__file__).parent.parent
 PLACES = (ROOT, *sorted(ROOT.glob("plugins/*/src")))  # of packages
 CODE = ("plugins/*/*/**/*.py", "tutorials/*.py", "benchmarks/**/*.py", "examples/**/*.py")
-TEMPLATES = "grpokit/scaffold/templates/**/*.py.jinja"
+TEMPLATES = "plugins/grpokit-check/src/grpokit_check/scaffold/templates/**/*.py.jinja"
 PAGES = ("*.md", "docs/**/*.md", "plugins/*/*.md", "grpokit/registry/hookspecs.py")
 # What measures or tests one more package from inside.
 MEASURED = {
@@ -120,7 +120,7 @@ def is_documented(name: str) -> bool:
     file = module_file(module)
     if file is None or own in documented(file):
         return file is not None
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):  # for type checkers, too
         if isinstance(node, ast.ImportFrom) and own in {alias.asname or alias.name for alias in node.names}:
             return is_documented(f"{node.module}.{own}")
     return False

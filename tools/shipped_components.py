@@ -52,35 +52,20 @@ def announced() -> dict[str, list[Plugin]]:
 
 
 def components() -> dict[str, dict[str, dict[str, str]]]:
-    """Kind -> name -> its distribution ("package"), the smallest extra that brings all that it needs, and more.
+    """Kind -> name -> its distribution ("package"), and the smallest extra that brings all that it needs.
 
-    A preset has the kind of output that its policy makes as well ("makes"), and a plugin's command its "summary". Of
-    each kind, those whose distribution, of a preset that of its policy, depends on the fewest others come first: they
-    make the examples.
+    A plugin's command has its "summary" as well.
     """
     specs = [(package, spec) for package, plugins in announced().items() for plugin in plugins for spec in plugin.specs]
     owners = {(spec.kind, spec.name): package for package, spec in specs}
     assert len(owners) == len(specs), "two of our plugins bring a component of the same kind and name"
     table: dict[str, dict[str, dict[str, str]]] = {}
-    sizes = {each["name"]: len(each["dependencies"]) for each in distributions()}
-    uses = {spec.name: used_by(spec.factory) for _, spec in specs if spec.kind == "preset"}
-    made_by = {
-        name: next(owners[component] for component in used if component[0] == "policy") for name, used in uses.items()
-    }
-
-    def order(kind: str, name: str) -> tuple[str, int, str]:
-        return kind, sizes[made_by[name] if kind == "preset" else owners[kind, name]], name
-
-    for kind, name in sorted(owners, key=lambda each: order(*each)):
-        package = owners[kind, name]
-        needed, more = {package}, {}
+    for package, spec in sorted(specs, key=lambda each: (each[1].kind, each[1].name)):
+        kind, name = spec.kind, spec.name
+        needed = {package}
         if kind == "preset":
-            used = uses[name]
-            needed |= {owners[component] for component in used}
-            outputs = {spec.name: spec.makes for _, spec in specs if spec.kind == "policy"}
-            more = {"makes": next(outputs[component] for used_kind, component in used if used_kind == "policy")}
-        if kind == "command":
-            more = {"summary": next(spec.summary for _, spec in specs if (spec.kind, spec.name) == (kind, name))}
+            needed |= {owners[component] for component in used_by(spec.factory)}
+        more = {"summary": spec.summary} if kind == "command" else {}
         table.setdefault(kind, {})[name] = {"package": package, "extra": extra_with(needed - {"grpokit"}), **more}
     table["command"] |= {name: {"package": "grpokit", "extra": ""} for name in get_command(app).commands}
     return table

@@ -28,11 +28,14 @@ Overrides = Annotated[
 Count = Annotated[int | None, typer.Option("-n", "--count", min=1, help="Samples per prompt.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="The most prompts to take.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+"""The option that asks for JSON."""
 Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")]
+"""The option that gives prompts one by one; `read_prompts` reads it."""
 PromptsFile = Annotated[
     Path | None,
     typer.Option("--prompts", help="A file of prompts: lines of text, JSON lines, CSV and more, as data.prompts."),
 ]
+"""The option that names a file of prompts; `read_prompts` reads it."""
 _USUAL = (
     "trainer.steps, trainer.prompts_per_step, trainer.group_size, trainer.micro_batch_size, trainer.learning_rate, "
     "trainer.objective, eval.every, run.dir, run.save_every, trackers.use, seed"

@@ -21,6 +21,7 @@ from grpokit.config.parts import DataConfig, EvalConfig, PathText, Rewards, Text
 from grpokit.config.schema import Located, RunConfig, validated
 from grpokit.config.yaml_source import Source, read, write
 from grpokit.errors import ConfigError, UsageError
+from grpokit.registry.specs import Spec
 from grpokit.settings import Count, SeedSettings
 
 
@@ -74,8 +75,7 @@ def read_evaluation(name: str, overrides: Sequence[str] = ()) -> EvaluationConfi
     """
     if registry.named("evaluation", name):
         _, spec = registry.find("evaluation", name)
-        evaluation = validated(EvaluationConfig, presets.text_of(spec), f"evaluation {name}", overrides)
-        return with_own_names(evaluation, spec)
+        return of_plugin(spec, overrides, title=f"evaluation {name}")
     path = Path(name)
     if is_evaluation_file(name):
         text = files.read_text(path, kind="evaluation file", error=ConfigError, most=2**20)
@@ -86,6 +86,17 @@ def read_evaluation(name: str, overrides: Sequence[str] = ()) -> EvaluationConfi
     evaluation = EvaluationConfig(rewards=config.rewards)
     evaluation._source = config._source
     return evaluation
+
+
+def of_plugin(spec: Spec, overrides: Sequence[str] = (), *, title: str = "") -> EvaluationConfig:
+    """An evaluation by what its plugin announces; `title` names it in messages.
+
+    Raises:
+        PluginError: it cannot be read.
+        ConfigError: it is wrong.
+    """
+    evaluation = validated(EvaluationConfig, presets.text_of(spec), title or f"evaluation {spec.name}", overrides)
+    return with_own_names(evaluation, spec)
 
 
 def of_rewards(names: Sequence[str], words: Sequence[str]) -> EvaluationConfig:

@@ -8,10 +8,8 @@ import importlib.util
 import json
 import platform
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import torch
@@ -20,7 +18,13 @@ from grpokit.config import schema
 from grpokit.doctor.environment import MARK, Finding, weights
 from grpokit.errors import typed_line
 from grpokit.runs import build, build_rewards
-from grpokit.scaffold import write
+
+_CONFIG = """
+policy: {use: grpokit.doctor.toy:Table}
+data: {use: grpokit.doctor.toy:prompts}
+rewards: [{use: grpokit.doctor.toy:ones}]
+trainer: {steps: 10, prompts_per_step: 4, group_size: 8, learning_rate: 0.2}
+"""
 
 
 def device() -> Iterator[Finding]:
@@ -60,25 +64,21 @@ def torchvision() -> Iterator[Finding]:
 
 
 def self_test() -> Iterator[Finding]:
-    """Importance ratio, learning and exact resume of what `grpokit new policy` writes, by its config."""
+    """Importance ratio, learning and exact resume of a toy, by a config."""
     torch.set_num_threads(1)  # with several, a sum on the CPU may round differently each time
-    with tempfile.TemporaryDirectory() as folder:
-        package = write.new("policy", "doctor-toy", folder=Path(folder)).folder
-        sys.path.insert(0, str(package / "src"))
-        changes = ("policy.use=grpokit_doctor_toy.policy:LetterTable", "trainer.steps=10", "trainer.learning_rate=0.2")
-        config = schema.load(package / "src/grpokit_doctor_toy/preset.yaml", changes)
-        prompts, _ = build.prompts(config)
-        policies = [build.policies(config) for _ in range(2)]
-        with build_rewards.all_rewards(config) as (terms, _):
-            whole, resumed = (build.trainer(config, each, terms, prompts) for each in policies)
-            first = whole.step().metrics
-            whole.save(package / "first")
-            resumed.load(package / "first")
-            last = [report.metrics for report in whole][-1]
-            for _ in resumed:
-                pass
+    config = schema.parse(_CONFIG, "self-test")
+    prompts, _ = build.prompts(config)
+    policies = [build.policies(config) for _ in range(2)]
+    with tempfile.TemporaryDirectory() as folder, build_rewards.all_rewards(config) as (terms, _):
+        whole, resumed = (build.trainer(config, each, terms, prompts) for each in policies)
+        first = whole.step().metrics
+        whole.save(folder)
+        resumed.load(folder)
+        last = [report.metrics for report in whole][-1]
+        for _ in resumed:
+            pass
     ratio, before, after = first["ratio/max"], first["reward"], last["reward"]
-    one, other = (policy[""].state_dict()["weight"] for policy in policies)
+    one, other = (policy[""].state_dict()["0"] for policy in policies)
     same = torch.equal(one, other)
     device = whole.current.trainer.torch_device.type
     what = f"on {device}: the importance ratio begins at {ratio:.6g}, the reward goes from {before:.2f} "

@@ -29,16 +29,6 @@ def remedy(kind: str, name: str) -> str:
     return f" '{name}' comes with: pip install 'grpokit[{extra}]'" if extra else ""
 
 
-def preset_making(output: str) -> str:
-    """A small preset of grpokit's own whose policy makes "image" or "text"; for examples.
-
-    >>> preset_making("text") in _table()["preset"]
-    True
-    """
-    presets = _table()["preset"]
-    return next(name for name, entry in presets.items() if entry["makes"] == output)
-
-
 def commands() -> dict[str, str]:
     """The commands that distributions of grpokit's own bring, with their summaries."""
     entries = _table()["command"]
@@ -51,6 +41,6 @@ def _entry(kind: str, name: str) -> dict[str, str]:
 
 @functools.cache
 def _table() -> dict[str, dict[str, dict[str, str]]]:
-    """Kind -> name -> "package", "extra" and, for a preset, "makes", for a plugin's command, "summary"."""
+    """Kind -> name -> "package", "extra" and, for a plugin's command, "summary"."""
     file = importlib.resources.files("grpokit.registry").joinpath("shipped.json")
     return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]

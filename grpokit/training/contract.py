@@ -11,6 +11,7 @@ from grpokit.policy import Policy
 from grpokit.types import Ask, Decisions, Rollout
 
 METHODS = ("rollout", "logprobs", "slices", "reference", "modules", "state_dict", "load_state_dict")
+"""What a policy must have; see `grpokit.Policy`."""
 
 
 def missing_methods(policy: object) -> list[str]:

@@ -579,20 +579,6 @@ OPTIONS = {
     "a prompts option of nothing": Bad(
         ["sample", "c.yaml", "--prompts", "no.txt"], ["The text file no.txt does not exist (looked in /"]
     ),
-    "a check of an unknown kind": Bad(
-        ["check", "length", "--kind", "rewrad"], ["--kind must be policy, reward, ", "got 'rewrad'"]
-    ),
-    "a check of an unknown name": Bad(["check", "toy-glyf"], ["no component called 'toy-glyf' (did you mean 'toy-g"]),
-    "a check of a policy without prompts": Bad(
-        ["check", "tiny_policies:TinyTokens"], ["give prompts that it can read: --prompt or --prompts"]
-    ),
-    "a check of a reward with prompts": Bad(
-        ["check", "length", "--prompt", "1"], ["'length' is not a policy, so it reads no prompts"]
-    ),
-    "a check's parameter without a value": Bad(
-        ["check", "length", "maximum"], ["parameter 'maximum' is not of the form key=value"]
-    ),
-    "a check's parameter that is no YAML": Bad(["check", "length", "maximum=["], ["'maximum=[', line 1: not YAML"]),
 }
 
 FAILED_RUNS = {

@@ -12,7 +12,7 @@ import pytest
 
 from command_line import Call
 from grpokit import Asset, RewardSpec, registry
-from grpokit.doctor import environment
+from grpokit.doctor import environment, training
 from grpokit.doctor.environment import Finding
 from grpokit.registry import entry_points
 from grpokit.registry.entry_points import Plugin
@@ -187,3 +187,10 @@ def test_files_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in" / "w.pt").touch()
     monkeypatch.setenv("W_HOME", str(tmp_path))
     assert environment.found(asset, {})
+
+
+@pytest.mark.gpu
+def test_the_self_test_uses_the_gpu() -> None:
+    (finding,) = training.self_test()
+    assert finding.state == "ok", finding
+    assert finding.what.startswith("on cuda: ")

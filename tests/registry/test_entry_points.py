@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import shipped_components
@@ -26,7 +26,7 @@ import yaml
 import grpokit
 from command_line import Call
 from distributions import distribution
-from grpokit import CheckpointError, PluginError, Prompt, Sample, Trainer, UsageError, registry
+from grpokit import CheckpointError, PluginError, PolicySpec, Prompt, RewardSpec, Sample, Trainer, registry
 from grpokit.cli import components
 from grpokit.config import presets
 from grpokit.config.schema import parse
@@ -34,7 +34,6 @@ from grpokit.registry import entry_points, hookspecs
 from grpokit.runs import build, build_rewards
 from grpokit.runs import train as run
 from grpokit.settings import meanings
-from grpokit.testing import component
 from tiny_policies import TinyTokens
 
 HERE = Path(__file__).parent.parent
@@ -155,7 +154,7 @@ def test_a_narrow_terminal_cuts_off_no_name(tmp_path: Path) -> None:
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("name", ["plugins", "check", "schema"])
+@pytest.mark.parametrize("name", ["plugins", "doctor", "schema"])
 def test_a_command_is_told_in_one_short_line(name: str) -> None:
     lines = getattr(components, name).__doc__.splitlines()
     assert len(lines[0]) < 60
@@ -229,8 +228,9 @@ def test_the_table_of_what_grpokit_ships_is_up_to_date() -> None:
 
 def test_the_core_names_no_plugin() -> None:
     """Neither a distribution of ours nor a component of one is a value in the code: those names are data."""
-    entries = [entry for of_kind in shipped_components.components().values() for entry in of_kind.items()]
-    names = {name for name, entry in entries if entry["package"] != "grpokit"}
+    table = shipped_components.components()
+    entries = [entry for of_kind in table.values() for entry in of_kind.items()]
+    names = {name for name, entry in entries if entry["package"] != "grpokit"} - table["command"].keys()  # plain words
     packages = {entry["package"] for _, entry in entries} - {"grpokit"}
     for file in sorted((HERE.parent / "grpokit").rglob("*.py")):
         tree = ast.parse(file.read_text())
@@ -255,8 +255,10 @@ def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
     )
     with pytest.raises(PluginError, match=r"no policy called 'toy-lm'.*comes with: pip install 'grpokit\[toy\]'$"):
         registry.create("policy", "toy-lm")
-    with pytest.raises(UsageError, match=r"no component called 'ocr'\. .* pip install 'grpokit\[ocr\]'$"):
-        component.kind_of("ocr", None)
+    assert re.search(
+        r"no component called 'ocr'\. .* pip install 'grpokit\[ocr\]'$",
+        str(registry.unknown("ocr", "policy", "reward")),
+    )
     with pytest.raises(PluginError, match=r"no reward called 'toy-lm'\. Known: .*soft-overlong\.$"):
         registry.create("reward", "toy-lm")  # a policy
 
@@ -271,11 +273,14 @@ def test_a_command_of_a_plugin_is_imported_when_it_is_called(installed: Path) ->
     assert "No such command 'gret'" in command("gret", path=installed).stderr
 
 
-def test_a_command_that_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+@pytest.mark.parametrize(("name", "extra"), [("serve-reward", "http"), ("check", "check"), ("new", "check")])
+def test_a_command_that_is_shipped_and_not_installed(
+    monkeypatch: pytest.MonkeyPatch, call: Call, name: str, extra: str
+) -> None:
     monkeypatch.setattr(entry_points, "plugins", lambda: ())
-    done = call("serve-reward", "length", "--port", "0")
+    done = call(name, "reward", "length")
     assert done.code == 2
-    assert done.err.endswith("'serve-reward' comes with: pip install 'grpokit[http]'\n")
+    assert done.err.endswith(f"'{name}' comes with: pip install 'grpokit[{extra}]'\n")
 
 
 @pytest.mark.usefixtures("fixtures")
@@ -326,6 +331,32 @@ def test_plugins_marks_a_name_that_is_the_cores(rival: Path) -> None:
     assert ["reward", "length", "rival-rewards", "1.0", "hidden:"] in rows
     assert ["reward", "length", "grpokit", grpokit.__version__, "minus"] in rows
     assert "'length' means grpokit's own. For the other one write 'rival-rewards:length'." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"accepts": {"picture"}},
+            "reward 'x' names the kind of output 'picture'; expected 'image', 'text' or 'episode'",
+        ),
+        ({"accepts": {"txet"}}, "the kind of output 'txet' (did you mean 'text'?)"),
+        ({"accepts": "text"}, "accepts must be a set of kinds, such as {'image'}, got 'text'"),
+        ({"accepts": set()}, "accepts must be a set of kinds"),
+        ({"accepts": {"image", 3}}, "the kind of output 3; expected"),
+        ({"accepts": {"x:"}}, "the kind of output 'x:'; expected"),
+        ({"accepts": {"text", "toy:points"}}, ""),
+        ({"makes": "picture"}, "policy 'x' names the kind of output 'picture'; expected 'image', 'text' or 'episode'"),
+        ({"makes": "my-env:actions"}, ""),
+    ],
+)
+def test_a_spec_names_a_kind_of_output_that_others_can_mean(fields: dict[str, Any], said: str) -> None:
+    spec = (PolicySpec if "makes" in fields else RewardSpec)(api=1, name="x", factory="x:x", **fields)
+    if not said:
+        entry_points._check_spec(spec)
+        return
+    with pytest.raises(PluginError, match=re.escape(said)):
+        entry_points._check_spec(spec)
 
 
 @pytest.mark.parametrize(

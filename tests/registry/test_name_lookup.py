@@ -142,11 +142,6 @@ def test_what_was_written_for_another_api_says_so_alone(site: Path, call: Call) 
         assert "other" not in done.err
 
 
-def test_a_placement_has_no_checks(site: Path, call: Call) -> None:
-    distribution(site, "far", "far", announcing("Placement", "api=1, name='far-away'"))
-    assert "'far-away' is a placement of rewards, and those have no checks" in call("check", "far-away").err
-
-
 def test_observers_of_two_distributions_have_names_of_their_own(site: Path) -> None:
     module = "from grpokit import Observer, hookimpl\n\n\n@hookimpl\ndef grpokit_observers():\n"
     for package in ("grpokit-twin", "other-twin"):

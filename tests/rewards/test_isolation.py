@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 from grpokit import Pending, Portion, Prompt, RewardTerm, Sample
 from grpokit.rewards.isolation import own_copies
 from grpokit.rewards.scoring import score
-from grpokit.testing.reward.calls import content
+from grpokit_check.reward.calls import content
 
 
 class Box(NamedTuple):

@@ -18,7 +18,7 @@ from grpokit import Prompt, RewardTerm, Rollout, UsageError
 from grpokit.builtin.image_rewards import brightness
 from grpokit.rewards.scoring import score
 from grpokit.sampling import derive_seeds, normals
-from grpokit.testing import outcomes, policy_checks
+from grpokit_check import outcomes, policy_checks
 from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_diffusers.tiny import tiny_pipeline
 

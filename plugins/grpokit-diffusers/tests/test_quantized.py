@@ -11,7 +11,7 @@ from tiny_edits import EVERY, prompts_of
 
 from grpokit import Rollout, UsageError
 from grpokit.sampling import derive_seeds
-from grpokit.testing import outcomes, policy_checks
+from grpokit_check import outcomes, policy_checks
 from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_diffusers.tiny import tiny_pipeline
 from grpokit_hf.models.quantized import quantise

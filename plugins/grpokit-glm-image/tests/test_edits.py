@@ -20,7 +20,7 @@ from tokenizers.processors import TemplateProcessing
 from command_line import Call, rows
 from grpokit import Prompt, Rollout, UsageError
 from grpokit.sampling import derive_seeds, normals
-from grpokit.testing import outcomes, policy_checks
+from grpokit_check import outcomes, policy_checks
 from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.source_pictures import source_codes

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grpokit import Ask, Decisions, Prompt, Rollout, Sample, Trainer, UsageError, objectives
 from grpokit.sampling import derive_seeds
-from grpokit.testing import outcomes, policy_checks
+from grpokit_check import outcomes, policy_checks
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny import tiny_pipeline
 

@@ -13,7 +13,7 @@ from peft import PeftModel
 from grpokit import Prompt, Rollout, UsageError
 from grpokit.plan import Job, Needs
 from grpokit.sampling import derive_seeds
-from grpokit.testing import outcomes, policy_checks
+from grpokit_check import outcomes, policy_checks
 from grpokit_glm_image import dit_plan
 from grpokit_glm_image import plan as ar_plan
 from grpokit_glm_image.dit import GlmImageDiT

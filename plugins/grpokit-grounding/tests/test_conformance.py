@@ -1,7 +1,7 @@
 """box-iou and box-format against grpokit's conformance checks."""
 
 from grpokit import Prompt, Sample
-from grpokit.testing import Check, parametrize_with_checks, reward_checks
+from grpokit_check import Check, parametrize_with_checks, reward_checks
 from grpokit_grounding.plugin import grpokit_rewards
 from grpokit_grounding.reward import BoxFormat, BoxIoU
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 import grpokit
 from grpokit import PluginError, Prompt, RewardError, Sample, UsageError
-from grpokit.testing import parametrize_with_checks, reward_checks
+from grpokit_check import parametrize_with_checks, reward_checks
 from grpokit_grounding.crop_match import CropMatch
 from grpokit_grounding.plugin import grpokit_rewards
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpokit.testing import Check, parametrize_with_checks, policy_checks
+from grpokit_check import Check, parametrize_with_checks, policy_checks
 from grpokit_gym.policy import GymPolicy
 from grpokit_gym.starts import starts
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import ImageStat
 
 from grpokit import create
-from grpokit.testing import example_samples, outcomes, reward_checks
+from grpokit_check import example_samples, outcomes, reward_checks
 from grpokit_judge.plugin import grpokit_rewards
 
 SPECS = {spec.name: spec for spec in grpokit_rewards()}

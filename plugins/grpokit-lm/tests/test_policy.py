@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from grpokit import PluginError, Prompt, Rollout, Sample, Trainer, UsageError, create, objectives
 from grpokit.registry import plugins
 from grpokit.sampling import derive_seeds
-from grpokit.testing import outcomes, policy_checks
+from grpokit_check import outcomes, policy_checks
 from grpokit_hf.tokens import fused_head, packing
 from grpokit_lm.plain_path import PlainPath
 from grpokit_lm.policy import CausalLMPolicy, _warn_once

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grpokit import Prompt, Rollout, Sample, Trainer, UsageError, objectives
 from grpokit.sampling import derive_seeds
-from grpokit.testing import outcomes, policy_checks
+from grpokit_check import outcomes, policy_checks
 from grpokit_lm.packed_path import PackedPath
 from grpokit_lm.plain_path import PlainPath
 from grpokit_lm.policy import CausalLMPolicy

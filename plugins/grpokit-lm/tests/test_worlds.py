@@ -19,8 +19,8 @@ from torch import Tensor
 
 from grpokit import GrpokitError, Prompt, Rollout, RunError, UsageError
 from grpokit.sampling import derive_seeds
-from grpokit.testing import outcomes, policy_checks
 from grpokit.types import Ask
+from grpokit_check import outcomes, policy_checks
 from grpokit_hf.tokens import packing
 from grpokit_lm.completions import Completions
 from grpokit_lm.policy import CausalLMPolicy

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpokit.testing import example_samples, outcomes, reward_checks
+from grpokit_check import example_samples, outcomes, reward_checks
 from grpokit_lpips.plugin import grpokit_rewards
 from grpokit_lpips.reward import LPIPSReward
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpokit.testing import Check, parametrize_with_checks, reward_checks
+from grpokit_check import Check, parametrize_with_checks, reward_checks
 from grpokit_ocr.plugin import grpokit_rewards
 from grpokit_ocr.reward import OCRReward
 

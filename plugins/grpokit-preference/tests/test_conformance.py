@@ -3,7 +3,7 @@
 import pytest
 
 from grpokit import create
-from grpokit.testing import example_samples, outcomes, reward_checks
+from grpokit_check import example_samples, outcomes, reward_checks
 from grpokit_preference.plugin import grpokit_rewards
 
 SPECS = {spec.name: spec for spec in grpokit_rewards()}

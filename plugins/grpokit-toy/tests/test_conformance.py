@@ -6,7 +6,7 @@ import torch
 
 from grpokit.config import presets
 from grpokit.runs import build
-from grpokit.testing import Check, outcomes, parametrize_with_checks, policy_checks
+from grpokit_check import Check, outcomes, parametrize_with_checks, policy_checks
 from grpokit_toy.codebook import codebook
 from grpokit_toy.data import glyph_prompts
 from grpokit_toy.glyph import ToyGlyph

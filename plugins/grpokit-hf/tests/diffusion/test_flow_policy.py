@@ -15,7 +15,7 @@ from grpokit.builtin.objectives import NFT
 from grpokit.objectives import GRPO, Loss, Objective
 from grpokit.sampling import derive_seeds, normals
 from grpokit.settings import Precision
-from grpokit.testing import outcomes, policy_checks
+from grpokit_check import outcomes, policy_checks
 from grpokit_hf.diffusion.flow_policy import FlowPolicy
 from grpokit_hf.diffusion.settings import FlowSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from grpokit import Prompt, Sample
-from grpokit.testing import Check, parametrize_with_checks, reward_checks
+from grpokit_check import Check, parametrize_with_checks, reward_checks
 from grpokit_lm.plugin import grpokit_rewards
 from grpokit_lm.tasks.countdown import Countdown
 from grpokit_lm.tasks.final_answer import final_answer
