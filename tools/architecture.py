@@ -53,7 +53,6 @@ MAY_IMPORT = {
     "data": "errors files types images sampling policy processes",
     "registry": "errors settings processes",
     "config": "errors files settings registry",
-    "plan": "errors settings registry config",
     "scaffold": "errors files registry",
     "rewards": "errors settings types reward_totals processes registry",
     "training": "errors files settings types sampling policy processes advantages divergence objectives data rewards "
@@ -75,7 +74,7 @@ MAY_IMPORT = {
     "registry config rewards tracking training guards trainer runs",
     "doctor": "errors registry config scaffold runs",
     "cli": "errors files settings types images policy processes data registry config scaffold rewards tracking "
-    "training trainer phases evaluation run_folder report runs plan testing doctor",
+    "training trainer phases evaluation run_folder report runs testing doctor",
     "__init__": "errors _lazy settings types policy processes reference objectives registry rewards tracking training "
     "guards trainer phases evaluation runs",  # for type checkers: its names are imported on first use
     "__main__": "cli",
@@ -83,12 +82,13 @@ MAY_IMPORT = {
 # Each plugin, with the plugins that it may import. All of them may import the core, which imports none.
 PLUGIN_MAY_IMPORT = {
     "grpokit_http": "",
-    "grpokit_hf": "",
+    "grpokit_plan": "",
+    "grpokit_hf": "grpokit_plan",
     "grpokit_judge": "grpokit_http",
     "grpokit_preference": "grpokit_hf",
-    "grpokit_lm": "grpokit_hf grpokit_http",
-    "grpokit_diffusers": "grpokit_hf",
-    "grpokit_glm_image": "grpokit_hf",
+    "grpokit_lm": "grpokit_hf grpokit_http grpokit_plan",
+    "grpokit_diffusers": "grpokit_hf grpokit_plan",
+    "grpokit_glm_image": "grpokit_hf grpokit_plan",
 }
 
 

@@ -131,8 +131,10 @@ def cli_page() -> str:
     """The commands of grpokit, as its own help texts describe them."""
     program = typer.main.get_command(cli.app)
     context = typer.Context(program, info_name="grpokit")
-    for name in program.list_commands(context):  # type: ignore[attr-defined]
+    names = program.list_commands(context)  # type: ignore[attr-defined]
+    for name in names:
         _, program.commands[name], _ = program.resolve_command(context, [name])  # type: ignore[attr-defined]
+    program.list_commands = lambda _: names  # type: ignore[attr-defined]  # as grpokit's own now
     for command in program.commands.values():  # type: ignore[attr-defined]
         command.epilog = ""  # a list of what is installed, which the gallery has
         command.short_help = command.help.partition("\n")[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from grpokit.cli import drawing, runs  # their commands stand first in the help
 
 # isort: split
-from grpokit.cli import components, plan_command, score_command
+from grpokit.cli import components, score_command
 from grpokit.cli.app import app, main
 
-__all__ = ["app", "components", "drawing", "main", "plan_command", "runs", "score_command"]
+__all__ = ["app", "components", "drawing", "main", "runs", "score_command"]

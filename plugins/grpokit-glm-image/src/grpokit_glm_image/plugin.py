@@ -51,7 +51,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         factory="grpokit_glm_image.halves:halves",
         summary="both halves of one GLM-Image, the policies `ar` and `dit`, for runs in phases",
         install=_INSTALL,
-        plan="grpokit_glm_image.halves:plan",
+        plan="grpokit_glm_image.halves_plan:plan",
         reader="grpokit_glm_image.halves:reader",
         row_draws="visual tokens",
         group_draws="the decoder's noise",
