@@ -1,4 +1,4 @@
-"""The commands that draw with a run's weights or a preset's: sample, evaluate, attribute."""
+"""The commands that draw with a run's weights or a preset's: sample and evaluate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpokit.cli.app import app, console, grid
+from grpokit.cli.app import app
 from grpokit.cli.options import (
     ConfigCommand,
     Count,
@@ -154,57 +154,6 @@ def evaluate(
         if own_folder is not None:
             page = side_by_side.write(own_folder, config, dict(zip((0, step or 0), found.values(), strict=False)))
             print(f"report: {page}", file=sys.stderr if as_json else sys.stdout)
-
-
-@app.command(cls=ConfigCommand)
-def attribute(
-    source: RunOrSource,
-    overrides: Overrides = None,
-    rows: Annotated[int, typer.Option("--rows", min=2, help="Row seeds per prompt.")] = 4,
-    groups: Annotated[int, typer.Option("--groups", min=2, help="Group seeds per prompt.")] = 4,
-    limit: Limit = None,
-) -> None:
-    """Show which source of randomness moves each reward.
-
-    Some draws are a sample's own, others are shared by its group. This draws a grid of --rows by --groups samples for
-    each held-out prompt, with the weights of RUN_OR_PRESET, and splits each reward's variance between the two. For
-    glm-image-ar they are the visual tokens and the decoder's noise, so the larger share shows which half to train
-    next. Results for a run are kept in its folder and shown in its report.
-    """
-    config, place = read(source, overrides)
-    from grpokit import registry, report
-    from grpokit.evaluation.attribution import attribute as attributed
-    from grpokit.registry.specs import PolicySpec
-    from grpokit.run_folder import journal
-    from grpokit.run_folder.names import CONFIG
-    from grpokit.runs import build
-    from grpokit.training import checkpoint
-
-    prompts = _held_out(config)[1].first(limit)
-    spec = registry.spec_of("policy", config.policy.use)
-    named = spec if isinstance(spec, PolicySpec) else PolicySpec
-    causes = named.row_draws, named.group_draws
-    with _ready(config, prompts) as (terms, policies):
-        if place is not None:
-            checkpoint.load_policies(place, policies)
-        _announce("drawing", rows * groups, prompts)
-        shares = attributed(
-            build.drawing(policies),
-            terms,
-            prompts,
-            seed=config.seed,
-            row_seeds=rows,
-            group_seeds=groups,
-            mixed_precision=config.trainer.mixed_precision,
-        )
-    table = []
-    for name, own in shares.items():
-        parts = [f"{part:.0%}" for part in (own.row, own.group, own.both)] if own.variance else ["-"] * 3
-        table.append([name, *parts, f"{own.variance**0.5:.3g}", str(own.prompts)])
-    console().print(grid(["reward", *causes, "both", "std", "prompts"], table))
-    if place is not None and (Path(source) / CONFIG).is_file():
-        journal.append_attribution(Path(source), int(checkpoint.read_state(place)["step"]), shares, causes)
-        print(f"report: {report.write(Path(source))}")
 
 
 def _to_evaluate(

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 
 from grpokit import Policy, Prompt, Sample, UsageError
 from grpokit.config.schema import parse
-from grpokit.evaluation.attribution import attribute
 from grpokit.runs import train as run
 from grpokit.runs.export import export
 from grpokit.sampling import derive_seeds
 from grpokit_glm_image import writer
+from grpokit_glm_image.attribution import attribute
 from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.halves import halves, reader
 from grpokit_glm_image.policy import GlmImageAR
