@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from importlib import resources
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 import yaml
 
 from command_line import Call
+from grpokit import PolicySpec, registry
 from grpokit_plan import cards
 from grpokit_plan.cards import Card
 
@@ -151,3 +154,15 @@ def test_a_phase_of_a_run(call: Call, tmp_path: Path) -> None:
     assert wrong.code == 2
     assert "There is no phase 'wied' (did you mean 'wide'?). The phases are short, wide." in wrong.err
     assert "There is no phase 'wide'. This run has no phases." in call("plan", PRESET, "--phase", "wide").err
+
+
+def test_a_policy_with_a_plan_is_imported_without_this_package() -> None:
+    modules = {
+        spec.factory.partition(":")[0]
+        for plugin in registry.plugins()
+        for spec in plugin.specs
+        if isinstance(spec, PolicySpec) and spec.plan
+    }
+    assert "grpokit_lm.policy" in modules
+    lines = ["import sys", "sys.modules['grpokit_plan'] = None", *(f"import {module}" for module in sorted(modules))]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
