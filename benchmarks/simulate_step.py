@@ -23,8 +23,8 @@ from step_model import Prediction, Ring, Step, line, sent_by_gathering, sent_by_
 
 from grpokit import GrpokitError
 from grpokit.config import presets
-from grpokit.plan import cards
-from grpokit.plan.estimate import Estimate, needs_of
+from grpokit_plan import cards
+from grpokit_plan.estimate import Estimate, needs_of
 
 ROOT = Path(__file__).parent
 PAGE, FIGURES, CONFIG = (

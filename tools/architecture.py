@@ -53,7 +53,6 @@ MAY_IMPORT = {
     "data": "errors files types images sampling policy processes",
     "registry": "errors settings processes",
     "config": "errors files settings registry",
-    "plan": "errors settings registry config",
     "rewards": "errors settings types reward_totals processes registry",
     "training": "errors files settings types sampling policy processes advantages divergence objectives data rewards "
     "tracking group_statistics",
@@ -72,7 +71,7 @@ MAY_IMPORT = {
     "notebook": "types trainer tracking phases evaluation runs",
     "doctor": "errors types sampling policy reference registry config runs",
     "cli": "errors files settings types images policy processes data registry config rewards tracking "
-    "training trainer phases evaluation run_folder report runs plan doctor",
+    "training trainer phases evaluation run_folder report runs doctor",
     "__init__": "errors _lazy settings types policy processes reference objectives registry rewards tracking training "
     "guards trainer phases evaluation runs",  # for type checkers: its names are imported on first use
     "__main__": "cli",
@@ -81,12 +80,13 @@ MAY_IMPORT = {
 PLUGIN_MAY_IMPORT = {
     "grpokit_check": "",
     "grpokit_http": "",
-    "grpokit_hf": "",
+    "grpokit_plan": "",
+    "grpokit_hf": "grpokit_plan",
     "grpokit_judge": "grpokit_http",
     "grpokit_preference": "grpokit_hf",
-    "grpokit_lm": "grpokit_hf grpokit_http",
-    "grpokit_diffusers": "grpokit_hf",
-    "grpokit_glm_image": "grpokit_hf",
+    "grpokit_lm": "grpokit_hf grpokit_http grpokit_plan",
+    "grpokit_diffusers": "grpokit_hf grpokit_plan",
+    "grpokit_glm_image": "grpokit_hf grpokit_plan",
 }
 
 

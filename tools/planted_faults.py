@@ -149,7 +149,8 @@ PROFILES = "tests/test_data.py::test_pictures_have_the_colours_of_their_profile[
 NOTATIONS = "tests/rewards/test_numerals.py::test_what_a_number_is"
 GROUNDING = "plugins/grpokit-grounding/src/grpokit_grounding/"
 CROPS = "plugins/grpokit-grounding/tests/test_crop_match.py::test_crops_by_hand"
-PLANNED_PASSES = "tests/plan/test_estimate.py::test_passes_by_hand"
+PLAN = "plugins/grpokit-plan/"
+PLANNED_PASSES = f"{PLAN}tests/test_estimate.py::test_passes_by_hand"
 ZERO_STD = "tests/test_advantages.py::test_groups_that_teach_nothing_are_those_whose_weighted_sums_are_equal"
 SMALL = "tests/test_advantages.py::test_a_small_difference_between_large_rewards_still_teaches"
 CORRECTION = "tests/training/test_correction.py::test_"
@@ -449,9 +450,7 @@ FAULTS = (
         'stream: str = "train"',
         (STREAMS,),
     ),
-    Fault(
-        "samples are drawn as in an evaluation", "cli/drawing.py", 'stream="sample"', 'stream="evaluate"', (STREAMS,)
-    ),
+    Fault("samples are drawn as in an evaluation", "cli/sample.py", 'stream="sample"', 'stream="evaluate"', (STREAMS,)),
     Fault(
         "training draws with the settings of an evaluation",
         "training/checked_policy.py",
@@ -643,14 +642,14 @@ FAULTS = (
     ),
     Fault(
         "planned passes without the last, smaller one",
-        "plan/needs.py",
+        f"{PLAN}src/grpokit_plan/needs.py",
         "math.ceil(self.rows / self.micro_batch(decisions)[0])",
         "self.rows // self.micro_batch(decisions)[0]",
         (PLANNED_PASSES,),
     ),
     Fault(
         "a planned pass for old log-probs though one update needs none",
-        "plan/needs.py",
+        f"{PLAN}src/grpokit_plan/needs.py",
         "not exact and self.updates > 1",
         "not exact",
         (PLANNED_PASSES,),

@@ -34,11 +34,11 @@ from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import torch
+from grpokit_glm_image.attribution import attribute
 from grpokit_glm_image.glyph import prompts
 
 from grpokit import Ask, create, draw, load
 from grpokit.config import presets
-from grpokit.evaluation.attribution import attribute
 from grpokit.runs import train
 from grpokit.sampling import derive_seeds
 

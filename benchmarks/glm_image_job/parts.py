@@ -17,9 +17,9 @@ from glm_image_job.model import build, bytes_per_token
 from glm_image_job.training import QUICK, train
 from grpokit import Prompt
 from grpokit.errors import counted
-from grpokit.plan import Moment
 from grpokit.sampling import derive_seeds
 from grpokit_glm_image.policy import GlmImageAR
+from grpokit_plan import Moment
 
 Row = Sequence[str]
 

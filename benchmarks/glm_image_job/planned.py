@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from grpokit import Trainer
-from grpokit.plan import Job as PlannedStep
-from grpokit.plan import cards
-from grpokit.plan.estimate import Estimate
 from grpokit_glm_image.plan import plan
 from grpokit_glm_image.policy import GlmImageAR
+from grpokit_plan import Job as PlannedStep
+from grpokit_plan import cards
+from grpokit_plan.estimate import Estimate
 
 
 def planned(trainer: Trainer, *, tiny: bool, prompt_tokens: int, **parameters: Any) -> Estimate:

@@ -15,10 +15,10 @@ from glm_image_job.model import build
 from glm_image_job.planned import planned
 from grpokit import RunError, Sample, StepReport, Trainer
 from grpokit.objectives import GRPO
-from grpokit.plan.estimate import Estimate
 from grpokit.sampling import derive_seeds
 from grpokit_glm_image.decoder import DecodeSettings
 from grpokit_glm_image.policy import GlmImageAR
+from grpokit_plan.estimate import Estimate
 
 QUICK = {"steps": 1, "guidance": 1.0}
 """For pictures whose time is not asked for. They take as much memory as with more steps."""

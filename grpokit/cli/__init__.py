@@ -6,10 +6,10 @@ Nothing heavy is imported before a command needs it. Bad input prints one messag
 
 from __future__ import annotations
 
-from grpokit.cli import drawing, evaluate, runs  # their commands stand first in the help
+from grpokit.cli import evaluate, runs, sample  # their commands stand first in the help
 
 # isort: split
-from grpokit.cli import components, plan_command
+from grpokit.cli import components
 from grpokit.cli.app import app, main
 
-__all__ = ["app", "components", "drawing", "evaluate", "main", "plan_command", "runs"]
+__all__ = ["app", "components", "evaluate", "main", "runs", "sample"]

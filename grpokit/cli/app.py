@@ -16,8 +16,10 @@ import typer.main
 
 from grpokit import registry
 from grpokit.cli import display
+from grpokit.cli.options import ConfigCommand
 from grpokit.errors import GrpokitError, PluginError, UsageError, address
 from grpokit.registry.shipped import commands
+from grpokit.registry.specs import CommandSpec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -63,7 +65,10 @@ class Commands(typer.core.TyperGroup):
         if registry.named("command", args[0]):
             _, spec = registry.find("command", args[0])
             program = typer.Typer(**_SETTINGS)
-            program.command()(registry.resolve(spec.factory, f"command '{spec.name}'", spec.install))
+            changes_config = isinstance(spec, CommandSpec) and spec.config
+            program.command(cls=ConfigCommand if changes_config else None)(
+                registry.resolve(spec.factory, f"command '{spec.name}'", spec.install)
+            )
             return args[0], typer.main.get_command(program), args[1:]
         if registry.refusals(args[0], "command"):
             raise registry.unknown(args[0], "command")

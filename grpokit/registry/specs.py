@@ -108,7 +108,7 @@ class PolicySpec(Spec):
     Attributes:
         makes: the kind of output: "image", "text", "episode", or another such as "my-plugin:points".
         plan: "package.module:function" that gives memory and time of a step for `grpokit plan`, from `parameters` and
-            `job` (`grpokit.plan.Job`), as `grpokit.plan.Needs`. It loads no weights. Empty: there is no plan.
+            `job` (`grpokit_plan.Job`), as `grpokit_plan.Needs`. It loads no weights. Empty: there is no plan.
         reader: "package.module:function" that returns, from `parameters`, an object whose `check(prompts)` refuses
             what the policy's own `check` would. It loads no weights, so that a wrong prompt is found before they are
             fetched and read. Empty: the policy looks at its prompts itself, once it is built.
@@ -173,9 +173,16 @@ class WorldSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class CommandSpec(Spec):
-    """A command, `grpokit NAME`: a function that Typer can run. `grpokit --help` shows the summary alone."""
+    """A command, `grpokit NAME`: a function that Typer can run. `grpokit --help` shows the summary alone.
+
+    Attributes:
+        config: its KEY=VALUE words change a config (`grpokit.cli.options.Overrides`). Its help then ends with presets
+            and keys, and a mistyped option is answered with the key.
+    """
 
     kind: ClassVar[str] = "command"
+
+    config: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,6 @@ from typing import Any
 from PIL import Image
 
 from grpokit.data.digests import digest
-from grpokit.evaluation.attribution import Shares
 from grpokit.evaluation.evaluation import Evaluation
 from grpokit.files import delete, step_folders, step_name, write_text, writing
 from grpokit.images import Drawable
@@ -38,6 +37,7 @@ from grpokit.run_folder.names import (
 from grpokit.run_folder.reader import Row, read_rows, shortened, turns
 from grpokit.run_folder.rows import Scores
 from grpokit.tracking.step_report import StepReport
+from grpokit.training.checkpoint import read_state
 from grpokit.types import Sample
 
 SHOWN_SAMPLES = 16
@@ -192,18 +192,20 @@ def _append(path: Path, row: Row) -> None:
         file.write(_lines([row]))
 
 
-def append_attribution(folder: Path, step: int, shares: Mapping[str, Shares], causes: tuple[str, str]) -> None:
-    """Append to a run what moves its rewards.
+def append_attribution(
+    folder: Path, checkpoint: Path, shares: Mapping[str, Mapping[str, float]], causes: tuple[str, str]
+) -> None:
+    """Append to a run what moves its rewards, which its report shows.
 
     Args:
         folder: the run's.
-        step: completed steps.
-        shares: of each reward's variance.
+        checkpoint: whose weights have drawn.
+        shares: reward -> "row", "group" and "both", the shares of its "variance", which was found on so many "prompts".
         causes: what rows draw, and what groups share.
     """
     row_cause, group_cause = causes
-    by_name = {name: asdict(own) for name, own in shares.items()}
-    row = {"step": step, "row": row_cause, "group": group_cause, "shares": by_name}
+    step = read_state(checkpoint)["step"]
+    row = {"step": step, "row": row_cause, "group": group_cause, "shares": shares}
     _append(folder / ATTRIBUTION, row)
 
 

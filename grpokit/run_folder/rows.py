@@ -10,7 +10,7 @@ from grpokit.run_folder import names
 
 State: TypeAlias = Literal["running", "stopped", "failed", "finished"]
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=10**10)]
-Part: TypeAlias = Literal["row", "group", "both", "variance", "prompts"]  # of `grpokit.evaluation.attribution.Shares`
+Part: TypeAlias = Literal["row", "group", "both", "variance", "prompts"]  # of what moves a reward
 Share: TypeAlias = Annotated[float, Field(ge=0)]
 Score: TypeAlias = Annotated[float, Field(ge=-1e100, le=1e100)] | None  # None: a reward could not score
 

@@ -21,11 +21,11 @@ from glm_image_job.parts import PARTS, Table
 from glm_image_job.training import Steps
 
 from grpokit import Prompt
-from grpokit.plan import Needs, Part, Work
-from grpokit.plan.cards import Card
-from grpokit.plan.estimate import Estimate
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
+from grpokit_plan import Needs, Part, Work
+from grpokit_plan.cards import Card
+from grpokit_plan.estimate import Estimate
 
 GIB = 2**30
 SMALL = dataclasses.replace(TINY, prompts=1)

@@ -738,20 +738,6 @@ def test_a_dry_run_draws_a_group_and_writes_nothing(call: Call, tmp_path: Path) 
     assert nothing.err == ""
 
 
-def test_attribute(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This policy draws every digit from its row's seed, and a group shares nothing."""
-    monkeypatch.chdir(finished)
-    done = call("attribute", "out", "--rows", 3, "--groups", 2, "--limit", 2)
-    assert (done.code, done.err) == (0, "drawing and scoring 12 samples of 2 held-out prompts ...\n")
-    header, *lines = [re.split(r"\s{2,}", line.strip()) for line in done.out.splitlines()]
-    assert header[:4] == ["reward", "own draws", "shared draws", "both"]
-    assert {name: parts[:3] for name, *parts in lines}["digit_sum"] == ["100%", "0%", "0%"]
-    (kept,) = rows(Path("out/attribution.jsonl"))
-    assert kept["shares"]["digit_sum"]["row"] == pytest.approx(1)
-    assert "What moves the rewards" in Path("out/report.html").read_text()
-    assert call("attribute", "out", "--groups", 1).code == 2
-
-
 def test_sample(call: Call, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(finished)
     out = tmp_path / "drawn"

@@ -17,10 +17,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import grpokit_lm
 from grpokit.config import presets
-from grpokit.plan import cards
-from grpokit.plan.estimate import Estimate, needs_of
 from grpokit.runs.run import Watcher
 from grpokit_diffusers.tiny import tiny_pipeline
+from grpokit_plan import cards
+from grpokit_plan.estimate import Estimate, needs_of
 from whole_runs import SMALL, train_preset
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("rehearsal")]

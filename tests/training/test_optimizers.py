@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from grpokit import CheckpointError, RunError, Trainer, UsageError
-from grpokit.plan import Job
 from grpokit.settings import TrainerSettings
 from grpokit.training.optimizers import optimizer_of
+from grpokit_plan import Job
 from tiny_policies import TinyTokens, digit_sum
 
 pytest.importorskip("bitsandbytes")

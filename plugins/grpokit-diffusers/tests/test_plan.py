@@ -15,7 +15,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from grpokit import UsageError
-from grpokit.plan import Job, Needs
 from grpokit_diffusers.family import PipelineFamily, Told
 from grpokit_diffusers.known import family_of
 from grpokit_diffusers.plan import plan
@@ -24,6 +23,7 @@ from grpokit_diffusers.tiny import tiny_pipeline
 from grpokit_hf.diffusion.adapters import add_adapter
 from grpokit_hf.models.adapters import AdapterSettings
 from grpokit_hf.plan.diffusion import KEPT, forward_flop
+from grpokit_plan import Job, Needs
 
 GIB = 2**30
 DEFAULTS = {p.name: p.default for p in inspect.signature(DiffusersFlow).parameters.values()}

@@ -13,9 +13,9 @@ from diffusers import GlmImagePipeline
 from PIL import Image
 
 from grpokit import Prompt, Rollout, Sample, Trainer, UsageError
-from grpokit.evaluation.attribution import attribute
 from grpokit.sampling import derive_seeds, normals
 from grpokit_check import outcomes, policy_checks
+from grpokit_glm_image.attribution import attribute
 from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.halves import halves
 from grpokit_glm_image.policy import GlmImageAR

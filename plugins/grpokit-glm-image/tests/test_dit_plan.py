@@ -10,13 +10,13 @@ import torch
 from diffusers import GlmImageTransformer2DModel
 
 from grpokit import UsageError
-from grpokit.plan import Job, Needs
 from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.dit_plan import plan
 from grpokit_glm_image.painter import Painter
 from grpokit_hf.diffusion.adapters import add_adapter
 from grpokit_hf.models.adapters import AdapterSettings
 from grpokit_hf.plan import diffusion
+from grpokit_plan import Job, Needs
 
 GIB = 2**30
 KEPT = diffusion.KEPT["GlmImageTransformerBlock"]

@@ -15,18 +15,18 @@ from safetensors.torch import load_file
 
 from grpokit import Policy, Prompt, Sample, UsageError
 from grpokit.config.schema import parse
-from grpokit.evaluation.attribution import attribute
-from grpokit.plan import Job
-from grpokit.plan.estimate import needs_of
 from grpokit.runs import train as run
 from grpokit.runs.export import export
 from grpokit.sampling import derive_seeds
 from grpokit_glm_image import writer
+from grpokit_glm_image.attribution import attribute
 from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.halves import halves, reader
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny_prompts import prompts
 from grpokit_hf.tokens.linear_layers import for_decoding
+from grpokit_plan import Job
+from grpokit_plan.estimate import needs_of
 
 pytestmark = pytest.mark.usefixtures("small_draft")
 CONFIG = """

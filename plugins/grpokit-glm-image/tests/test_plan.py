@@ -16,9 +16,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from grpokit import Ask, Prompt, UsageError
-from grpokit.plan import Job, Needs
-from grpokit.plan.cards import by_name
-from grpokit.plan.estimate import Estimate
 from grpokit.sampling import derive_seeds
 from grpokit_glm_image import skeleton
 from grpokit_glm_image.grids import target_of
@@ -28,6 +25,9 @@ from grpokit_glm_image.settings import PipelineSettings
 from grpokit_glm_image.tiny import tiny_pipeline
 from grpokit_hf.plan.diffusion import forward_flop
 from grpokit_hf.tokens import packed_attention
+from grpokit_plan import Job, Needs
+from grpokit_plan.cards import by_name
+from grpokit_plan.estimate import Estimate
 
 GIB = 2**30
 DEFAULTS = {p.name: p.default for p in inspect.signature(GlmImageAR).parameters.values()}

@@ -11,7 +11,6 @@ import torch
 from peft import PeftModel
 
 from grpokit import Prompt, Rollout, UsageError
-from grpokit.plan import Job, Needs
 from grpokit.sampling import derive_seeds
 from grpokit_check import outcomes, policy_checks
 from grpokit_glm_image import dit_plan
@@ -22,6 +21,7 @@ from grpokit_glm_image.halves import reader as reader_of_both
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny import tiny_pipeline
 from grpokit_glm_image.turns import Half
+from grpokit_plan import Job, Needs
 
 pytestmark = pytest.mark.usefixtures("small_draft")
 PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign')]

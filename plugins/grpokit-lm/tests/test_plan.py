@@ -13,11 +13,11 @@ from test_memory import ADAPTER, GROUP, HEAD, HIDDEN, KEYS, MLP, kept
 from tiny_models import tiny_model, tiny_tokenizer
 
 from grpokit import UsageError
-from grpokit.plan import Job, Needs
 from grpokit_hf.plan.counting import sizes_of
 from grpokit_hf.tokens import packed_attention
 from grpokit_lm import plan as planning
 from grpokit_lm.policy import CausalLMPolicy
+from grpokit_plan import Job, Needs
 
 GIB = 2**30
 DEFAULTS = {p.name: p.default for p in inspect.signature(CausalLMPolicy).parameters.values()}

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from grpokit import UsageError
-from grpokit.plan import Job, Needs, Part
 from grpokit_diffusers.family import PIXELS_PER_PASS
 from grpokit_diffusers.pipeline import prepare
 from grpokit_diffusers.settings import DiffusersSettings
@@ -18,6 +17,7 @@ from grpokit_hf.diffusion.flow_policy import FlowPolicy
 from grpokit_hf.models import dtypes
 from grpokit_hf.plan.counting import stored
 from grpokit_hf.plan.diffusion import ASSUMED, FlowWork, autoencoder, remedies
+from grpokit_plan import Job, Needs, Part
 
 _PROMPT = 100  # tokens, if nobody says how many
 

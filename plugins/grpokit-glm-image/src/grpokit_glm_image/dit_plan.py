@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from grpokit.plan import MOMENTS, Job, Moment, Needs, Part
 from grpokit_glm_image.painter import PIXELS_PER_PASS, Painter
 from grpokit_glm_image.pipeline import types
 from grpokit_glm_image.plan import OFFLOAD, count, prompt_tokens
@@ -21,6 +20,7 @@ from grpokit_hf.diffusion.adapters import adapted
 from grpokit_hf.plan.counting import sizes_of, stored
 from grpokit_hf.plan.diffusion import ASSUMED, FlowWork, autoencoder, remedies
 from grpokit_hf.plan.transformer import TokenWork
+from grpokit_plan import MOMENTS, Job, Moment, Needs, Part
 
 _FINE = 16  # pixels of a picture's side, for one token
 _PAINTS: tuple[Moment, ...] = ("decode", "score", "train")

@@ -16,7 +16,6 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from grpokit import UsageError
-from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy, Work
 from grpokit_glm_image.decoder import TOKENS_PER_PASS, DecodeSettings
 from grpokit_glm_image.grids import Target
 from grpokit_glm_image.painter import PIXELS_PER_PASS
@@ -27,6 +26,7 @@ from grpokit_hf.models import dtypes
 from grpokit_hf.plan.counting import EIGHT_BITS, QUANTISE, sizes_of, stored
 from grpokit_hf.plan.diffusion import KERNELS, LIVE, MAPS, MFU, forward_flop
 from grpokit_hf.plan.transformer import Kept, TokenWork
+from grpokit_plan import MOMENTS, Job, Moment, Needs, Part, Remedy, Work
 
 KEPT: Kept = {  # of a layer with four norms, measured on a CPU as docs/memory.md says
     ("fp32", "full"): (36, 16, 16),

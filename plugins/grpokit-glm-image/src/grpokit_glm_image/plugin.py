@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from grpokit import Asset, PolicySpec, PresetSpec, hookimpl
+from grpokit import Asset, CommandSpec, PolicySpec, PresetSpec, hookimpl
 
 _INSTALL = "pip install 'grpokit[glm-image]'"
 _WEIGHTS = Asset(
@@ -51,10 +51,23 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         factory="grpokit_glm_image.halves:halves",
         summary="both halves of one GLM-Image, the policies `ar` and `dit`, for runs in phases",
         install=_INSTALL,
-        plan="grpokit_glm_image.halves:plan",
+        plan="grpokit_glm_image.halves_plan:plan",
         reader="grpokit_glm_image.halves:reader",
         row_draws="visual tokens",
         group_draws="the decoder's noise",
+    )
+
+
+@hookimpl
+def grpokit_commands() -> Iterator[CommandSpec]:
+    """Yield `attribute`."""
+    yield CommandSpec(
+        api=1,
+        name="attribute",
+        factory="grpokit_glm_image.command:attribute",
+        summary="Show which source of randomness moves each reward.",
+        install=_INSTALL,
+        config=True,
     )
 
 

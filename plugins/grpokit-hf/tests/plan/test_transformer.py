@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from grpokit.plan import Job, Needs, Work
-from grpokit.plan.cards import by_name
-from grpokit.plan.estimate import Estimate
 from grpokit_hf.plan.transformer import Sizes, TokenWork
+from grpokit_plan import Job, Needs, Work
+from grpokit_plan.cards import by_name
+from grpokit_plan.estimate import Estimate
 
 GIB, MIB = 2**30, 2**20
 

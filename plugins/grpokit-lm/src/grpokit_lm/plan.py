@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpokit import UsageError
-from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy
 from grpokit_hf.models import dtypes
 from grpokit_hf.models.quantized import stored_settings
 from grpokit_hf.plan.counting import EIGHT_BITS, QUANTISE, sizes_of
@@ -15,6 +14,7 @@ from grpokit_lm.engines import EngineSettings, ServerSettings
 from grpokit_lm.loading import find_skeleton
 from grpokit_lm.settings import CausalLMSettings
 from grpokit_lm.vision import freeze_vision
+from grpokit_plan import MOMENTS, Job, Moment, Needs, Part, Remedy
 
 _PROMPT = 256  # tokens, if nobody says how many
 

@@ -9,9 +9,9 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
 from grpokit.errors import UsageError
-from grpokit.plan import Remedy
 from grpokit_hf.models.quantized import layers_of
 from grpokit_hf.plan.transformer import Sizes
+from grpokit_plan import Remedy
 
 QUANTISED = {"4bit": 0.516, "8bit": 1.0}  # bytes per weight; NF4 has a scale per 64 weights, quantised in turn
 QUANTISE = Remedy(

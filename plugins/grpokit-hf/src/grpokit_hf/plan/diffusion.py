@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
-from grpokit.plan import Job, Part, Remedy, Work
 from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.plan.counting import EIGHT_BITS, QUANTISE
+from grpokit_plan import Job, Part, Remedy, Work
 
 MFU = 0.40
 """Share of a card's FLOP/s: GLM-Image's 20 steps with guidance at 1024 x 1024 took 5.8 s on an H100."""

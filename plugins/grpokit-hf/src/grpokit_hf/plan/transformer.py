@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from grpokit.plan import REPLAY, Job, Moment, Part, Work
+from grpokit_plan import REPLAY, Job, Moment, Part, Work
 
 _UPDATE = 12  # bytes per weight that a step reads and writes, averages aside: weight and gradient, and the weight
 _CHUNK = 1024  # tokens whose logits exist at a time

@@ -1,26 +1,26 @@
-"""The command plan: memory and time of a step on a GPU, before anything is loaded."""
+"""`grpokit plan`: memory and time of a step on a GPU, before anything is loaded."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from grpokit.cli.app import FAILED, app, console
-from grpokit.cli.options import ConfigCommand, Overrides, Source
+from grpokit.cli.app import console
+from grpokit.cli.options import Overrides, Source
+from grpokit.config import presets
+from grpokit.config.schema import RunConfig
 from grpokit.errors import UsageError, nearest
+from grpokit_plan import cards, table
+from grpokit_plan.cards import GIB, Card
+from grpokit_plan.estimate import needs_of
+from grpokit_plan.needs import Job, Needs
+from grpokit_plan.planner import Planner
+from grpokit_plan.remedies import words
 
-if TYPE_CHECKING:
-    from grpokit.config.parts import PhaseConfig
-    from grpokit.config.schema import RunConfig
-    from grpokit.plan.cards import Card
-    from grpokit.plan.needs import Job, Needs
-    from grpokit.plan.planner import Planner
 
-
-@app.command(cls=ConfigCommand)
 def plan(
     source: Source,
     overrides: Overrides = None,
@@ -35,23 +35,18 @@ def plan(
     No weights are loaded, and no GPU is needed. Without --gpu it uses this machine's GPU, or shows a table of cards. If
     the run does not fit on the card, the command says what to change, and exits with 1.
     """
-    from grpokit.config import presets
-
-    config, name = presets.read_config(source, overrides or [])  # before torch is imported, which takes seconds
-    from grpokit.plan import cards, table
-    from grpokit.plan.estimate import needs_of
-    from grpokit.plan.planner import Planner
-    from grpokit.runs import build
-
+    config, name = presets.read_config(source, overrides or [])
     card = None if gpu is None else cards.by_name(gpu)
-    which, own = _phase(config, phase)
+    which, policy, own = _phase(config, phase)
+    from grpokit.runs import build  # only now: it imports torch, which takes seconds
+
     modifiers = build.modifiers(own)
     reference = build.objective(own).needs_reference or any(x.needs_reference for x in modifiers)
     entropy = any(x.needs_entropy for x in modifiers)
 
     def planned(changes: tuple[str, ...]) -> tuple[Job, Needs]:
         changed, _ = presets.read_config(source, [*(overrides or []), *changes])
-        _, changed_phase = _phase(changed, phase)
+        _, _, changed_phase = _phase(changed, phase)
         waiting = console(stderr=True).status("counting what a step needs", spinner="line")
         with waiting:  # half a minute for a large model
             return needs_of(
@@ -59,12 +54,12 @@ def plan(
                 reference=reference,
                 entropy=entropy,
                 prompt_tokens=prompt_tokens,
-                policy=which.policy or "",
+                policy=policy,
             )
 
     planner = Planner(planned)
     card = card or cards.here()
-    title = f"{name}, phase '{which.name}'" if which.name else name
+    title = f"{name}, phase '{which}'" if which else name
     fits = True
     if card is None:
         _print_cards(planner, title)
@@ -72,16 +67,16 @@ def plan(
         fits = _print_card(planner, card, title, source, overrides or [])
     print("\nassumed", *table.assumptions(planner.on(card or cards.CARDS[0])), sep="\n  ")
     if not fits:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(1)
 
 
-def _phase(config: RunConfig, name: str | None) -> tuple[PhaseConfig, RunConfig]:
-    """A phase by its name, or the first, with its config.
+def _phase(config: RunConfig, name: str | None) -> tuple[str, str, RunConfig]:
+    """Name, policy and config of a phase: the one of this name, or the first.
 
     Raises:
         UsageError: there is no such phase.
     """
-    phases = {phase.name: (phase, own) for phase, own in config.phased()}
+    phases = {phase.name: (phase.name, phase.policy or "", own) for phase, own in config.phased()}
     if name is None or name in phases:
         return phases[name or next(iter(phases))]
     known = f"The phases are {', '.join(phases)}." if config.phases else "This run has no phases."
@@ -90,9 +85,6 @@ def _phase(config: RunConfig, name: str | None) -> tuple[PhaseConfig, RunConfig]
 
 def _print_cards(planner: Planner, name: str) -> None:
     """A line for each usual card."""
-    from grpokit.plan import cards, table
-    from grpokit.plan.remedies import words
-
     print(f"{name}: a training step, by card\n")
     usual = [card for card in cards.CARDS if card.listed]
     advice = {card.name: planner.remedies(card) for card in usual}
@@ -103,10 +95,6 @@ def _print_cards(planner: Planner, name: str) -> None:
 
 def _print_card(planner: Planner, card: Card, name: str, source: str, overrides: Sequence[str]) -> bool:
     """Parts and phases on a card, and what to change if it does not fit; returns whether it does."""
-    from grpokit.plan import table
-    from grpokit.plan.cards import GIB
-    from grpokit.plan.remedies import words
-
     estimate = planner.on(card)
     print(f"{name} on {table.title(card)}\n")
     console().print(table.memory(estimate))

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from grpokit.plan.cards import GIB, USABLE, Card
-from grpokit.plan.estimate import Estimate
-from grpokit.plan.needs import BANDWIDTH, MFU, Remedy
-from grpokit.plan.remedies import words
+from grpokit_plan.cards import GIB, USABLE, Card
+from grpokit_plan.estimate import Estimate
+from grpokit_plan.needs import BANDWIDTH, MFU, Remedy
+from grpokit_plan.remedies import words
 
 _LEAST = 0.005  # GiB or seconds that are shown as a number
 

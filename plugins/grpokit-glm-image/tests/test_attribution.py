@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tiny_family import TinyFamily
 
+from command_line import Call, config, rows
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, UsageError
-from grpokit.evaluation.attribution import attribute, two_way
 from grpokit.sampling import uniforms
+from grpokit_glm_image.attribution import attribute, two_way
 from grpokit_hf.diffusion.flow_policy import FlowPolicy
 from grpokit_hf.diffusion.settings import FlowSettings
 
@@ -106,3 +109,28 @@ def test_a_policy_that_draws_for_each_row_alone() -> None:
     assert shares["reward"] == shares["first"]
     with pytest.raises(UsageError, match="at least 2 seeds of each kind, got 3 by 1"):
         attribute(policy, {"first": first}, ["1"], row_seeds=3, group_seeds=1)
+
+
+@pytest.mark.usefixtures("drawn")
+def test_the_command(call: Call, tmp_path: Path) -> None:
+    """This policy draws every digit from its row's seed, and a group shares nothing."""
+    config(tmp_path, trainer__steps=1)
+    assert call("train", "c.yaml").code == 0
+    done = call("attribute", "out", "--rows", 3, "--groups", 2, "--limit", 2)
+    assert (done.code, done.err) == (0, "drawing and scoring 12 samples of 2 held-out prompts ...\n")
+    header, *lines = [re.split(r"\s{2,}", line.strip()) for line in done.out.splitlines()]
+    assert header[:4] == ["reward", "own draws", "shared draws", "both"]
+    assert {name: parts[:3] for name, *parts in lines}["digit_sum"] == ["100%", "0%", "0%"]
+    (kept,) = rows(Path("out/attribution.jsonl"))
+    assert (kept["step"], kept["shares"]["digit_sum"]["row"]) == (1, pytest.approx(1))
+    assert "What moves the rewards" in Path("out/report.html").read_text()
+    (checkpoint,) = Path("out/checkpoints").glob("*1")
+    assert call("attribute", checkpoint, "--rows", 3, "--groups", 2, "--limit", 2).code == 0
+    assert len(rows(Path("out/attribution.jsonl"))) == 1
+    assert call("attribute", "out", "--groups", 1).code == 2
+    done = call("attribute", "c.yaml", "eval={}")
+    assert "The config names no held-out prompts. Set eval.prompts or eval.fraction." in done.err
+
+
+def test_conformance(call: Call) -> None:
+    assert call("check", "attribute").code == 0

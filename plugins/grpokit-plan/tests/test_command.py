@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
+from importlib import resources
 from pathlib import Path
 
 import pytest
 import yaml
+from architecture import imports
+from public_names import module_file
 
 from command_line import Call
-from grpokit.config import presets
-from grpokit.config.schema import resolved
-from grpokit.plan import cards
-from grpokit.plan.cards import Card
+from grpokit import PolicySpec, registry
+from grpokit_plan import cards
+from grpokit_plan.cards import Card
 
 PRESET = "lm-arithmetic"  # its model ships with the package
 
@@ -118,16 +120,27 @@ def test_bad_input(call: Call, words: tuple[str, ...], expected: str) -> None:
     assert expected in done.err
 
 
+def test_its_words_are_those_of_a_config(call: Call) -> None:
+    done = call("plan", PRESET, "--trainer.group_size=4")
+    assert done.code == 2
+    assert done.err.startswith("error: There is no option --trainer.group_size (did you mean 'trainer.group_size'?).")
+    assert "Usual keys: trainer.steps" in call("plan", "--help").out
+
+
+def test_conformance(call: Call) -> None:
+    assert call("check", "plan").code == 0
+
+
 def test_a_plan_that_returns_something_else(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpokit_lm.plan.plan", lambda parameters, job: 3)
     done = call("plan", PRESET)
     assert done.code == 2
-    assert "The plan 'grpokit_lm.plan:plan' returned an object of type int; expected grpokit.plan.Needs." in done.err
+    assert "The plan 'grpokit_lm.plan:plan' returned an object of type int; expected grpokit_plan.Needs." in done.err
 
 
 def test_a_phase_of_a_run(call: Call, tmp_path: Path) -> None:
-    config, _ = presets.read_config(PRESET)
-    settings = resolved(config)
+    preset = resources.files("grpokit_lm") / f"presets/{PRESET}.yaml"
+    settings = yaml.safe_load(preset.read_text())
     del settings["trainer"]["steps"]
     settings["phases"] = [{"name": "short", "steps": 2}, {"name": "wide", "steps": 2, "trainer": {"group_size": 64}}]
     path = tmp_path / "c.yaml"
@@ -141,3 +154,21 @@ def test_a_phase_of_a_run(call: Call, tmp_path: Path) -> None:
     assert wrong.code == 2
     assert "There is no phase 'wied' (did you mean 'wide'?). The phases are short, wide." in wrong.err
     assert "There is no phase 'wide'. This run has no phases." in call("plan", PRESET, "--phase", "wide").err
+
+
+def test_a_policy_with_a_plan_does_without_this_package() -> None:
+    """Only `grpokit plan` imports plans: no policy's module leads to one, in functions neither."""
+    found = {
+        spec.factory.partition(":")[0]
+        for plugin in registry.plugins()
+        for spec in plugin.specs
+        if isinstance(spec, PolicySpec) and spec.plan
+    }
+    assert "grpokit_lm.policy" in found
+    waiting = list(found)
+    while waiting:
+        file = module_file(waiting.pop())
+        new = {each.module for each in imports(file) if each.row.startswith("grpokit_")} - found if file else set()
+        found |= new
+        waiting += new
+    assert not [module for module in found if module.startswith("grpokit_plan")]

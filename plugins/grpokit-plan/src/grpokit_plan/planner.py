@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from grpokit.plan.cards import Card
-from grpokit.plan.estimate import Estimate
-from grpokit.plan.needs import Job, Needs, Remedy
-from grpokit.plan.remedies import advise
+from grpokit_plan.cards import Card
+from grpokit_plan.estimate import Estimate
+from grpokit_plan.needs import Job, Needs, Remedy
+from grpokit_plan.remedies import advise
 
 
 class Planner:

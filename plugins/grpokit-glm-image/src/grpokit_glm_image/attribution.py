@@ -10,19 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from grpokit import Policy, Prompt, Rollout, Seeds, UsageError, evaluate
 from grpokit.data import as_prompts
-from grpokit.errors import UsageError
-from grpokit.policy import Policy
-from grpokit.rewards.scoring import score
-from grpokit.rewards.terms import Rewards, as_terms
+from grpokit.rewards.terms import Rewards
 from grpokit.sampling import derive_seeds
-from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.memory import Halving
-from grpokit.types import Prompt, Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,23 +97,46 @@ def attribute(
         batch_size: the most samples at a time; halved if memory runs out.
         mixed_precision: "no", "bf16" or "fp16", as in training.
     """
-    terms = as_terms(rewards)
     prompts = as_prompts(prompts)
     if min(row_seeds, group_seeds) < 2:
         raise UsageError(f"Attribution needs at least 2 seeds of each kind, got {row_seeds} by {group_seeds}.")
-    checked = CheckedPolicy(policy, mixed_precision=mixed_precision)
-    count = len(prompts)
-    fit = Halving(max(1, batch_size))
+    own, *others = (
+        derive_seeds(seed, stream="evaluate", step=step, prompts=len(prompts), group_size=row_seeds).group.tolist()
+        for step in range(group_seeds + 1)
+    )
     columns: dict[str, list[Tensor]] = {}
-    own = derive_seeds(seed, stream="evaluate", step=0, prompts=count, group_size=row_seeds)
-    for index in range(group_seeds):
-        other = derive_seeds(seed, stream="evaluate", step=index + 1, prompts=count, group_size=row_seeds)
-        seeds = replace(own, group=other.group)
-        rollouts = checked.rollouts(prompts, row_seeds, seeds, fit=fit, evaluate=True)
-        samples: Sequence[Sample] = [sample for rollout in rollouts for sample in rollout.samples]
-        scored = score(terms, samples)
-        named = dict(zip(scored.names, scored.matrix.T, strict=True))
-        named["reward"] = scored.totals
-        for name, column in named.items():
-            columns.setdefault(name, []).append(column.reshape(count, row_seeds))
+    for other in others:
+        shared = cast(Policy, _OtherGroups(policy, dict(zip(own, other, strict=True))))
+        evaluation = evaluate(
+            shared,
+            rewards,
+            prompts,
+            seed=seed,
+            samples_per_prompt=row_seeds,
+            batch_size=batch_size,
+            mixed_precision=mixed_precision,
+        )
+        for name, column in evaluation.columns().items():
+            columns.setdefault(name, []).append(column.reshape(len(prompts), row_seeds))
     return {name: two_way(torch.stack(grids, dim=2)) for name, grids in columns.items()}
+
+
+class _OtherGroups:
+    """A policy whose groups share the draws of other seeds; its samples' own draws stay.
+
+    Args:
+        policy: what draws.
+        others: a group's seed -> the one to draw with.
+    """
+
+    def __init__(self, policy: Policy, others: Mapping[int, int]) -> None:
+        self._policy = policy
+        self._others = others
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        group = [self._others[seed] for seed in seeds.group.tolist()]
+        seeds = replace(seeds, group=torch.tensor(group, device=seeds.group.device))
+        return self._policy.rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)

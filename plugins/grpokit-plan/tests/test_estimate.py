@@ -9,12 +9,10 @@ import pytest
 from grpokit import UsageError
 from grpokit.config import presets
 from grpokit.errors import PluginError
-from grpokit.plan import Job, Needs, Part, Work
-from grpokit.plan.cards import CARDS, USABLE, Card, by_name, recognised
-from grpokit.plan.estimate import Estimate, needs_of
-from grpokit.sampling import derive_seeds
 from grpokit.settings import TrainerSettings
-from grpokit.training.rollout_calls import call_at
+from grpokit_plan import Job, Needs, Part, Work
+from grpokit_plan.cards import CARDS, USABLE, Card, by_name, recognised
+from grpokit_plan.estimate import Estimate, needs_of
 
 GIB = 2**30
 ROUND = Card(name="round", memory=10 * GIB, bandwidth=1e12, bf16=100e12, fp32=10e12)
@@ -58,17 +56,6 @@ def test_drawing_in_parts() -> None:
     parts = job(prompts_per_step=4, group_size=8, rollout_batch_size=12)
     assert (parts.rollout_rows, parts.rollout_prompts, parts.rollout_calls) == (8, 1, 4)
     assert job(rollout_batch_size=999).rollout_rows == 32
-
-
-@pytest.mark.parametrize("size", [1, 3, 8, 12, 16, 25, 32, 99])
-def test_drawing_is_planned_in_the_calls_that_a_trainer_makes(size: int) -> None:
-    seeds, made = derive_seeds(0, stream="train", step=0, prompts=4, group_size=8), []
-    while (row := sum(len(call.seeds.row) for call in made)) < 32:
-        made.append(call_at(row, seeds, 8, size))
-    plan = job(prompts_per_step=4, group_size=8, rollout_batch_size=size)
-    assert plan.rollout_calls == len(made)
-    assert plan.rollout_rows == max(len(call.seeds.row) for call in made)
-    assert plan.rollout_prompts == max(len(call.seeds.group) for call in made)
 
 
 @pytest.mark.parametrize("moments", ["train", ("sampling",), ()])

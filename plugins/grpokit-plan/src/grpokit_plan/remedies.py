@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from grpokit.errors import GrpokitError
-from grpokit.plan.needs import Job, Needs, Remedy
+from grpokit_plan.needs import Job, Needs, Remedy
 
 Fits: TypeAlias = Callable[[tuple[str, ...]], tuple[Needs, bool]]
 """`key=value` words -> the needs with them, and whether these fit."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from grpokit import registry
 from grpokit.config.schema import RunConfig
 from grpokit.errors import PluginError, UsageError
-from grpokit.plan.cards import Card
-from grpokit.plan.needs import BANDWIDTH, LAUNCH, MOMENTS, REPLAY, Job, Moment, Needs, Part, Work
 from grpokit.registry.specs import PolicySpec, RewardSpec
+from grpokit_plan.cards import Card
+from grpokit_plan.needs import BANDWIDTH, LAUNCH, MOMENTS, REPLAY, Job, Moment, Needs, Part, Work
 
 
 def needs_of(
@@ -46,7 +46,7 @@ def needs_of(
         needs = registry.call(spec.plan, {"parameters": parameters, "job": job}, what="plan")
     if not isinstance(needs, Needs):
         raise PluginError(
-            f"The plan '{spec.plan}' returned an object of type {type(needs).__name__}; expected grpokit.plan.Needs.",
+            f"The plan '{spec.plan}' returned an object of type {type(needs).__name__}; expected grpokit_plan.Needs.",
             page="plan#a-plan-for-your-own-policy",
         )
     if config.trainer.device == "cpu":

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from grpokit import UsageError
-from grpokit.plan import Job, Needs, Remedy
-from grpokit.plan.remedies import advise, words
+from grpokit_plan import Job, Needs, Remedy
+from grpokit_plan.remedies import advise, words
 
 JOB = Job(prompts=4, group_size=8, micro_batch_size=8, rollout_rows=32)
 
