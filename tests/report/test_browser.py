@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from grpokit import report
 from grpokit.report.watch import serving
 from made_runs import EVIL, make_run, picture, read_rows, write_rows
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-LOOK = """() => {
-  document.querySelectorAll("details").forEach(d => d.open = true);
-  const all = [...document.querySelectorAll("main *")];
+CONTRAST = """
   const light = c => { const [r, g, b] = c.map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
     return .2126 * r + .7152 * g + .0722 * b; };
   const numbers = c => c.match(/[\\d.]+/g).map(Number);
   const behind = e => { for (; e; e = e.parentElement) { const c = numbers(getComputedStyle(e).backgroundColor);
     if (c.length < 4 || c[3] > 0) return c.slice(0, 3); } return [255, 255, 255]; };
   const ratio = (a, e) => { const [x, y] = [light(numbers(a).slice(0, 3)), light(behind(e))].sort((p, q) => q - p);
-    return (x + .05) / (y + .05); };
+    return (x + .05) / (y + .05); };"""
+LOOK = (
+    f"""() => {{{CONTRAST}"""
+    + """
+  document.querySelectorAll("details").forEach(d => d.open = true);
+  const all = [...document.querySelectorAll("main *")];
   const words = all.filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()));
   const prose = words.filter(e => !e.closest("pre, code"));
   const lines = (node, number) => { const range = document.createRange(); range.setStart(node, number.index);
@@ -50,6 +56,28 @@ LOOK = """() => {
     bad: [...document.querySelectorAll("main script, main b b")].length + Number("hacked" in window),
   };
 }"""
+)
+
+# For each control the least contrast of what shows where it is with what is inside and outside of it. That is its edge,
+# that of the picture or text in it, or a slider's track.
+EDGES = (
+    f"""() => {{{CONTRAST}"""
+    + """
+  const parts = control => {
+    const track = getComputedStyle(control).backgroundImage.match(/rgb[^)]*\\)/);
+    if (track) return [[track[0], control.parentElement]];
+    const bordered = [control, ...control.querySelectorAll("img, code")].filter(e => {
+      const style = getComputedStyle(e);
+      return style.borderTopStyle != "none" && parseFloat(style.borderTopWidth) > 0;
+    });
+    return bordered.flatMap(e => [e, e.parentElement].map(place => [getComputedStyle(e).borderTopColor, place]));
+  };
+  const controls = [...document.querySelectorAll(":is(main, dialog) :is(button, input, select)")];
+  const named = controls.map(control => [control.dataset.key ?? control.className ?? control.type,
+    parts(control).map(([colour, place]) => ratio(colour, place))]);
+  return named.filter(([, ratios]) => ratios.length).map(([name, ratios]) => [name, Math.min(...ratios)]);
+}"""
+)
 
 
 pytestmark = pytest.mark.long
@@ -141,6 +169,67 @@ def test_it_reads_well(visit: Callable[..., Any], pages: dict[str, Path], name: 
     assert found["unreachable"] == found["unnamed"] == []  # whatever scrolls takes the keyboard's focus
     assert (found["uncaptioned"], found["bad"]) == (0, 0)
     assert found["broken"] == found["hyphens"] == []  # no figure is on two lines, and there is one minus sign
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["pictures", "texts"])
+def test_edges_of_controls_stand_out(visit: Callable[..., Any], pages: dict[str, Path], name: str, dark: bool) -> None:
+    """WCAG 2.2, 1.4.11: three to one."""
+    page = visit(pages[name], dark=dark)
+    slider = Image.open(io.BytesIO(page.get_by_role("slider").screenshot())).convert("RGB")
+    knob = slider.getpixel((slider.width - 8, slider.height // 2))
+    assert contrast(knob, slider.getpixel((0, 0))) >= 3
+    page.locator(f".part-samples button.{name.removesuffix('s')}").first.click()
+    edges = page.evaluate(EDGES)
+    names = {control for control, _ in edges}
+    assert {"filter", "reward", "sort", "slider", "all", "close", name.removesuffix("s")} <= names
+    assert [(control, ratio) for control, ratio in edges if ratio < 3] == []
+
+
+def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """Of two colours, as WCAG 2.2 computes it."""
+
+    def light(colour: tuple[int, ...]) -> float:
+        shares = [value / 255 for value in colour]
+        linear = [share / 12.92 if share <= 0.03928 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted([light(one), light(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+HEADINGS = "() => [...document.querySelectorAll('main :is(h1, h2, h3, h4, h5, h6)')].map(e => Number(e.tagName[1]))"
+
+
+@pytest.mark.parametrize("name", ["pictures", "three"])
+def test_headings_are_an_outline(visit: Callable[..., Any], pages: dict[str, Path], name: str) -> None:
+    """One title, no level left out, and every section and chart begins with a heading."""
+    page = visit(pages[name])
+    levels = page.evaluate(HEADINGS)
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(level <= before + 1 for before, level in pairwise(levels))
+    assert page.locator("main :is(section, figure, article):not(:has(h2, h3))").count() == 0
+    group = page.locator(".sides h4").first
+    assert group.evaluate("e => e.closest('section').querySelector('h3:not(article h3)').textContent") == (
+        "Best and worst groups in training"
+    )
+
+
+def test_a_chart_is_a_picture_with_a_sentence(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["pictures"])
+    assert page.locator(".plot:not([role=img][aria-label])").count() == 0
+    chart = page.get_by_role("img", name="Groups with equal rewards")
+    assert chart.get_attribute("aria-label") == (
+        "Groups with equal rewards, lines over steps 1 to 200: share from 0.250 to 0.250."
+    )
+    page.locator("#more-curves > summary").click()
+    for name, what in (("Histogram of advantages", "shades for"), ("Reward against KL", "points for 200 steps")):
+        assert what in page.get_by_role("img", name=name).get_attribute("aria-label")
+    held_out = page.locator("#plot-reward-on-held-out-prompts")
+    assert "; length from" in held_out.get_attribute("aria-label")
+    page.locator("#chart-reward-on-held-out-prompts .legend button", has_text="length").click()
+    assert "; length from" not in held_out.get_attribute("aria-label")
 
 
 def test_markup_is_shown_as_text(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
@@ -244,7 +333,7 @@ def test_a_print_out_has_all_charts_in_light_colours(visit: Callable[..., Any], 
 
 def test_a_long_prompt_leaves_room_for_the_samples(visit: Callable[..., Any], tmp_path: Path) -> None:
     page = visit(report.write(make_run(tmp_path / "run", side=32, prompt="many words " * 200)), width=390)
-    for words in (".part-samples h3", ".sides h3", ".part-prompts tbody th"):
+    for words in (".part-samples h3", ".sides h4", ".part-prompts tbody th"):
         assert page.locator(words).first.bounding_box()["height"] < 150
     page.locator(".part-samples button.picture").first.click()
     assert page.get_by_role("dialog").locator("img").first.bounding_box()["y"] < 600

@@ -130,7 +130,7 @@ function groups() {
       if (state.reward) rows.sort((a, b) => (chosenScore(b) ?? -Infinity) - (chosenScore(a) ?? -Infinity));
       const gallery = rows.map((row, n) => ({ prompt: side.prompt, parts: [{ label: `sample ${n + 1}`, row }] }));
       const kept = side.rows.length < side.count ? `; ${side.rows.length} of ${side.count} samples` : "";
-      return el("div", {}, el("h3", { class: "clip" }, `${side.place === "best" ? "Best" : "Worst"}: ${side.prompt}`),
+      return el("div", {}, el("h4", { class: "clip" }, `${side.place === "best" ? "Best" : "Worst"}: ${side.prompt}`),
         el("small", {}, `mean reward ${figure(side.mean)}${kept}`),
         el("ul", { class: "cells" }, gallery.map((entry, n) => el("li", {},
         sample(rows[n].output, `sample ${n + 1}, ${side.prompt}`, gallery, n), scoreList([rows[n]]),

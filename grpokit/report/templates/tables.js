@@ -50,7 +50,7 @@ function moved() {
 }
 
 function details() {
-  const part = (key, title, ...content) => el("details", { "data-open": key }, el("summary", {}, title), content);
+  const part = (key, title, ...content) => el("details", { "data-open": key }, el("summary", {}, el("h3", {}, title)), content);
   const text = (label, content) => el("pre", { tabindex: "0", role: "region", "aria-label": label }, content);
   return section("details", "Details", state.view.runs.map((run, i) => {
     const of = several() ? ` of ${run.name}` : "";
