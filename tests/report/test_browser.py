@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from PIL import Image
 
 from grpokit import report
@@ -100,9 +102,14 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     contexts, noise = [], []
 
     def go(
-        target: Path | str, *, width: int = 1280, dark: bool = False, sections: str = ".part-details section"
+        target: Path | str,
+        *,
+        width: int = 1280,
+        dark: bool = False,
+        sections: str = ".part-details section",
+        address: str = "",
     ) -> Any:
-        address = target.resolve().as_uri() if isinstance(target, Path) else target
+        address = address or (target.resolve().as_uri() if isinstance(target, Path) else target)
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", has_touch=width < 500
         )
@@ -111,7 +118,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         page.set_default_timeout(10_000)
         page.on("console", lambda message: noise.append(message.text))
         page.on("pageerror", lambda error: noise.append(str(error)))
-        own = ("data:", address)
+        own = ("data:", "blob:", address.partition("#")[0])
         page.on("request", lambda request: request.url.startswith(own) or noise.append(request.url))
         page.goto(address)
         page.wait_for_selector(sections)
@@ -314,6 +321,137 @@ def test_filter_sort_and_slider(visit: Callable[..., Any], pages: dict[str, Path
         page.keyboard.press("ArrowLeft")
         assert page.locator("article").first.locator(".label").all_inner_texts() == [*shown, "target"]
     assert page.locator(".slider output").inner_text() == "Evaluation after step 0"
+
+
+def test_an_axis_of_logarithms(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["pictures"])
+    name = "reward-on-held-out-prompts"
+    axis = f"() => document.querySelector('#plot-{name}').layout.yaxis"
+    drawn(page).focus()
+    page.keyboard.press("+")
+    whole = page.evaluate(f"({axis})().range")
+    button = page.get_by_role("button", name="Log axis of Reward on held-out prompts")
+    button.click()
+    page.wait_for_function(f"() => ({axis})().type == 'log'")
+    assert button.get_attribute("aria-pressed") == "true"
+    assert button.evaluate("e => e == document.activeElement")
+    low, high = page.evaluate(f"({axis})().range")
+    data = page.evaluate(f"document.querySelector('#plot-{name}').data.flatMap(line => line.y)")
+    assert 10**low <= min(data) < 1.3 * 10**low
+    assert max(data) <= 10**high
+    button.click()
+    page.wait_for_function(f"() => ({axis})().type == 'linear'")
+    assert page.evaluate(f"({axis})().range") == whole
+    assert page.get_by_role("button", name="Log axis of Samples not scored").count() == 0
+
+
+def test_a_line_of_zeros_hides_the_axis_of_logarithms_until_it_is_hidden(
+    visit: Callable[..., Any], tmp_path: Path
+) -> None:
+    folder = make_run(tmp_path / "run")
+    rows = read_rows(folder / "metrics.jsonl")
+    write_rows(
+        folder / "metrics.jsonl", [{**row, "rewards/nice/mean": 0.0, "rewards/length/mean": 0.5} for row in rows]
+    )
+    page = visit(report.write(folder))
+    button = page.get_by_role("button", name="Log axis of Reward in training")
+    assert button.count() == 0
+    for name in ("reward", "nice"):
+        page.locator("#chart-reward-in-training .legend").get_by_role("button", name=name).click()
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+
+
+def saved(page: Any, table: str) -> tuple[str, list[list[str]]]:
+    """The name and the rows of a table's file."""
+    with page.expect_download() as download:
+        page.get_by_role("button", name=f"Download CSV: {table}", exact=True).click()
+    content = Path(download.value.path()).read_bytes()
+    assert content.startswith(b"\xef\xbb\xbf")  # without it, a spreadsheet takes UTF-8 for something else
+    text = content.decode("utf-8-sig")
+    assert text.endswith("\r\n")
+    return download.value.suggested_filename, list(csv.reader(io.StringIO(text, newline=""), strict=True))
+
+
+def test_tables_as_csv(visit: Callable[..., Any], tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", prompt='=1+1, "é"\n猫', gain=-0.2)
+    page = visit(report.write(folder))
+    assert page.locator("table").count() == page.locator(".csv").count()
+    name, rows = saved(page, "Scores of each held-out prompt")
+    assert name == "run-scores-of-each-held-out-prompt.csv"
+    assert rows[0] == ["prompt", "step 0", "step 4", "change"]
+    assert rows[1][0] == '\'=1+1, "é"\n猫 0'  # as text, not as a formula
+    scores = json.loads((folder / "samples/step_000004/scores.json").read_text())["scores"]["reward"]
+    assert float(rows[1][2]) == pytest.approx(scores[0], rel=1e-12)  # all digits, where the page has three
+    assert float(rows[1][3]) < 0  # a number keeps its sign
+    assert len(rows) == 21
+    page.get_by_label("Prompts with", exact=True).fill("猫 1")
+    assert len(saved(page, "Scores of each held-out prompt")[1]) == 12
+    page.locator(".part-details summary").first.click()
+    _, last = saved(page, "The last step in numbers")
+    assert ["metric", "value"] in last
+    assert last[1] == ["step", "4"]
+
+
+def test_texts_like_formulas_get_a_quote(visit: Callable[..., Any], tmp_path: Path) -> None:
+    first, second = (make_run(tmp_path / name) for name in ("a", "@b"))
+    values = ["=A1", "+x", "-x", "a=b", None]
+    for folder, own in ((first, [*values]), (second, ["x"] * len(values))):
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config["policy"] = {f"key{i}": value for i, value in enumerate(own)}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    page = visit(report.compare(first, second))
+    _, rows = saved(page, "Differences of the configs")
+    assert rows[0] == ["key", "a", "'@b"]
+    texts = {key: text for key, text, _ in rows}
+    assert [texts[f"policy.key{i}"] for i in range(5)] == ["'=A1", "'+x", "'-x", "a=b", "–"]
+
+
+def test_a_link_to_a_sample(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["pictures"])
+    page.locator("[data-key=all]").click()
+    slider = page.get_by_role("slider")
+    slider.fill("2")
+    card = page.locator("article", has_text="a prompt 13")
+    card.get_by_role("link").click()
+    address = page.url
+    assert card.evaluate("e => e.classList.contains('linked')")
+    page.locator(".sides").first.get_by_role("link").nth(5).click()
+    assert page.locator(".linked").evaluate("e => e.tagName") == "LI"
+    assert page.locator("article.linked").count() == 0
+
+    other = visit(pages["pictures"], address=address)
+    linked = other.locator(".linked")
+    assert linked.locator("h3").inner_text() == "a prompt 13"
+    assert linked.locator(".label").all_inner_texts() == ["step 0", "step 100", "target"]
+    assert other.evaluate("e => e == document.activeElement", linked.element_handle())
+    other.wait_for_function(
+        "() => { const b = document.querySelector('.linked').getBoundingClientRect();"
+        " return b.top > 0 && b.bottom < innerHeight; }"
+    )
+    other.get_by_label("Prompts with", exact=True).fill("no such")
+    other.evaluate("hash => { location.hash = hash; }", page.url.split("#")[1])
+    other.wait_for_selector("li.linked")
+    other.evaluate("hash => { location.hash = hash; }", address.split("#")[1])
+    other.wait_for_selector("article.linked")  # what was chosen before gives way
+    assert other.get_by_label("Prompts with", exact=True).input_value() == ""
+    other.evaluate("location.hash = 'sample=evaluation-100-nothing-1'")
+    other.wait_for_selector("text=does not have the sample")
+    other.evaluate("location.hash = 'curves'")
+    other.wait_for_function("() => !document.querySelector('.linked')")
+    assert other.locator("#status").is_hidden()
+
+
+def test_links_of_all_samples_differ_and_open_what_is_folded(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["three"])
+    page.locator("[data-key=all]").click()
+    addresses = page.locator(".link").evaluate_all("links => links.map(link => link.hash.slice(1))")
+    assert len(addresses) == len(set(addresses))
+    assert page.evaluate("names => names.filter(name => !document.getElementById(name))", addresses) == []
+    last = addresses[-1]
+    assert "run-3" in last
+    other = visit(pages["three"], address=f"{pages['three'].as_uri()}#{last}")
+    assert other.locator(".linked .picture").is_visible()
 
 
 def test_a_print_out_has_all_charts_in_light_colours(visit: Callable[..., Any], pages: dict[str, Path]) -> None:

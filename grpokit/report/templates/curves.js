@@ -38,7 +38,8 @@ function merged() {
   return [...charts.values()];
 }
 
-function traces(chart, hidden) {
+// `floor`: where the axis ends, which a band on an axis of logarithms must not go below.
+function traces(chart, hidden, floor) {
   return chart.lines.flatMap(line => {
     const colour = colourOf(line.colour), visible = !hidden.has(line.title);
     const shape = { x: line.x, mode: line.x.length < 15 ? "lines+markers" : "lines", visible };
@@ -47,7 +48,7 @@ function traces(chart, hidden) {
     if (line.half) {
       const edge = { ...shape, mode: "lines", hoverinfo: "skip", line: { width: 0, color: colour } };
       drawn.push({ ...edge, y: line.y.map((y, i) => y + line.half[i]) });
-      drawn.push({ ...edge, y: line.y.map((y, i) => y - line.half[i]), fill: "tonexty", fillcolor: faint(colour, 0.16) });
+      drawn.push({ ...edge, y: line.y.map((y, i) => Math.max(floor, y - line.half[i])), fill: "tonexty", fillcolor: faint(colour, 0.16) });
     }
     const name = plain(line.title);
     if (line.smooth) {
@@ -73,6 +74,13 @@ function layout(more = {}) {
     dragmode: touch ? false : "zoom", uirevision: "kept", ...more,
     xaxis: { ...axis, title: { text: "step", standoff: 4 }, hoverformat: "d", ...more.xaxis }, yaxis: { ...axis, ...more.yaxis },
   };
+}
+
+// What an axis of logarithms shows at first, in powers of ten.
+function decades(lines) {
+  const ends = lines.flatMap(line => line.y.flatMap((y, i) => [y, y + (line.half?.[i] ?? 0)])).map(Math.log10);
+  const [low, high] = [Math.min(...ends), Math.max(...ends)], room = Math.max(0.05 * (high - low), 0.02);
+  return [low - room, high + room];
 }
 
 function shading() {
@@ -114,8 +122,8 @@ async function showAll(plot) {
 
 // A figure with a title, a plot, and below it what there is to press and to read. `draw` returns [traces, layout].
 // For a screen reader the plot is a picture of what `summary` says; the keys are for those who see it.
-function chartFigure(id, title, unit, summary, draw, extra = []) {
-  const reset = el("button", { type: "button", class: "reset", hidden: true,
+function chartFigure(id, title, unit, summary, draw, extra = [], button = null) {
+  const reset = el("button", { type: "button", class: "small reset", hidden: true,
     onclick: event => showAll(event.target.closest("figure").querySelector(".plot")) }, "Show all");
   const plot = el("div", { class: "plot", id: `plot-${id}`, tabindex: "0", role: "img", "aria-roledescription": "chart",
     "aria-label": `${title}, ${summary}` });
@@ -130,7 +138,7 @@ function chartFigure(id, title, unit, summary, draw, extra = []) {
   });
   drawings.set(plot, draw);
   near.observe(plot);
-  return el("figure", { id: `chart-${id}` }, el("figcaption", {}, el("h3", {}, title, " ", el("small", {}, unit)), reset), plot, extra);
+  return el("figure", { id: `chart-${id}` }, el("figcaption", {}, el("h3", {}, title, " ", el("small", {}, unit)), el("div", {}, reset, button)), plot, extra);
 }
 
 function redrawAll() {
@@ -176,11 +184,20 @@ function chart(chart) {
       "aria-hidden": "true" }), line.title))));
   const numbers = el("details", { "data-open": `numbers-${chart.id}` }, el("summary", {}, "Numbers"),
     table(`Numbers of ${chart.title}`, ["line", "first", "last", "lowest", "highest"], chart.lines.map(line => [line.title,
-      figure(line.y[0]), figure(line.y.at(-1)), figure(Math.min(...line.y)), figure(Math.max(...line.y))])));
+      line.y[0], line.y.at(-1), Math.min(...line.y), Math.max(...line.y)]), { show: (value, i) => (i ? figure(value) : value) }));
+  const positive = seen.length > 0 && seen.every(line => line.y.every(y => y > 0));
+  const log = positive && state.logs.includes(chart.id);
+  const range = log ? decades(seen) : [...chart.range];
+  const scale = positive ? el("button", { type: "button", class: "small", "aria-label": `Log axis of ${chart.title}`, "aria-pressed": String(log),
+    "data-key": `log-${chart.id}`, onclick: () => change({ logs: log ? state.logs.filter(id => id !== chart.id) : [...state.logs, chart.id] }) },
+    "Log axis") : null;
+  const ticks = range[1] - range[0] > 1 && range[1] - range[0] < 3 ? { dtick: "D2" } : {}; // 1, 2 and 5
+  const yaxis = { range, uirevision: log, ...(log ? { type: "log", tickformat: ".3~g", automargin: true, ...ticks } : {}) };
   const few = Math.max(...chart.lines.map(line => line.x.at(-1) - line.x[0])) <= 8; // then plotly would mark a step 1.5
   const smooth = chart.lines.some(line => line.smooth) ? "; bold: running mean" : "";
   return chartFigure(chart.id, chart.title, chart.unit + smooth, summary,
-    () => [traces(chart, hidden), layout({ xaxis: few ? { dtick: 1 } : {}, yaxis: { range: [...chart.range] }, ...shading() })], [legend, numbers]);
+    () => [traces(chart, hidden, log ? 10 ** range[0] : -Infinity), layout({ xaxis: few ? { dtick: 1 } : {}, yaxis, ...shading() })],
+    [legend, numbers], scale);
 }
 
 function histogram(run, i) {

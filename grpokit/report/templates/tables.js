@@ -36,8 +36,10 @@ function promptTable() {
     note(`Mean ${name} over the samples of each held-out prompt${state.reward ? "" : "; choose another reward at the top of the page"}. `
       + "Click a heading to sort.", left ? ` ${counted(left, "further prompt")} of this order are not shown.` : ""),
     table("Scores of each held-out prompt", ["prompt", ...columns, several() ? `${columns.at(-1)} minus ${columns[0]}` : "change"],
-      list.slice(0, ROWS).map(([prompt, ...values]) => [el("span", { class: "clip", title: prompt }, prompt), ...values.map((value, i) => figure(value, 3, i === values.length - 1))]),
-      { sorted: state.sorted, onsort: i => change({ sorted: { column: i, down: state.sorted.column === i ? !state.sorted.down : i > 0 } }) }));
+      list, {
+        show: (value, i) => (i ? figure(value, 3, i === columns.length + 1) : el("span", { class: "clip", title: value }, value)), most: ROWS,
+        sorted: state.sorted, onsort: i => change({ sorted: { column: i, down: state.sorted.column === i ? !state.sorted.down : i > 0 } }),
+      }));
 }
 
 function moved() {
@@ -46,7 +48,8 @@ function moved() {
   return section("moved", "What moves the rewards",
     note("Shares of each reward's variance inside held-out prompts, by an analysis of variance over a grid of random draws. "
       + "“Both” is their joint effect, together with chance."),
-    runs.map(run => [several() ? el("h3", {}, run.name) : null, table("What moves the rewards", run.moved.head, run.moved.body)]));
+    runs.map(run => [several() ? el("h3", {}, run.name) : null,
+      table(`What moves the rewards${several() ? ` of ${run.name}` : ""}`, run.moved.head, run.moved.body)]));
 }
 
 function details() {
@@ -57,7 +60,7 @@ function details() {
     const value = number => (isNumber(number) ? oneSign(Number.isInteger(number) ? number.toLocaleString("en") : Number(number.toPrecision(5)).toString()) : number ?? "–");
     return [
       run.last.length ? part(`last-${i}`, `The last step in numbers${of}`,
-        table(`The last step in numbers${of}`, ["metric", "value"], run.last.map(([name, number]) => [name, value(number)]))) : null,
+        table(`The last step in numbers${of}`, ["metric", "value"], run.last, { show: (cell, i) => (i ? value(cell) : cell) })) : null,
       part(`config-${i}`, `Config${of}`, text(`Config${of}`, run.config)),
       part(`versions-${i}`, `Versions${of}`, text(`Versions${of}`, run.versions)),
     ];
