@@ -118,7 +118,8 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         page.set_default_timeout(10_000)
         page.on("console", lambda message: noise.append(message.text))
         page.on("pageerror", lambda error: noise.append(str(error)))
-        own = ("data:", "blob:", address.partition("#")[0])
+        folder = address.partition("#")[0].rpartition("/")[0]
+        own = ("data:", "blob:", f"{folder}/")
         page.on("request", lambda request: request.url.startswith(own) or noise.append(request.url))
         page.goto(address)
         page.wait_for_selector(sections)
@@ -414,10 +415,10 @@ def test_a_link_to_a_sample(visit: Callable[..., Any], pages: dict[str, Path]) -
     slider.fill("2")
     card = page.locator("article", has_text="a prompt 13")
     card.get_by_role("link").click()
+    page.wait_for_selector("article.linked:has-text('a prompt 13')")
     address = page.url
-    assert card.evaluate("e => e.classList.contains('linked')")
     page.locator(".sides").first.get_by_role("link").nth(5).click()
-    assert page.locator(".linked").evaluate("e => e.tagName") == "LI"
+    page.wait_for_selector("li.linked")
     assert page.locator("article.linked").count() == 0
 
     other = visit(pages["pictures"], address=address)
@@ -572,6 +573,52 @@ def test_the_policy_would_stop_and_name_a_request(browser: Any, pages: dict[str,
     assert "inline script" in " ".join(said)
     assert page.evaluate("'hacked' in window") is False
     page.close()
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_the_index_of_a_folder_of_runs(visit: Callable[..., Any], tmp_path: Path, width: int, dark: bool) -> None:
+    for name, gain in (("ten", 0.2), ("nine", 0.1), ("worse", -0.3)):
+        make_run(tmp_path / "runs" / name, gain=gain, side=8)
+    (make_run(tmp_path / "runs" / "damaged") / "eval.jsonl").write_text("{\n")
+    page = visit(report.write_index(tmp_path / "runs"), width=width, dark=dark, sections="#runs table")
+    look = page.evaluate(LOOK)
+    assert look["needs"] <= width
+    assert look["contrast"] >= 4.5
+    assert look["unreachable"] == look["unnamed"] == look["broken"] == look["hyphens"] == []
+    assert [edge for edge in page.evaluate(EDGES) if edge[1] < 3] == []
+    assert page.evaluate(HEADINGS) == [1, 2]
+    names = page.locator("tbody th")
+    assert names.all_inner_texts() == ["damaged", "nine", "ten", "worse"]
+    assert "is damaged" in page.locator("tbody tr").first.inner_text()
+    assert page.locator("em.worse").inner_text() == "▼ worse"
+    page.locator("[data-key=sort-8]").click()
+    assert names.all_inner_texts() == ["ten", "nine", "worse", "damaged"]
+    assert page.evaluate("document.activeElement.dataset.key") == "sort-8"
+    name, rows = saved(page, "Runs")
+    assert name == "runs-runs.csv"
+    assert [row[0] for row in rows] == ["run", "ten", "nine", "worse", "damaged"]
+    assert float(rows[1][8]) == pytest.approx(0.2, abs=0.01)
+    with page.expect_event("framenavigated"):
+        page.get_by_role("link", name="ten").click()
+    page.wait_for_selector("h1:text('ten')")
+
+
+def test_a_watched_folder_of_runs(visit: Callable[..., Any], tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "a b", side=8)
+    with serving([tmp_path / "runs"]) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            page = visit(server.address, sections="#runs table")
+            make_run(tmp_path / "runs" / "new", side=8)
+            page.wait_for_selector("a:text('new')", timeout=3000)
+            page.get_by_role("link", name="a b").click()
+            page.wait_for_selector(".part-samples img")
+            assert page.locator("h1").inner_text() == "a b"
+            assert page.locator(".part-samples img").first.evaluate("i => i.decode().then(() => i.naturalWidth)") == 8
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_watched_run_grows_on_the_page(visit: Callable[..., Any], tmp_path: Path) -> None:

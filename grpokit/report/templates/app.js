@@ -1,6 +1,5 @@
 // Puts the sections on the page, keeps what someone has chosen, and follows a run that is served.
 
-const POLL = 1000; // milliseconds
 const frozen = JSON.parse(byId("view").textContent);
 const PICTURES = JSON.parse(byId("pictures").textContent);
 const LIVE = frozen === null;
@@ -116,31 +115,11 @@ function openLinked() {
 }
 addEventListener("hashchange", openLinked);
 
-function say(text) {
-  byId("status").hidden = !text;
-  if (byId("status").textContent !== text) byId("status").textContent = text;
-}
-
-let etag = "";
-async function follow() {
-  try {
-    if (!document.hidden) {
-      const answer = await fetch("view.json", { cache: "no-store", headers: etag ? { "If-None-Match": etag } : {} });
-      if (answer.status === 200) {
-        const view = await answer.json();
-        etag = answer.headers.get("ETag") ?? "";
-        state.view = view;
-        document.title = `${view.runs.map(run => run.name).join(" and ")} · grpokit`;
-        start();
-      } else if (answer.status !== 304) throw new Error(answer.statusText);
-      say(state.lost);
-    }
-  } catch {
-    say("grpokit watch does not answer. The page shows the last data it got, and keeps trying.");
-  }
-  setTimeout(follow, POLL);
-}
-
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
-if (LIVE) follow();
+function take(view) {
+  state.view = view;
+  document.title = `${view.runs.map(run => run.name).join(" and ")} · grpokit`;
+  start();
+}
+if (LIVE) follow(take, () => state.lost);
 else start();

@@ -62,6 +62,14 @@ function table(caption, head, rows, { show = value => value, most = Infinity, so
   ];
 }
 
+// Rows sorted by a column, those without a value in it last where it goes down.
+function inOrder(rows, { column, down }) {
+  if (column === null) return rows;
+  const value = row => row[Math.min(column, row.length - 1)] ?? -Infinity;
+  const compare = (a, b) => (typeof a === "string" || typeof b === "string" ? String(a).localeCompare(String(b), "en", { numeric: true }) : a - b || 0);
+  return [...rows].sort((a, b) => compare(value(a), value(b)) * (down ? -1 : 1));
+}
+
 // Rows as RFC 4180 has them. A spreadsheet would compute a text that begins like a formula, so it gets a quote in front.
 function csv(rows) {
   const cell = value => {

@@ -25,18 +25,13 @@ function promptTable() {
     const ends = [values[0], values[columns.length - 1]];
     return [prompt, ...columns.map((_, i) => values[i]), ends.every(isNumber) ? ends[1] - ends[0] : null];
   });
-  const { column, down } = state.sorted;
-  if (column === null && several()) list.sort((a, b) => (distance(b.slice(1, -1)) ?? -1) - (distance(a.slice(1, -1)) ?? -1));
-  if (column !== null) {
-    const value = row => row[Math.min(column, row.length - 1)] ?? -Infinity;
-    list.sort((a, b) => (typeof value(a) === "string" ? value(a).localeCompare(value(b)) : value(a) - value(b)) * (down ? -1 : 1));
-  }
+  if (state.sorted.column === null && several()) list.sort((a, b) => (distance(b.slice(1, -1)) ?? -1) - (distance(a.slice(1, -1)) ?? -1));
   const left = Math.max(...runs.map(({ prompts }) => prompts.left_out)) + Math.max(0, list.length - ROWS);
   return section("prompts", "Prompt by prompt",
     note(`Mean ${name} over the samples of each held-out prompt${state.reward ? "" : "; choose another reward at the top of the page"}. `
       + "Click a heading to sort.", left ? ` ${counted(left, "further prompt")} of this order are not shown.` : ""),
     table("Scores of each held-out prompt", ["prompt", ...columns, several() ? `${columns.at(-1)} minus ${columns[0]}` : "change"],
-      list, {
+      inOrder(list, state.sorted), {
         show: (value, i) => (i ? figure(value, 3, i === columns.length + 1) : el("span", { class: "clip", title: value }, value)), most: ROWS,
         sorted: state.sorted, onsort: i => change({ sorted: { column: i, down: state.sorted.column === i ? !state.sorted.down : i > 0 } }),
       }));
