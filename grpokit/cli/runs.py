@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from grpokit.evaluation.intervals import Summary
 
 Runs = Annotated[
-    list[Path], typer.Argument(metavar="RUN [RUN]...", help="Run folders; several are compared.", show_default=False)
+    list[Path],
+    typer.Argument(
+        metavar="RUN [RUN]...", help="Run folders; several are compared. Or one folder of runs.", show_default=False
+    ),
 ]
 
 
@@ -127,13 +130,17 @@ def report(
     folders: Runs,
     out: Annotated[Path | None, typer.Option("--out", help="The page's file.", show_default=False)] = None,
 ) -> None:
-    """Write a run's report again, or compare runs.
+    """Write a run's report again, compare or list runs.
 
-    The report is report.html in the run folder. A comparison is compare.html in the last run's folder.
+    The report is report.html in the run folder. A comparison is compare.html in the last run's folder. For a folder of
+    runs, such as that of a sweep, it is index.html in that folder, which leads to their reports. Reports that are
+    missing or out of date are written too.
     """
     from grpokit import report as reports
 
-    if len(folders) == 1:
+    if len(folders) == 1 and reports.runs_in(folders[0]):
+        print(f"index: {reports.write_index(folders[0], out=out, say=print)}")
+    elif len(folders) == 1:
         print(f"report: {reports.write(folders[0], out=out)}")
     else:
         print(f"comparison: {reports.compare(*folders, out=out)}")
@@ -147,16 +154,18 @@ def watch(
 ) -> None:
     """Follow runs on a local page while they train.
 
-    It is the page of report.html, and shows new steps and samples as they are written. It only reads the run folders,
-    so it can be started and ended at any time. Ctrl-C ends it.
+    It is the page of report.html, and shows new steps and samples as they are written. Of a folder of runs it is a list
+    that leads to the page of each. It only reads the run folders, so it can be started and ended at any time. Ctrl-C
+    ends it.
     """
     import webbrowser
 
     from grpokit.report.watch import serving
 
     with serving(folders, port=port) as server:
-        print(f"watching {counted(len(folders), 'run')} at {server.address}  (Ctrl-C ends it)", flush=True)
-        for folder in folders:
+        watched = server.front.folders()
+        print(f"watching {counted(len(watched), 'run')} at {server.address}  (Ctrl-C ends it)", flush=True)
+        for folder in watched:
             if not (folder / "config.yaml").is_file():
                 print(f"{folder} is not a run folder yet; waiting", flush=True)
         if browser:

@@ -1,7 +1,7 @@
 """A run folder -> a page that opens offline, or that follows the run while it trains.
 
 `scores`, `samples` and `curves` decide what to show of it; `view` puts that into one JSON object, which the program in
-`templates` draws. `page` freezes it into a file, `watch` serves it.
+`templates` draws. `page` freezes it into a file, `watch` serves it, and `index` lists the runs of a folder.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grpokit.report.index import runs_in as runs_in
+from grpokit.report.index import write_index as write_index
 from grpokit.report.page import alarm as alarm
 from grpokit.report.page import compare as compare
 from grpokit.report.page import write as write
@@ -17,7 +19,7 @@ from grpokit.run_folder.reader import read
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["alarm", "compare", "figure", "write"]
+__all__ = ["alarm", "compare", "figure", "runs_in", "write", "write_index"]
 
 
 def figure(run: Path) -> Figure:

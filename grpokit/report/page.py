@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from plotly.offline import get_plotlyjs
 
@@ -30,7 +30,10 @@ from grpokit.report.view import alarms, view
 from grpokit.run_folder.names import COMPARISON, REPORT, REPORT_PICTURE
 from grpokit.run_folder.reader import Run, read
 
-_PROGRAM = ("dom.js", "samples.js", "curves.js", "tables.js", "compare.js", "app.js")  # in the order in which they run
+_PROGRAMS = {  # in the order in which they run
+    "runs": ("dom.js", "follow.js", "samples.js", "curves.js", "tables.js", "compare.js", "app.js"),
+    "index": ("dom.js", "follow.js", "index.js"),
+}
 _TITLE_ENDS = " · grpokit</title>".encode()  # in every page
 
 
@@ -53,7 +56,7 @@ def write(run: Path, *, out: Path | None = None) -> Path:
         RunError: the page cannot be written.
     """
     content = read(run)
-    path = _page_file(out, run / REPORT)
+    path = page_file(out, run / REPORT)
     frozen = _frozen([content])
     try:
         if content.metrics and content.evaluations and out is None and find_spec("matplotlib"):
@@ -61,9 +64,9 @@ def write(run: Path, *, out: Path | None = None) -> Path:
 
             with quiet():
                 picture = drawn(content)
-                _whole(run / REPORT_PICTURE, lambda place: picture.savefig(place, dpi=110, format="png"))
+                whole(run / REPORT_PICTURE, lambda place: picture.savefig(place, dpi=110, format="png"))
     finally:  # last, so that the report is whole where its page stands; an error in drawing costs the picture alone
-        _whole(path, lambda place: place.write_bytes(frozen))
+        whole(path, lambda place: place.write_bytes(frozen))
     return path
 
 
@@ -82,9 +85,9 @@ def compare(*runs: Path, out: Path | None = None) -> Path:
     distinct(runs)
     if len(runs) < 2:
         raise UsageError(f"A comparison needs at least two runs; got {len(runs)}.")
-    path = _page_file(out, runs[-1] / COMPARISON)
+    path = page_file(out, runs[-1] / COMPARISON)
     frozen = _frozen([read(run) for run in runs])
-    _whole(path, lambda place: place.write_bytes(frozen))
+    whole(path, lambda place: place.write_bytes(frozen))
     return path
 
 
@@ -101,16 +104,24 @@ def distinct(runs: Sequence[Path]) -> None:
         first[run.resolve()] = run
 
 
-def page(*, title: str, content: Mapping[str, Any] | None = None, pictures: Mapping[str, str] | None = None) -> bytes:
+def page(
+    *,
+    title: str,
+    content: Mapping[str, Any] | None = None,
+    pictures: Mapping[str, str] | None = None,
+    kind: Literal["runs", "index"] = "runs",
+) -> bytes:
     """The page as one file.
 
     Args:
         title: its name in the browser.
         content: the view; None if the page requests it at `view.json`.
         pictures: data URIs by their names in the view.
+        kind: of a run or several, or the index of a folder of runs, which has no charts.
     """
-    program = _program()
-    sources = " ".join(f"'sha256-{_digest(text)}'" for text in (program, get_plotlyjs()))
+    program = _program(kind)
+    programs = [program, get_plotlyjs()] if kind == "runs" else [program]
+    sources = " ".join(f"'sha256-{_digest(text)}'" for text in programs)
     origin = "'none'" if content is not None else "'self'"
     policy = (
         f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; connect-src {origin}; "
@@ -122,7 +133,7 @@ def page(*, title: str, content: Mapping[str, Any] | None = None, pictures: Mapp
         "STYLE": _file("page.css"),
         "VIEW": _json(content),
         "PICTURES": _json(pictures or {}),
-        "PLOTLY": _plotly(),
+        "PLOTLY": _plotly() if kind == "runs" else "",
         "PROGRAM": program,
     }
     filled = re.sub(r"\{\{(.*?)\}\}", lambda place: parts[place[1]], _file("page.html"))
@@ -156,8 +167,8 @@ def _file(name: str) -> str:
 
 
 @functools.cache
-def _program() -> str:
-    parts = "\n".join(_file(name) for name in _PROGRAM)
+def _program(kind: str) -> str:
+    parts = "\n".join(_file(name) for name in _PROGRAMS[kind])
     return f'(() => {{\n"use strict";\n{parts}\n}})();'
 
 
@@ -168,7 +179,12 @@ def _plotly() -> str:
     return base64.b64encode(packed).decode()
 
 
-def _page_file(out: Path | None, default: Path) -> Path:
+def page_file(out: Path | None, default: Path) -> Path:
+    """Where a page goes: `out`, if a page may be written there, or the default.
+
+    Raises:
+        UsageError: `out` is a folder, or another file than a page.
+    """
     if out is not None and out.is_dir():
         raise UsageError(f"{out} is a folder; expected the page's file, such as {out / default.name}.")
     if out is not None and out.exists() and _TITLE_ENDS not in out.read_bytes():
@@ -176,7 +192,7 @@ def _page_file(out: Path | None, default: Path) -> Path:
     return out or default
 
 
-def _whole(path: Path, write: Callable[[Path], object]) -> None:
+def whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file completely or not at all; other processes may write it at the same time."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -81,6 +81,25 @@ def _run(run: Run, album: Album, runs: int, equal: int | None) -> dict[str, Any]
     }
 
 
+def outcome(run: Run) -> dict[str, Any]:
+    """A run in one row: how far it is, and what it did to the reward on held-out prompts."""
+    scores = headline(run)
+    mood = _mood(run, scores, sameness(run))
+    trained = any(not change.monitor for change in scores)
+    score = asdict(_main(scores)) if trained else None
+    if score and len(run.evaluations) < 2:  # there is nothing to compare with yet
+        score |= {"before": None, "change": None, "width": None}
+        mood = mood if mood == "alarmed" else ""
+    return {
+        "state": run.state if run.planned or run.state != "finished" else "evaluated",
+        "steps": run.steps,
+        "planned": run.planned,
+        "policy": _policy(run),
+        "score": score,
+        "mood": mood,
+    }
+
+
 def alarms(scores: Sequence[Change], same: str) -> str:
     """Signs that a score is not what was wanted; arguments as for `verdict`."""
     one = f"Did all outputs become one? {same}. Look at them: the policy may no longer read its prompt." if same else ""
@@ -200,18 +219,22 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     machine = machine if isinstance(machine, dict) else {}
     seconds = math.fsum(row.get("step_time") or 0.0 for row in run.metrics)
     held_out = prompts_of(run)
-    policy = run.settings.get("policy")
     facts = {
         "Started": _date(machine.get("started")),
         "Last step": _date(run.last_row and datetime.fromtimestamp(run.last_row, UTC).isoformat()),
         "Training took": duration(seconds) if seconds else "",
         "Device": str(machine.get("device", "")),
         "Seed": str(run.settings.get("seed", "")),
-        "Policy": str(policy.get("use", "")) if isinstance(policy, dict) else "",
+        "Policy": _policy(run),
         "Rewards": _listed_rewards(run),
         "Held-out prompts": f"{held_out:,}" if held_out else "",
     }
     return [(name, text) for name, text in facts.items() if text]
+
+
+def _policy(run: Run) -> str:
+    policy = run.settings.get("policy")
+    return str(policy.get("use", "")) if isinstance(policy, dict) else ""
 
 
 def _date(started: Any) -> str:

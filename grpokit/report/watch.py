@@ -1,4 +1,4 @@
-"""Serves the page of runs while they train: `grpokit watch`.
+"""Serves the page of runs while they train: `grpokit watch`. Of a folder of runs it is the index, with a page for each.
 
 It only reads the run folders, takes no lock, and does nothing until a browser asks. A browser polls with the ETag of
 its last answer, and the runs are read only where a file has changed since. If only steps are new, they are read
@@ -11,16 +11,19 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
+import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import unquote
+from typing import Any, Literal
+from urllib.parse import quote, unquote
 
 from grpokit.errors import UsageError, one_line
+from grpokit.report.index import contents, runs_in
 from grpokit.report.page import distinct, page
 from grpokit.report.pictures import Linked, is_inside
 from grpokit.report.view import view
@@ -55,17 +58,30 @@ _HEADERS = {
 
 
 class Watched:
-    """Runs that are read again when their files have changed.
+    """What one page shows: runs that are read again when their files have changed.
 
     What is new is read at once, but for mere steps: they wait 30 s, or less where
     that keeps reading below three thousandths of the time.
 
     Args:
-        folders: of the runs; one may not be there yet.
+        folders: gives those of the runs; one may not be there yet.
+        show: makes the view of them.
+        title: the page's name in the browser.
+        kind: of the page.
     """
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        folders: Callable[[], Sequence[Path]],
+        show: Callable[[], Mapping[str, Any]],
+        *,
+        title: str,
+        kind: Literal["runs", "index"] = "runs",
+    ) -> None:
         self.folders = folders
+        self.show = show
+        self.title = title
+        self.kind = kind
         self._lock = threading.Lock()
         self._steps = ""
         self._rest = ""
@@ -75,14 +91,15 @@ class Watched:
 
     def _state_of_steps(self) -> str:
         """Stands for the state of the files that grow with each step."""
-        return _digest(_state(folder / METRICS) for folder in self.folders)
+        return _digest(_state(folder / METRICS) for folder in self.folders())
 
     def _state_of_rest(self) -> str:
         """Stands for the state of all other files that the page is made of."""
         return _digest(self._others())
 
     def _others(self) -> Iterator[bytes]:
-        for folder in self.folders:
+        for folder in self.folders():
+            yield os.fsencode(folder)
             yield f"{(folder / METRICS).exists()}{is_running(folder)}".encode()
             for name in _FILES:
                 yield _state(folder / name)
@@ -99,7 +116,7 @@ class Watched:
             rest = self._state_of_rest()
             start = time.monotonic()
             if rest != self._rest or (steps != self._steps and start >= self._due):
-                content = json.dumps(_view(self.folders), allow_nan=False, separators=(",", ":"))
+                content = json.dumps(self.show(), allow_nan=False, separators=(",", ":"))
                 self._view = content.encode()
                 self._steps = steps
                 self._rest = rest
@@ -107,6 +124,24 @@ class Watched:
                 end = time.monotonic()
                 self._due = end + min(_REST * (end - start), _LONGEST_REST)
             return self._mark, self._view
+
+
+def _of_runs(folders: Sequence[Path]) -> Watched:
+    title = " and ".join(folder.resolve().name for folder in folders)
+    return Watched(lambda: folders, lambda: _view(folders), title=title)
+
+
+def _of_index(folder: Path) -> Watched:
+    def address(run: Path) -> str:
+        name = run.relative_to(folder).as_posix()
+        return f"run/{quote(os.fsencode(name), safe='')}/"
+
+    return Watched(
+        lambda: list(runs_in(folder).values()),
+        lambda: contents(runs_in(folder), address),
+        title=folder.resolve().name,
+        kind="index",
+    )
 
 
 def _digest(parts: Iterable[bytes]) -> str:
@@ -146,20 +181,33 @@ def _view(folders: Sequence[Path]) -> dict[str, object]:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves one page to this computer.
+    """Serves the page of runs to this computer; of a folder of runs the index, and a page for each run.
 
     Args:
-        watched: the runs.
+        folders: of the runs, or one folder of runs.
         port: the port; 0 takes a free one.
     """
 
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, watched: Watched, port: int) -> None:
+    def __init__(self, folders: Sequence[Path], port: int) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
-        self.watched = watched
+        self.parent = folders[0] if len(folders) == 1 and runs_in(folders[0]) else None
+        self.front = _of_index(self.parent) if self.parent else _of_runs(folders)
+        self._pages: dict[str, Watched] = {}  # of runs in the index, by their names
         self.address = f"http://127.0.0.1:{self.server_port}/"
+
+    def at(self, path: str) -> tuple[Watched, str]:
+        """What is watched at an address, and the rest of the address."""
+        match path.split("/"):
+            case ["", "run", quoted, *rest] if self.parent:
+                name = unquote(quoted, errors="surrogateescape")
+                run = runs_in(self.parent).get(name)
+                if run:
+                    watched = self._pages.setdefault(name, _of_runs([run]))
+                    return watched, "/".join(["", *rest])
+        return self.front, path
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing about a browser that went away."""
@@ -173,18 +221,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the page, the view or a picture."""
-        path, folders = self.path.partition("?")[0], self.server.watched.folders
+        watched, path = self.server.at(self.path.partition("?")[0])
         if not _HOST.fullmatch(self.headers.get("Host", "")):
             self._answer(HTTPStatus.FORBIDDEN, b"This address is not the one that grpokit watch listens on.\n")
         elif path == "/":
-            title = " and ".join(folder.resolve().name for folder in folders)
-            self._answer(HTTPStatus.OK, page(title=title), kind="text/html; charset=utf-8")
+            content = page(title=watched.title, kind=watched.kind)
+            self._answer(HTTPStatus.OK, content, kind="text/html; charset=utf-8")
         elif path == "/view.json":
-            mark, content = self.server.watched.view()
+            mark, content = watched.view()
             known = self.headers.get("If-None-Match") == f'"{mark}"'
             status = HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK
             self._answer(status, b"" if known else content, kind="application/json", headers={"ETag": f'"{mark}"'})
-        elif picture := _picture(path, folders):
+        elif picture := _picture(path, watched.folders()):
             self._answer(HTTPStatus.OK, picture, kind="image/png", headers={"Cache-Control": "private, max-age=86400"})
         else:
             self._answer(HTTPStatus.NOT_FOUND, b"There is nothing here.\n")
@@ -230,7 +278,7 @@ def serving(folders: Sequence[Path], *, port: int = 0) -> Iterator[Server]:
     """A server that listens on this computer's own address, and is closed at the end.
 
     Args:
-        folders: of the runs; one may not be there yet.
+        folders: of the runs, of which one may not be there yet, or one folder of runs.
         port: the port; 0 takes a free one.
 
     Raises:
@@ -245,7 +293,7 @@ def serving(folders: Sequence[Path], *, port: int = 0) -> Iterator[Server]:
         if is_file:
             raise UsageError(f"{folder} is a file; expected a run folder.")
     try:
-        server = Server(Watched(folders), port)
+        server = Server(folders, port)
     except OSError as error:
         raise UsageError(
             f"Cannot listen on port {port}: {one_line(error)}. If another grpokit watch uses it, choose another with "

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from PIL import Image
 
 from grpokit import report
 from grpokit.report.watch import serving
 from made_runs import EVIL, make_run, picture, read_rows, write_rows
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-LOOK = """() => {
-  document.querySelectorAll("details").forEach(d => d.open = true);
-  const all = [...document.querySelectorAll("main *")];
+CONTRAST = """
   const light = c => { const [r, g, b] = c.map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
     return .2126 * r + .7152 * g + .0722 * b; };
   const numbers = c => c.match(/[\\d.]+/g).map(Number);
   const behind = e => { for (; e; e = e.parentElement) { const c = numbers(getComputedStyle(e).backgroundColor);
     if (c.length < 4 || c[3] > 0) return c.slice(0, 3); } return [255, 255, 255]; };
   const ratio = (a, e) => { const [x, y] = [light(numbers(a).slice(0, 3)), light(behind(e))].sort((p, q) => q - p);
-    return (x + .05) / (y + .05); };
+    return (x + .05) / (y + .05); };"""
+LOOK = (
+    f"""() => {{{CONTRAST}"""
+    + """
+  document.querySelectorAll("details").forEach(d => d.open = true);
+  const all = [...document.querySelectorAll("main *")];
   const words = all.filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()));
   const prose = words.filter(e => !e.closest("pre, code"));
   const lines = (node, number) => { const range = document.createRange(); range.setStart(node, number.index);
@@ -50,6 +58,28 @@ LOOK = """() => {
     bad: [...document.querySelectorAll("main script, main b b")].length + Number("hacked" in window),
   };
 }"""
+)
+
+# For each control the least contrast of what shows where it is with what is inside and outside of it. That is its edge,
+# that of the picture or text in it, or a slider's track.
+EDGES = (
+    f"""() => {{{CONTRAST}"""
+    + """
+  const parts = control => {
+    const track = getComputedStyle(control).backgroundImage.match(/rgb[^)]*\\)/);
+    if (track) return [[track[0], control.parentElement]];
+    const bordered = [control, ...control.querySelectorAll("img, code")].filter(e => {
+      const style = getComputedStyle(e);
+      return style.borderTopStyle != "none" && parseFloat(style.borderTopWidth) > 0;
+    });
+    return bordered.flatMap(e => [e, e.parentElement].map(place => [getComputedStyle(e).borderTopColor, place]));
+  };
+  const controls = [...document.querySelectorAll(":is(main, dialog) :is(button, input, select)")];
+  const named = controls.map(control => [control.dataset.key ?? control.className ?? control.type,
+    parts(control).map(([colour, place]) => ratio(colour, place))]);
+  return named.filter(([, ratios]) => ratios.length).map(([name, ratios]) => [name, Math.min(...ratios)]);
+}"""
+)
 
 
 pytestmark = pytest.mark.long
@@ -72,9 +102,14 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     contexts, noise = [], []
 
     def go(
-        target: Path | str, *, width: int = 1280, dark: bool = False, sections: str = ".part-details section"
+        target: Path | str,
+        *,
+        width: int = 1280,
+        dark: bool = False,
+        sections: str = ".part-details section",
+        address: str = "",
     ) -> Any:
-        address = target.resolve().as_uri() if isinstance(target, Path) else target
+        address = address or (target.resolve().as_uri() if isinstance(target, Path) else target)
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", has_touch=width < 500
         )
@@ -83,7 +118,8 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         page.set_default_timeout(10_000)
         page.on("console", lambda message: noise.append(message.text))
         page.on("pageerror", lambda error: noise.append(str(error)))
-        own = ("data:", address)
+        folder = address.partition("#")[0].rpartition("/")[0]
+        own = ("data:", "blob:", f"{folder}/")
         page.on("request", lambda request: request.url.startswith(own) or noise.append(request.url))
         page.goto(address)
         page.wait_for_selector(sections)
@@ -141,6 +177,67 @@ def test_it_reads_well(visit: Callable[..., Any], pages: dict[str, Path], name: 
     assert found["unreachable"] == found["unnamed"] == []  # whatever scrolls takes the keyboard's focus
     assert (found["uncaptioned"], found["bad"]) == (0, 0)
     assert found["broken"] == found["hyphens"] == []  # no figure is on two lines, and there is one minus sign
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["pictures", "texts"])
+def test_edges_of_controls_stand_out(visit: Callable[..., Any], pages: dict[str, Path], name: str, dark: bool) -> None:
+    """WCAG 2.2, 1.4.11: three to one."""
+    page = visit(pages[name], dark=dark)
+    slider = Image.open(io.BytesIO(page.get_by_role("slider").screenshot())).convert("RGB")
+    knob = slider.getpixel((slider.width - 8, slider.height // 2))
+    assert contrast(knob, slider.getpixel((0, 0))) >= 3
+    page.locator(f".part-samples button.{name.removesuffix('s')}").first.click()
+    edges = page.evaluate(EDGES)
+    names = {control for control, _ in edges}
+    assert {"filter", "reward", "sort", "slider", "all", "close", name.removesuffix("s")} <= names
+    assert [(control, ratio) for control, ratio in edges if ratio < 3] == []
+
+
+def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """Of two colours, as WCAG 2.2 computes it."""
+
+    def light(colour: tuple[int, ...]) -> float:
+        shares = [value / 255 for value in colour]
+        linear = [share / 12.92 if share <= 0.03928 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted([light(one), light(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+HEADINGS = "() => [...document.querySelectorAll('main :is(h1, h2, h3, h4, h5, h6)')].map(e => Number(e.tagName[1]))"
+
+
+@pytest.mark.parametrize("name", ["pictures", "three"])
+def test_headings_are_an_outline(visit: Callable[..., Any], pages: dict[str, Path], name: str) -> None:
+    """One title, no level left out, and every section and chart begins with a heading."""
+    page = visit(pages[name])
+    levels = page.evaluate(HEADINGS)
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(level <= before + 1 for before, level in pairwise(levels))
+    assert page.locator("main :is(section, figure, article):not(:has(h2, h3))").count() == 0
+    group = page.locator(".sides h4").first
+    assert group.evaluate("e => e.closest('section').querySelector('h3:not(article h3)').textContent") == (
+        "Best and worst groups in training"
+    )
+
+
+def test_a_chart_is_a_picture_with_a_sentence(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["pictures"])
+    assert page.locator(".plot:not([role=img][aria-label])").count() == 0
+    chart = page.get_by_role("img", name="Groups with equal rewards")
+    assert chart.get_attribute("aria-label") == (
+        "Groups with equal rewards, lines over steps 1 to 200: share from 0.250 to 0.250."
+    )
+    page.locator("#more-curves > summary").click()
+    for name, what in (("Histogram of advantages", "shades for"), ("Reward against KL", "points for 200 steps")):
+        assert what in page.get_by_role("img", name=name).get_attribute("aria-label")
+    held_out = page.locator("#plot-reward-on-held-out-prompts")
+    assert "; length from" in held_out.get_attribute("aria-label")
+    page.locator("#chart-reward-on-held-out-prompts .legend button", has_text="length").click()
+    assert "; length from" not in held_out.get_attribute("aria-label")
 
 
 def test_markup_is_shown_as_text(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
@@ -227,6 +324,137 @@ def test_filter_sort_and_slider(visit: Callable[..., Any], pages: dict[str, Path
     assert page.locator(".slider output").inner_text() == "Evaluation after step 0"
 
 
+def test_an_axis_of_logarithms(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["pictures"])
+    name = "reward-on-held-out-prompts"
+    axis = f"() => document.querySelector('#plot-{name}').layout.yaxis"
+    drawn(page).focus()
+    page.keyboard.press("+")
+    whole = page.evaluate(f"({axis})().range")
+    button = page.get_by_role("button", name="Log axis of Reward on held-out prompts")
+    button.click()
+    page.wait_for_function(f"() => ({axis})().type == 'log'")
+    assert button.get_attribute("aria-pressed") == "true"
+    assert button.evaluate("e => e == document.activeElement")
+    low, high = page.evaluate(f"({axis})().range")
+    data = page.evaluate(f"document.querySelector('#plot-{name}').data.flatMap(line => line.y)")
+    assert 10**low <= min(data) < 1.3 * 10**low
+    assert max(data) <= 10**high
+    button.click()
+    page.wait_for_function(f"() => ({axis})().type == 'linear'")
+    assert page.evaluate(f"({axis})().range") == whole
+    assert page.get_by_role("button", name="Log axis of Samples not scored").count() == 0
+
+
+def test_a_line_of_zeros_hides_the_axis_of_logarithms_until_it_is_hidden(
+    visit: Callable[..., Any], tmp_path: Path
+) -> None:
+    folder = make_run(tmp_path / "run")
+    rows = read_rows(folder / "metrics.jsonl")
+    write_rows(
+        folder / "metrics.jsonl", [{**row, "rewards/nice/mean": 0.0, "rewards/length/mean": 0.5} for row in rows]
+    )
+    page = visit(report.write(folder))
+    button = page.get_by_role("button", name="Log axis of Reward in training")
+    assert button.count() == 0
+    for name in ("reward", "nice"):
+        page.locator("#chart-reward-in-training .legend").get_by_role("button", name=name).click()
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+
+
+def saved(page: Any, table: str) -> tuple[str, list[list[str]]]:
+    """The name and the rows of a table's file."""
+    with page.expect_download() as download:
+        page.get_by_role("button", name=f"Download CSV: {table}", exact=True).click()
+    content = Path(download.value.path()).read_bytes()
+    assert content.startswith(b"\xef\xbb\xbf")  # without it, a spreadsheet takes UTF-8 for something else
+    text = content.decode("utf-8-sig")
+    assert text.endswith("\r\n")
+    return download.value.suggested_filename, list(csv.reader(io.StringIO(text, newline=""), strict=True))
+
+
+def test_tables_as_csv(visit: Callable[..., Any], tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", prompt='=1+1, "é"\n猫', gain=-0.2)
+    page = visit(report.write(folder))
+    assert page.locator("table").count() == page.locator(".csv").count()
+    name, rows = saved(page, "Scores of each held-out prompt")
+    assert name == "run-scores-of-each-held-out-prompt.csv"
+    assert rows[0] == ["prompt", "step 0", "step 4", "change"]
+    assert rows[1][0] == '\'=1+1, "é"\n猫 0'  # as text, not as a formula
+    scores = json.loads((folder / "samples/step_000004/scores.json").read_text())["scores"]["reward"]
+    assert float(rows[1][2]) == pytest.approx(scores[0], rel=1e-12)  # all digits, where the page has three
+    assert float(rows[1][3]) < 0  # a number keeps its sign
+    assert len(rows) == 21
+    page.get_by_label("Prompts with", exact=True).fill("猫 1")
+    assert len(saved(page, "Scores of each held-out prompt")[1]) == 12
+    page.locator(".part-details summary").first.click()
+    _, last = saved(page, "The last step in numbers")
+    assert ["metric", "value"] in last
+    assert last[1] == ["step", "4"]
+
+
+def test_texts_like_formulas_get_a_quote(visit: Callable[..., Any], tmp_path: Path) -> None:
+    first, second = (make_run(tmp_path / name) for name in ("a", "@b"))
+    values = ["=A1", "+x", "-x", "a=b", None]
+    for folder, own in ((first, [*values]), (second, ["x"] * len(values))):
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config["policy"] = {f"key{i}": value for i, value in enumerate(own)}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    page = visit(report.compare(first, second))
+    _, rows = saved(page, "Differences of the configs")
+    assert rows[0] == ["key", "a", "'@b"]
+    texts = {key: text for key, text, _ in rows}
+    assert [texts[f"policy.key{i}"] for i in range(5)] == ["'=A1", "'+x", "'-x", "a=b", "–"]
+
+
+def test_a_link_to_a_sample(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["pictures"])
+    page.locator("[data-key=all]").click()
+    slider = page.get_by_role("slider")
+    slider.fill("2")
+    card = page.locator("article", has_text="a prompt 13")
+    card.get_by_role("link").click()
+    page.wait_for_selector("article.linked:has-text('a prompt 13')")
+    address = page.url
+    page.locator(".sides").first.get_by_role("link").nth(5).click()
+    page.wait_for_selector("li.linked")
+    assert page.locator("article.linked").count() == 0
+
+    other = visit(pages["pictures"], address=address)
+    linked = other.locator(".linked")
+    assert linked.locator("h3").inner_text() == "a prompt 13"
+    assert linked.locator(".label").all_inner_texts() == ["step 0", "step 100", "target"]
+    assert other.evaluate("e => e == document.activeElement", linked.element_handle())
+    other.wait_for_function(
+        "() => { const b = document.querySelector('.linked').getBoundingClientRect();"
+        " return b.top > 0 && b.bottom < innerHeight; }"
+    )
+    other.get_by_label("Prompts with", exact=True).fill("no such")
+    other.evaluate("hash => { location.hash = hash; }", page.url.split("#")[1])
+    other.wait_for_selector("li.linked")
+    other.evaluate("hash => { location.hash = hash; }", address.split("#")[1])
+    other.wait_for_selector("article.linked")  # what was chosen before gives way
+    assert other.get_by_label("Prompts with", exact=True).input_value() == ""
+    other.evaluate("location.hash = 'sample=evaluation-100-nothing-1'")
+    other.wait_for_selector("text=does not have the sample")
+    other.evaluate("location.hash = 'curves'")
+    other.wait_for_function("() => !document.querySelector('.linked')")
+    assert other.locator("#status").is_hidden()
+
+
+def test_links_of_all_samples_differ_and_open_what_is_folded(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["three"])
+    page.locator("[data-key=all]").click()
+    addresses = page.locator(".link").evaluate_all("links => links.map(link => link.hash.slice(1))")
+    assert len(addresses) == len(set(addresses))
+    assert page.evaluate("names => names.filter(name => !document.getElementById(name))", addresses) == []
+    last = addresses[-1]
+    assert "run-3" in last
+    other = visit(pages["three"], address=f"{pages['three'].as_uri()}#{last}")
+    assert other.locator(".linked .picture").is_visible()
+
+
 def test_a_print_out_has_all_charts_in_light_colours(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
     page = visit(pages["pictures"], dark=True)
     assert page.evaluate("'Plotly' in window")  # at the end of loading, when a browser without a window prints
@@ -244,7 +472,7 @@ def test_a_print_out_has_all_charts_in_light_colours(visit: Callable[..., Any], 
 
 def test_a_long_prompt_leaves_room_for_the_samples(visit: Callable[..., Any], tmp_path: Path) -> None:
     page = visit(report.write(make_run(tmp_path / "run", side=32, prompt="many words " * 200)), width=390)
-    for words in (".part-samples h3", ".sides h3", ".part-prompts tbody th"):
+    for words in (".part-samples h3", ".sides h4", ".part-prompts tbody th"):
         assert page.locator(words).first.bounding_box()["height"] < 150
     page.locator(".part-samples button.picture").first.click()
     assert page.get_by_role("dialog").locator("img").first.bounding_box()["y"] < 600
@@ -345,6 +573,52 @@ def test_the_policy_would_stop_and_name_a_request(browser: Any, pages: dict[str,
     assert "inline script" in " ".join(said)
     assert page.evaluate("'hacked' in window") is False
     page.close()
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_the_index_of_a_folder_of_runs(visit: Callable[..., Any], tmp_path: Path, width: int, dark: bool) -> None:
+    for name, gain in (("ten", 0.2), ("nine", 0.1), ("worse", -0.3)):
+        make_run(tmp_path / "runs" / name, gain=gain, side=8)
+    (make_run(tmp_path / "runs" / "damaged") / "eval.jsonl").write_text("{\n")
+    page = visit(report.write_index(tmp_path / "runs"), width=width, dark=dark, sections="#runs table")
+    look = page.evaluate(LOOK)
+    assert look["needs"] <= width
+    assert look["contrast"] >= 4.5
+    assert look["unreachable"] == look["unnamed"] == look["broken"] == look["hyphens"] == []
+    assert [edge for edge in page.evaluate(EDGES) if edge[1] < 3] == []
+    assert page.evaluate(HEADINGS) == [1, 2]
+    names = page.locator("tbody th")
+    assert names.all_inner_texts() == ["damaged", "nine", "ten", "worse"]
+    assert "is damaged" in page.locator("tbody tr").first.inner_text()
+    assert page.locator("em.worse").inner_text() == "▼ worse"
+    page.locator("[data-key=sort-8]").click()
+    assert names.all_inner_texts() == ["ten", "nine", "worse", "damaged"]
+    assert page.evaluate("document.activeElement.dataset.key") == "sort-8"
+    name, rows = saved(page, "Runs")
+    assert name == "runs-runs.csv"
+    assert [row[0] for row in rows] == ["run", "ten", "nine", "worse", "damaged"]
+    assert float(rows[1][8]) == pytest.approx(0.2, abs=0.01)
+    with page.expect_event("framenavigated"):
+        page.get_by_role("link", name="ten").click()
+    page.wait_for_selector("h1:text('ten')")
+
+
+def test_a_watched_folder_of_runs(visit: Callable[..., Any], tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "a b", side=8)
+    with serving([tmp_path / "runs"]) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            page = visit(server.address, sections="#runs table")
+            make_run(tmp_path / "runs" / "new", side=8)
+            page.wait_for_selector("a:text('new')", timeout=3000)
+            page.get_by_role("link", name="a b").click()
+            page.wait_for_selector(".part-samples img")
+            assert page.locator("h1").inner_text() == "a b"
+            assert page.locator(".part-samples img").first.evaluate("i => i.decode().then(() => i.naturalWidth)") == 8
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_watched_run_grows_on_the_page(visit: Callable[..., Any], tmp_path: Path) -> None:

@@ -85,6 +85,39 @@ def test_it_serves_the_page_the_view_and_the_pictures_and_writes_nothing(
     assert tree(tmp_path) == before
 
 
+def test_a_folder_of_runs_is_an_index_with_a_page_for_each(tmp_path: Path, serve: Callable[..., Ask]) -> None:
+    runs = tmp_path / "runs"
+    make_run(runs / "a b#c")
+    make_run(runs / "rates" / "low")
+    make_run(tmp_path / "private")
+    before = tree(tmp_path)
+    ask = serve(runs)
+    assert b"<title>runs" in ask("/")[2]
+    _, headers, content = ask("/view.json")
+    links = {row["name"]: row["link"] for row in json.loads(content)["runs"]}
+    assert list(links) == ["a b#c", "rates/low"]
+    for name, link in links.items():
+        assert ask(f"/{link}")[0] == 200
+        view = json.loads(ask(f"/{link}view.json")[2])
+        assert view["runs"][0]["name"] == Path(name).name
+        picture = view["runs"][0]["evaluations"][0]["rows"][0]["output"]["picture"]
+        assert ask(f"/{link}{picture}")[1]["Content-Type"] == "image/png"
+    for path in (
+        "/run/",
+        "/run/nothing/",
+        "/run/../private/",
+        "/run/..%2Fprivate/",
+        "/run/rates/",
+        "/picture/9/x/y/z.png",
+    ):
+        assert ask(path)[0] == 404
+    assert tree(tmp_path) == before
+    make_run(runs / "new")
+    status, _, content = ask("/view.json", If_None_Match=headers["ETag"])
+    assert status == 200
+    assert [row["name"] for row in json.loads(content)["runs"]] == ["a b#c", "new", "rates/low"]
+
+
 def test_a_run_that_dies_is_news(tmp_path: Path, serve: Callable[..., Ask]) -> None:
     folder = make_run(tmp_path / "run")
     (folder / "end.json").unlink()

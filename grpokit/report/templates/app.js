@@ -1,12 +1,11 @@
 // Puts the sections on the page, keeps what someone has chosen, and follows a run that is served.
 
-const POLL = 1000; // milliseconds
 const frozen = JSON.parse(byId("view").textContent);
 const PICTURES = JSON.parse(byId("pictures").textContent);
 const LIVE = frozen === null;
 const state = {
   view: frozen, filter: "", reward: "", sort: null, all: false, step: null, mode: "last",
-  sorted: { column: null, down: true }, hidden: {},
+  sorted: { column: null, down: true }, hidden: {}, logs: [], linked: null, lost: "",
 };
 const several = () => state.view.runs.length > 1;
 
@@ -28,8 +27,8 @@ const SECTIONS = {
   head: [() => [of(...heads), state.view.comparison?.modes, chosen("mode")], () => (several() ? headOfMany() : headOfOne())],
   contents: [() => present(), () => el("nav", { "aria-label": "Sections" }, present().map(([id, title]) => el("a", { href: `#${id}` }, title)))],
   toolbar: [() => [of("rewards", "waiting")], () => (ready().length ? toolbar() : null)],
-  samples: [() => [of("evaluations", "groups"), state.view.weights, chosen("filter", "reward", "sort", "all", "step", "mode")], samples],
-  curves: [() => [of("charts", "advantages", "reward_against_kl", "phases"), chosen("reward", "hidden")], curves],
+  samples: [() => [of("evaluations", "groups"), state.view.weights, chosen("filter", "reward", "sort", "all", "step", "mode", "linked")], samples],
+  curves: [() => [of("charts", "advantages", "reward_against_kl", "phases"), chosen("reward", "hidden", "logs")], curves],
   prompts: [() => [of("prompts"), chosen("filter", "reward", "sorted")], promptTable],
   moved: [() => of("moved"), moved],
   differences: [() => [state.view.comparison?.config, state.view.comparison?.versions], differences],
@@ -91,35 +90,36 @@ function redoCurves(place, fresh) {
 }
 
 function start() {
-  byId("waiting")?.remove();
+  const first = byId("waiting");
+  first?.remove();
   draw();
+  if (first) openLinked();
 }
 
-function say(text) {
-  byId("status").hidden = !text;
-  if (byId("status").textContent !== text) byId("status").textContent = text;
-}
-
-let etag = "";
-async function follow() {
-  try {
-    if (!document.hidden) {
-      const answer = await fetch("view.json", { cache: "no-store", headers: etag ? { "If-None-Match": etag } : {} });
-      if (answer.status === 200) {
-        const view = await answer.json();
-        etag = answer.headers.get("ETag") ?? "";
-        state.view = view;
-        document.title = `${view.runs.map(run => run.name).join(" and ")} · grpokit`;
-        start();
-      } else if (answer.status !== 304) throw new Error(answer.statusText);
-      say("");
-    }
-  } catch {
-    say("grpokit watch does not answer. The page shows the last data it got, and keeps trying.");
+// What the address names, #sample=...: it is shown whatever was chosen before, marked, and brought into view.
+function openLinked() {
+  const id = location.hash.slice(1), link = id.match(/^sample=(?:evaluation-(\d+)-)?/);
+  change({ linked: link && id, step: link?.[1] ? Number(link[1]) : state.step });
+  if (link && !byId(id)) {
+    change({ filter: "", all: true });
+    for (const field of document.querySelectorAll("[data-key=filter]")) field.value = "";
   }
-  setTimeout(follow, POLL);
+  const place = link && byId(id);
+  state.lost = link && !place ? "This page does not have the sample that the address names." : "";
+  say(state.lost);
+  if (!place) return;
+  for (let part = place; part; part = part.parentElement) if (part.matches("details")) part.open = true;
+  place.focus({ preventScroll: true });
+  place.scrollIntoView({ block: "center" });
+  if (document.readyState !== "complete") addEventListener("load", () => place.scrollIntoView({ block: "center" }), { once: true });
 }
+addEventListener("hashchange", openLinked);
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
-if (LIVE) follow();
+function take(view) {
+  state.view = view;
+  document.title = `${view.runs.map(run => run.name).join(" and ")} · grpokit`;
+  start();
+}
+if (LIVE) follow(take, () => state.lost);
 else start();

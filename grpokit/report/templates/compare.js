@@ -33,7 +33,7 @@ function warnings(run, of) {
     run.failure ? el("section", { class: "warn failed", "aria-label": `Failure${of}` }, el("h2", {}, `The run failed${of}`), el("p", {}, run.failure)) : null,
     run.alarm ? el("section", { class: "warn alarm", "aria-label": `Alarm${of}` }, el("h2", {}, `Alarm${of}`), el("p", {}, sentence(run.alarm))) : null,
     !items.length ? null : el("section", { class: "warn", "aria-label": title }, items.length > 5
-      ? el("details", { "data-open": `warnings${of}` }, el("summary", {}, title), list) : [el("h2", {}, title), list]),
+      ? el("details", { "data-open": `warnings${of}` }, el("summary", {}, el("h2", {}, title)), list) : [el("h2", {}, title), list]),
   ];
 }
 
@@ -45,7 +45,7 @@ function headOfOne() {
   const single = run.evaluations.length < 2;
   return el("header", {}, el("h1", {}, run.name), verdict(run), el("p", { class: "lead" }, run.state), facts(run),
     warnings(run, ""),
-    run.scores.length ? el("section", { "aria-label": "Scores" }, el("ul", { class: "tiles" }, run.scores.map(score => tile(score, single))), note(run.basis)) : null);
+    run.scores.length ? el("section", { "aria-labelledby": "scores-title" }, el("h2", { id: "scores-title", class: "unseen" }, "Scores"), el("ul", { class: "tiles" }, run.scores.map(score => tile(score, single))), note(run.basis)) : null);
 }
 
 function headOfMany() {

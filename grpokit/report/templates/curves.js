@@ -38,7 +38,8 @@ function merged() {
   return [...charts.values()];
 }
 
-function traces(chart, hidden) {
+// `floor`: where the axis ends, which a band on an axis of logarithms must not go below.
+function traces(chart, hidden, floor) {
   return chart.lines.flatMap(line => {
     const colour = colourOf(line.colour), visible = !hidden.has(line.title);
     const shape = { x: line.x, mode: line.x.length < 15 ? "lines+markers" : "lines", visible };
@@ -47,7 +48,7 @@ function traces(chart, hidden) {
     if (line.half) {
       const edge = { ...shape, mode: "lines", hoverinfo: "skip", line: { width: 0, color: colour } };
       drawn.push({ ...edge, y: line.y.map((y, i) => y + line.half[i]) });
-      drawn.push({ ...edge, y: line.y.map((y, i) => y - line.half[i]), fill: "tonexty", fillcolor: faint(colour, 0.16) });
+      drawn.push({ ...edge, y: line.y.map((y, i) => Math.max(floor, y - line.half[i])), fill: "tonexty", fillcolor: faint(colour, 0.16) });
     }
     const name = plain(line.title);
     if (line.smooth) {
@@ -73,6 +74,13 @@ function layout(more = {}) {
     dragmode: touch ? false : "zoom", uirevision: "kept", ...more,
     xaxis: { ...axis, title: { text: "step", standoff: 4 }, hoverformat: "d", ...more.xaxis }, yaxis: { ...axis, ...more.yaxis },
   };
+}
+
+// What an axis of logarithms shows at first, in powers of ten.
+function decades(lines) {
+  const ends = lines.flatMap(line => line.y.flatMap((y, i) => [y, y + (line.half?.[i] ?? 0)])).map(Math.log10);
+  const [low, high] = [Math.min(...ends), Math.max(...ends)], room = Math.max(0.05 * (high - low), 0.02);
+  return [low - room, high + room];
 }
 
 function shading() {
@@ -113,11 +121,12 @@ async function showAll(plot) {
 }
 
 // A figure with a title, a plot, and below it what there is to press and to read. `draw` returns [traces, layout].
-function chartFigure(id, title, unit, summary, draw, extra = []) {
-  const reset = el("button", { type: "button", class: "reset", hidden: true,
+// For a screen reader the plot is a picture of what `summary` says; the keys are for those who see it.
+function chartFigure(id, title, unit, summary, draw, extra = [], button = null) {
+  const reset = el("button", { type: "button", class: "small reset", hidden: true,
     onclick: event => showAll(event.target.closest("figure").querySelector(".plot")) }, "Show all");
-  const plot = el("div", { class: "plot", id: `plot-${id}`, tabindex: "0", role: "application", "aria-roledescription": "chart",
-    "aria-label": `${title}. ${summary} Keys: plus and minus zoom, arrows move, 0 shows all.` });
+  const plot = el("div", { class: "plot", id: `plot-${id}`, tabindex: "0", role: "img", "aria-roledescription": "chart",
+    "aria-label": `${title}, ${summary}` });
   plot.addEventListener("keydown", event => {
     if (!plot.data) return;
     const [low, high] = plot.layout.xaxis.range.map(Number), span = high - low, middle = (low + high) / 2;
@@ -129,7 +138,7 @@ function chartFigure(id, title, unit, summary, draw, extra = []) {
   });
   drawings.set(plot, draw);
   near.observe(plot);
-  return el("figure", { id: `chart-${id}` }, el("figcaption", {}, el("span", {}, title, " ", el("small", {}, unit)), reset), plot, extra);
+  return el("figure", { id: `chart-${id}` }, el("figcaption", {}, el("h3", {}, title, " ", el("small", {}, unit)), el("div", {}, reset, button)), plot, extra);
 }
 
 function redrawAll() {
@@ -163,7 +172,10 @@ putOff(0);
 function chart(chart) {
   const hidden = new Set(state.hidden[chart.id] ?? []);
   if (state.reward) for (const line of chart.lines) if (line.reward && line.reward !== state.reward) hidden.add(line.title);
-  const ends = line => `${line.title} from ${figure(line.y[0])} to ${figure(line.y.at(-1))}`;
+  const seen = chart.lines.filter(line => !hidden.has(line.title));
+  const steps = seen.flatMap(line => [line.x[0], line.x.at(-1)]);
+  const ends = seen.map(line => `${line.title} from ${figure(line.y[0])} to ${figure(line.y.at(-1))}`);
+  const summary = seen.length ? `lines over steps ${Math.min(...steps)} to ${Math.max(...steps)}: ${ends.join("; ")}.` : "with all its lines hidden.";
   const legend = chart.lines.length < 2 ? null : el("ul", { class: "legend", "aria-label": `Lines of ${chart.title}` },
     chart.lines.map(line => el("li", {}, el("button", {
       type: "button", "aria-pressed": String(!hidden.has(line.title)), "data-key": `line-${chart.id}-${line.title}`,
@@ -172,11 +184,20 @@ function chart(chart) {
       "aria-hidden": "true" }), line.title))));
   const numbers = el("details", { "data-open": `numbers-${chart.id}` }, el("summary", {}, "Numbers"),
     table(`Numbers of ${chart.title}`, ["line", "first", "last", "lowest", "highest"], chart.lines.map(line => [line.title,
-      figure(line.y[0]), figure(line.y.at(-1)), figure(Math.min(...line.y)), figure(Math.max(...line.y))])));
+      line.y[0], line.y.at(-1), Math.min(...line.y), Math.max(...line.y)]), { show: (value, i) => (i ? figure(value) : value) }));
+  const positive = seen.length > 0 && seen.every(line => line.y.every(y => y > 0));
+  const log = positive && state.logs.includes(chart.id);
+  const range = log ? decades(seen) : [...chart.range];
+  const scale = positive ? el("button", { type: "button", class: "small", "aria-label": `Log axis of ${chart.title}`, "aria-pressed": String(log),
+    "data-key": `log-${chart.id}`, onclick: () => change({ logs: log ? state.logs.filter(id => id !== chart.id) : [...state.logs, chart.id] }) },
+    "Log axis") : null;
+  const ticks = range[1] - range[0] > 1 && range[1] - range[0] < 3 ? { dtick: "D2" } : {}; // 1, 2 and 5
+  const yaxis = { range, uirevision: log, ...(log ? { type: "log", tickformat: ".3~g", automargin: true, ...ticks } : {}) };
   const few = Math.max(...chart.lines.map(line => line.x.at(-1) - line.x[0])) <= 8; // then plotly would mark a step 1.5
   const smooth = chart.lines.some(line => line.smooth) ? "; bold: running mean" : "";
-  return chartFigure(chart.id, chart.title, chart.unit + smooth, `${chart.lines.map(ends).join("; ")}.`,
-    () => [traces(chart, hidden), layout({ xaxis: few ? { dtick: 1 } : {}, yaxis: { range: [...chart.range] }, ...shading() })], [legend, numbers]);
+  return chartFigure(chart.id, chart.title, chart.unit + smooth, summary,
+    () => [traces(chart, hidden, log ? 10 ** range[0] : -Infinity), layout({ xaxis: few ? { dtick: 1 } : {}, yaxis, ...shading() })],
+    [legend, numbers], scale);
 }
 
 function histogram(run, i) {
@@ -188,7 +209,7 @@ function histogram(run, i) {
     zmin: 0, showscale: false, hovertemplate: "step %{x}, advantage %{y:.2f}: %{z:.0%} of the samples<extra></extra>",
   }];
   return chartFigure(`advantages-${i}`, title, "best and worst group of the steps that keep them; darker or brighter: more samples",
-    `For ${counted(steps.length, "step")}, values from ${figure(edges[0], 1)} to ${figure(edges.at(-1), 1)}.`,
+    `shades for ${counted(steps.length, "step")}: values from ${figure(edges[0], 1)} to ${figure(edges.at(-1), 1)}.`,
     () => [data(), layout({ hovermode: "closest", xaxis: { type: "category", nticks: 8 }, yaxis: { title: { text: "advantage" } } })]);
 }
 
@@ -201,7 +222,7 @@ function rewardAgainstKl() {
     hovertemplate: `${several() ? `${plain(run.name)}, ` : ""}step %{customdata}: KL %{x:.3~g}, reward %{y:.3~g}<extra></extra>`,
   }));
   return chartFigure("reward-kl", "Reward against KL", "one point for each step, later ones stronger",
-    `The last step has KL ${figure(runs[0].points.x.at(-1))} and reward ${figure(runs[0].points.y.at(-1))}.`,
+    `points for ${counted(runs[0].points.steps.length, "step")}: the last has KL ${figure(runs[0].points.x.at(-1))} and reward ${figure(runs[0].points.y.at(-1))}.`,
     () => [data(), layout({ hovermode: "closest", xaxis: { title: { text: "KL to the reference, nats per decision", standoff: 4 }, hoverformat: null },
       yaxis: { title: { text: "reward in training" } } })]);
 }
@@ -214,7 +235,7 @@ function curves() {
   const phases = several() ? [] : state.view.runs[0].phases;
   const steps = ({ first, last }) => (first === last ? `step ${first}` : `steps ${first}-${last}`);
   return section("curves", "Curves",
-    note("Drag over a chart to zoom in, double-click to see all of it. ", phases.length
+    note("Drag over a chart to zoom in, double-click to see all of it. With the keyboard, plus and minus zoom, the arrows move, and 0 shows everything. ", phases.length
       ? `Phases: ${phases.map(phase => `${phase.name} (${steps(phase)})`).join(", ")}. Every second one is shaded.` : ""),
     el("div", { class: "charts" }, figures.slice(0, IN_VIEW)),
     el("details", { id: "more-curves", "data-open": "more-curves" }, el("summary", {}, "More curves"),

@@ -43,18 +43,49 @@ function swatch(index) {
   return el("span", { class: "swatch", style: `background: var(--line-${index % 8})`, "aria-hidden": "true" });
 }
 
-// A table with a caption; `align` says from which column on there are numbers.
-function table(caption, head, rows, { sorted = null, onsort = null } = {}) {
+// A table with a caption, and a button that downloads all of its rows. `show` makes a cell of a value and its column.
+function table(caption, head, rows, { show = value => value, most = Infinity, sorted = null, onsort = null } = {}) {
   const cells = head.map((name, i) => el("th", {
     scope: "col",
     "aria-sort": sorted && sorted.column === i ? (sorted.down ? "descending" : "ascending") : null,
   }, onsort ? el("button", { type: "button", "data-key": `sort-${i}`, onclick: () => onsort(i) }, name,
     el("span", { "aria-hidden": "true" }, sorted && sorted.column === i ? (sorted.down ? " ▼" : " ▲") : " ↕")) : name));
-  const body = rows.map(([first, ...rest]) => el("tr", {}, el("th", { scope: "row" }, first),
-    rest.map(cell => el("td", {}, cell instanceof Node ? cell : String(cell)))));
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", {}, el("caption", { class: "unseen" }, caption),
-      head.length ? el("thead", {}, el("tr", {}, cells)) : null, el("tbody", {}, body)));
+  const body = rows.slice(0, most).map(row => el("tr", {}, row.map((value, i) => {
+    const cell = show(value, i);
+    return i ? el("td", {}, cell) : el("th", { scope: "row" }, cell);
+  })));
+  return [
+    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      el("table", {}, el("caption", { class: "unseen" }, caption), el("thead", {}, el("tr", {}, cells)), el("tbody", {}, body))),
+    el("button", { type: "button", class: "small csv", "aria-label": `Download CSV: ${caption}`, onclick: () => download(caption, csv([head, ...rows])) },
+      "Download CSV"),
+  ];
+}
+
+// Rows sorted by a column, those without a value in it last where it goes down.
+function inOrder(rows, { column, down }) {
+  if (column === null) return rows;
+  const value = row => row[Math.min(column, row.length - 1)] ?? -Infinity;
+  const compare = (a, b) => (typeof a === "string" || typeof b === "string" ? String(a).localeCompare(String(b), "en", { numeric: true }) : a - b || 0);
+  return [...rows].sort((a, b) => compare(value(a), value(b)) * (down ? -1 : 1));
+}
+
+// Rows as RFC 4180 has them. A spreadsheet would compute a text that begins like a formula, so it gets a quote in front.
+function csv(rows) {
+  const cell = value => {
+    const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value ?? "");
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return rows.map(row => `${row.map(cell).join(",")}\r\n`).join("");
+}
+
+// A file whose name says of what run it is. Its first character tells a spreadsheet that it is UTF-8.
+function download(caption, text) {
+  const title = document.title.replace(/ · grpokit$/, "");
+  const name = `${title} ${caption}`.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(-100);
+  const address = URL.createObjectURL(new Blob(["\ufeff", text], { type: "text/csv;charset=utf-8" }));
+  el("a", { href: address, download: `${name}.csv` }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
 function section(id, title, ...content) {

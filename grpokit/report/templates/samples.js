@@ -2,6 +2,12 @@
 
 const PAIRS = 6; // that are shown before someone asks for all
 
+// A prompt as some letters, for the address of its samples (FNV-1a).
+const digest = text => (new TextEncoder().encode(text).reduce((sum, byte) => Math.imul(sum ^ byte, 16777619), 2166136261) >>> 0).toString(36);
+const linkTo = (id, label) => el("a", { class: "link", href: `#${id}`, "aria-label": `Link to ${label}` }, "Link");
+// What the element of a sample has, so that its address leads to it.
+const target = (id, name = "") => ({ id, tabindex: -1, class: `${name}${id === state.linked ? " linked" : ""}`.trim() || null });
+
 const picture = name => PICTURES[name] ?? name;
 const fits = prompt => prompt.toLowerCase().includes(state.filter.trim().toLowerCase());
 
@@ -62,10 +68,11 @@ function distance(scores) {
 function strip({ prompt, parts }, gallery, place) {
   const rows = parts.flatMap(part => part.row ?? []), last = rows.at(-1);
   const cells = [["source", last.source], ...parts.map(part => [part.label, part.row?.output, part]), ["target", last.target]];
-  return el("article", { class: "card" }, el("h3", { class: "clip" }, prompt, last.n ? el("small", {}, ` sample ${last.n + 1}`) : null),
+  const id = `sample=evaluation-${stepShown()}-${digest(prompt)}-${last.n + 1}`;
+  return el("article", target(id, "card"), el("h3", { class: "clip" }, prompt, last.n ? el("small", {}, ` sample ${last.n + 1}`) : null),
     el("ul", { class: "cells" }, cells.filter(([, card, part]) => part || card).map(([label, card, part]) => el("li", {},
       el("span", { class: "label" }, part && several() ? swatch(part.run) : null, label), sample(card, `${label}, ${prompt}`, gallery, place)))),
-    scoreList(rows));
+    el("div", { class: "foot" }, scoreList(rows), linkTo(id, `sample ${last.n + 1} of ${prompt}`)));
 }
 
 const stepsOfAll = () => [...new Set(state.view.runs.flatMap(run => run.evaluations.map(e => e.step)))].sort((a, b) => a - b);
@@ -129,12 +136,14 @@ function groups() {
       const rows = [...side.rows];
       if (state.reward) rows.sort((a, b) => (chosenScore(b) ?? -Infinity) - (chosenScore(a) ?? -Infinity));
       const gallery = rows.map((row, n) => ({ prompt: side.prompt, parts: [{ label: `sample ${n + 1}`, row }] }));
+      const address = row => `sample=group-${step}-${side.place}-${side.rows.indexOf(row) + 1}${several() ? `-run-${i + 1}` : ""}`;
       const kept = side.rows.length < side.count ? `; ${side.rows.length} of ${side.count} samples` : "";
-      return el("div", {}, el("h3", { class: "clip" }, `${side.place === "best" ? "Best" : "Worst"}: ${side.prompt}`),
+      return el("div", {}, el("h4", { class: "clip" }, `${side.place === "best" ? "Best" : "Worst"}: ${side.prompt}`),
         el("small", {}, `mean reward ${figure(side.mean)}${kept}`),
-        el("ul", { class: "cells" }, gallery.map((entry, n) => el("li", {},
+        el("ul", { class: "cells" }, gallery.map((entry, n) => el("li", target(address(rows[n])),
         sample(rows[n].output, `sample ${n + 1}, ${side.prompt}`, gallery, n), scoreList([rows[n]]),
-        el("span", { class: `label advantage ${["down", "", "up"][Math.sign(Math.round(100 * (rows[n].advantage ?? 0))) + 1]}` }, `advantage ${figure(rows[n].advantage, 2, true)}`)))));
+        el("div", { class: "foot" }, el("span", { class: `label advantage ${["down", "", "up"][Math.sign(Math.round(100 * (rows[n].advantage ?? 0))) + 1]}` }, `advantage ${figure(rows[n].advantage, 2, true)}`),
+          linkTo(address(rows[n]), `sample ${n + 1} of ${side.place} group, ${side.prompt}`))))));
     })));
   return [el("h3", {}, "Best and worst groups in training"),
     note("Groups with the highest and the lowest mean reward of a step. A sample with an advantage above 0 is made more likely, one with an advantage below 0 less likely."),

@@ -25,19 +25,16 @@ function promptTable() {
     const ends = [values[0], values[columns.length - 1]];
     return [prompt, ...columns.map((_, i) => values[i]), ends.every(isNumber) ? ends[1] - ends[0] : null];
   });
-  const { column, down } = state.sorted;
-  if (column === null && several()) list.sort((a, b) => (distance(b.slice(1, -1)) ?? -1) - (distance(a.slice(1, -1)) ?? -1));
-  if (column !== null) {
-    const value = row => row[Math.min(column, row.length - 1)] ?? -Infinity;
-    list.sort((a, b) => (typeof value(a) === "string" ? value(a).localeCompare(value(b)) : value(a) - value(b)) * (down ? -1 : 1));
-  }
+  if (state.sorted.column === null && several()) list.sort((a, b) => (distance(b.slice(1, -1)) ?? -1) - (distance(a.slice(1, -1)) ?? -1));
   const left = Math.max(...runs.map(({ prompts }) => prompts.left_out)) + Math.max(0, list.length - ROWS);
   return section("prompts", "Prompt by prompt",
     note(`Mean ${name} over the samples of each held-out prompt${state.reward ? "" : "; choose another reward at the top of the page"}. `
       + "Click a heading to sort.", left ? ` ${counted(left, "further prompt")} of this order are not shown.` : ""),
     table("Scores of each held-out prompt", ["prompt", ...columns, several() ? `${columns.at(-1)} minus ${columns[0]}` : "change"],
-      list.slice(0, ROWS).map(([prompt, ...values]) => [el("span", { class: "clip", title: prompt }, prompt), ...values.map((value, i) => figure(value, 3, i === values.length - 1))]),
-      { sorted: state.sorted, onsort: i => change({ sorted: { column: i, down: state.sorted.column === i ? !state.sorted.down : i > 0 } }) }));
+      inOrder(list, state.sorted), {
+        show: (value, i) => (i ? figure(value, 3, i === columns.length + 1) : el("span", { class: "clip", title: value }, value)), most: ROWS,
+        sorted: state.sorted, onsort: i => change({ sorted: { column: i, down: state.sorted.column === i ? !state.sorted.down : i > 0 } }),
+      }));
 }
 
 function moved() {
@@ -46,18 +43,19 @@ function moved() {
   return section("moved", "What moves the rewards",
     note("Shares of each reward's variance inside held-out prompts, by an analysis of variance over a grid of random draws. "
       + "“Both” is their joint effect, together with chance."),
-    runs.map(run => [several() ? el("h3", {}, run.name) : null, table("What moves the rewards", run.moved.head, run.moved.body)]));
+    runs.map(run => [several() ? el("h3", {}, run.name) : null,
+      table(`What moves the rewards${several() ? ` of ${run.name}` : ""}`, run.moved.head, run.moved.body)]));
 }
 
 function details() {
-  const part = (key, title, ...content) => el("details", { "data-open": key }, el("summary", {}, title), content);
+  const part = (key, title, ...content) => el("details", { "data-open": key }, el("summary", {}, el("h3", {}, title)), content);
   const text = (label, content) => el("pre", { tabindex: "0", role: "region", "aria-label": label }, content);
   return section("details", "Details", state.view.runs.map((run, i) => {
     const of = several() ? ` of ${run.name}` : "";
     const value = number => (isNumber(number) ? oneSign(Number.isInteger(number) ? number.toLocaleString("en") : Number(number.toPrecision(5)).toString()) : number ?? "–");
     return [
       run.last.length ? part(`last-${i}`, `The last step in numbers${of}`,
-        table(`The last step in numbers${of}`, ["metric", "value"], run.last.map(([name, number]) => [name, value(number)]))) : null,
+        table(`The last step in numbers${of}`, ["metric", "value"], run.last, { show: (cell, i) => (i ? value(cell) : cell) })) : null,
       part(`config-${i}`, `Config${of}`, text(`Config${of}`, run.config)),
       part(`versions-${i}`, `Versions${of}`, text(`Versions${of}`, run.versions)),
     ];
