@@ -14,14 +14,14 @@ from grpokit.config.evaluation import EvaluationConfig, put_in
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.data import PromptSequence
 from grpokit.data.digests import digest
-from grpokit.errors import UsageError, reworded
+from grpokit.errors import UsageError
 from grpokit.evaluation import sample_files
 from grpokit.evaluation.evaluation import Evaluation
 from grpokit.evaluation.sample_files import Entry
 from grpokit.images import MAX_PIXELS, PICTURES, open_picture, other_pictures, to_convert
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG
 from grpokit.runs import before_training, build, build_rewards, resuming
-from grpokit.runs.evaluations import Scored, Source, evaluated
+from grpokit.runs.evaluations import Scored, Source, advised, evaluated
 from grpokit.types import Prompt
 
 
@@ -227,6 +227,9 @@ def prepared(
         raise UsageError("A policy needs prompts to draw for. Give --prompts FILE, or --with EVALUATION.")
     configs = {each: put_in(config, own) for each, (config, _) in drawn.items()}
     sources, strange = _sources(names, drawn, configs, partial(_entries, prompts=prompts, only=only, options=options))
+    unscorable = []
+    if what in configs and prompts is not None:
+        unscorable = before_training.unscorable_prompts(configs[what], prompts.first(0), prompts.first(options.limit))
     samples = own.samples if own.data is not None or config is None else config.eval.samples
     rewards = "+".join(build_rewards.name_of(reward) for reward in own.rewards)
     task = Task(
@@ -237,7 +240,7 @@ def prepared(
         rewarding=configs.get(what, own),
         per_prompt=options.count or samples,
         prompts=None if prompts is None else prompts.first(options.limit),
-        warnings=[*warnings, *strange],
+        warnings=[*warnings, *strange, *unscorable],
     )
     _check(task, configs.values())
     return task
@@ -331,11 +334,8 @@ def _check(task: Task, configs: Iterable[RunConfig]) -> None:
     prompts = task.prompts
     if prompts is not None:
         for config in configs:
-            try:
+            with advised():
                 build.check_prompts(config, prompts)
-            except UsageError as error:
-                remedy = "Evaluate another policy, or give prompts that this one can draw with --prompts FILE."
-                raise reworded(error, f"{error} {remedy}") from error
             for place in range(len(config.rewards)):
                 build_rewards.check_output(config, place)
     metas = [prompts.unopened(i).meta for i in range(len(prompts))] if prompts else []

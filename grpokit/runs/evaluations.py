@@ -16,7 +16,7 @@ from typing import Any
 from grpokit import report
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence, check_prompts
-from grpokit.errors import UsageError, counted
+from grpokit.errors import UsageError, counted, reworded
 from grpokit.evaluation.evaluation import Evaluation
 from grpokit.evaluation.files import check_accepts, compares_groups, evaluate_files
 from grpokit.evaluation.held_out import evaluate
@@ -129,7 +129,8 @@ def evaluated(
             if source.config is not built:
                 policies = {}  # first, so that two models are never in memory
                 policies = build.policies(source.config)
-                check_prompts(build.drawing(policies), prompts)
+                with advised():
+                    check_prompts(build.drawing(policies), prompts)
                 built = source.config
             say(f"{source.title}: drawing and scoring {samples_in_words(per_prompt, prompts)} ...")
             evaluation = _drawn(source, source.config, policies, terms, prompts, seed, per_prompt)
@@ -137,6 +138,16 @@ def evaluated(
         for line in evaluation.scores.notes:
             say(f"warning, {source.title}: {line}")
     return results
+
+
+@contextmanager
+def advised() -> Iterator[None]:
+    """Inside, prompts that a policy refuses come with what to do."""
+    try:
+        yield
+    except UsageError as error:
+        remedy = "Evaluate another policy, or give prompts that this one can draw with --prompts FILE."
+        raise reworded(error, f"{error} {remedy}") from error
 
 
 def _drawn(

@@ -88,7 +88,7 @@ def test_the_command_names_the_engine_and_refuses_what_a_policy_cannot_draw(call
     refused = call("evaluate", "toy-glyph", "--with", "text-rendering")
     assert refused.code == 2
     assert "toy-glyph draws words of 1 to 5 letters; 'URGENT' has 6" in refused.err
-    assert "Evaluate another policy, or give prompts that this one can draw: 'data={prompts: FILE}'" in refused.err
+    assert "Evaluate another policy, or give prompts that this one can draw with --prompts FILE." in refused.err
     wrong = call("evaluate", "toy-lm", "--with", "text-rendering")
     assert "evaluation text-rendering, line 6: rewards.0: The reward 'ocr' scores pictures" in wrong.err
 
