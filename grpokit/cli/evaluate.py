@@ -122,7 +122,7 @@ def evaluate(
     task = prepared(names, drawn, evaluation, options, name=name, changed=bool(overrides))
     for line in task.warnings:
         print(f"warning: {line}", file=sys.stderr)
-    _evaluate(task, out or task.folder(words or []), batch_size, as_json=as_json)
+    _evaluate(task, out or task.folder([*(words or []), repr(options)]), batch_size, as_json=as_json)
 
 
 def _kind(what: str) -> Literal["policy", "record", "files"]:

@@ -64,7 +64,9 @@ def charts(run: Run) -> list[dict[str, Any]]:
     ]  # fmt: skip
     rewards = {label: name for name, label in labels.items()}
     held_out = _lines(run.evaluations, rewards, rewards, evaluated=True)
-    found = [_chart("Reward on held-out prompts", "mean with its 95 % interval", "wide", held_out)]
+    found = []
+    if not any(row.get("title") for row in run.evaluations):  # of sources, which are no steps
+        found.append(_chart("Reward on held-out prompts", "mean with its 95 % interval", "wide", held_out))
     for title, unit, kind, columns in specs:
         lines = _lines(run.metrics, columns, rewards)
         if title in ("Samples not scored", "Learning rate") and not _moves(lines, from_zero=title[0] == "S"):

@@ -227,7 +227,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         "Seed": str(run.settings.get("seed", "")),
         "Policy": _policy(run),
         "Rewards": _listed_rewards(run),
-        "Held-out prompts": f"{held_out:,}" if held_out else "",
+        "Held-out prompts" if run.planned else "Prompts": f"{held_out:,}" if held_out else "",
     }
     return [(name, text) for name, text in facts.items() if text]
 
@@ -286,7 +286,7 @@ def _basis(run: Run, scores: Sequence[Change]) -> str:
         return ""
     first, last = (run.label(row["step"]) for row in (run.evaluations[0], run.evaluations[-1]))
     held_out = prompts_of(run)
-    text = f"Mean on {f'{held_out:,} ' if held_out else ''}held-out prompts"
+    text = f"Mean on {f'{held_out:,} ' if held_out else ''}{'held-out ' if run.planned else ''}prompts"
     text += f", {first} → {last}. " if first != last else f", {last}. "
     text += "± is half of a 95 % confidence interval (Student's t over the prompts)"
     if first == last:

@@ -18,6 +18,7 @@ from grpokit.errors import UsageError
 from grpokit.evaluation import sample_files
 from grpokit.evaluation.evaluation import Evaluation
 from grpokit.evaluation.sample_files import Entry
+from grpokit.files import is_plain_name
 from grpokit.images import MAX_PIXELS, PICTURES, open_picture, other_pictures, to_convert
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG
 from grpokit.runs import before_training, build, build_rewards, resuming
@@ -213,6 +214,8 @@ def prepared(
         UsageError: these do not go together, or a file is wrong.
     """
     what = names[-1]
+    if len(names) > len({*names}):
+        raise UsageError(f"--against names {what} as well. Leave it out, or compare with something else.")
     config, place = drawn.get(what, (None, None))
     if not drawn:
         options.refuse(["count"], "no policy draws samples")
@@ -227,11 +230,14 @@ def prepared(
         raise UsageError("A policy needs prompts to draw for. Give --prompts FILE, or --with EVALUATION.")
     configs = {each: put_in(config, own) for each, (config, _) in drawn.items()}
     sources, strange = _sources(names, drawn, configs, partial(_entries, prompts=prompts, only=only, options=options))
+    drawn_for = None if prompts is None else prompts.first(options.limit)
     unscorable = []
-    if what in configs and prompts is not None:
-        unscorable = before_training.unscorable_prompts(configs[what], prompts.first(0), prompts.first(options.limit))
+    if what in configs and drawn_for is not None:
+        unscorable = before_training.unscorable_prompts(configs[what], drawn_for.first(0), drawn_for)
     samples = own.samples if own.data is not None or config is None else config.eval.samples
-    rewards = "+".join(build_rewards.name_of(reward) for reward in own.rewards)
+    rewards = "-".join(build_rewards.name_of(reward) for reward in own.rewards)
+    if not is_plain_name(rewards):
+        rewards = "rewards"
     task = Task(
         name=name or ("held-out" if evaluation is None else rewards),
         what=what,
@@ -239,7 +245,7 @@ def prepared(
         evaluation=own,
         rewarding=configs.get(what, own),
         per_prompt=options.count or samples,
-        prompts=None if prompts is None else prompts.first(options.limit),
+        prompts=drawn_for,
         warnings=[*warnings, *strange, *unscorable],
     )
     _check(task, configs.values())
@@ -313,7 +319,7 @@ def _entries(
     entries = sample_files.find(
         path, prompts=prompts if named_by_line else None, prompt=only, max_pixels=options.pixels
     )
-    groups = list(dict.fromkeys(entry.group for entry in entries))[: options.limit]
+    groups = set([*dict.fromkeys(entry.group for entry in entries)][: options.limit])
     others = other_pictures(path) if path.is_dir() and not has_list else []
     warnings = [f"in {path} {to_convert(others)}; only {', '.join(PICTURES)} are scored"] if others else []
     return [entry for entry in entries if entry.group in groups], warnings
