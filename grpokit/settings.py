@@ -14,7 +14,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -310,6 +310,23 @@ class RewardSettings:
     every: Total = 1
     on_error: Literal["stop", "skip"] = "stop"
     skip_limit: Share = 0.5
+
+
+def numbered_names(names: Iterable[str]) -> list[str]:
+    """Names of rewards as metrics have them: with a number where one comes twice, or has another meaning there.
+
+    >>> numbered_names(["ocr", "ocr", "reward"])
+    ['ocr', 'ocr-2', 'reward-2']
+    """
+    taken = ["reward", "step"]
+    for name in names:
+        own = name
+        number = 1
+        while own in taken:
+            number += 1
+            own = f"{name}-{number}"
+        taken.append(own)
+    return taken[2:]
 
 
 _MEANING = re.compile(r"^ {4}(\w+)(?: \([^)]*\))?: ((?:.|\n {8})*)", re.MULTILINE)

@@ -13,7 +13,7 @@ from grpokit.errors import UsageError, shown
 from grpokit.registry import refuse_columns
 from grpokit.rewards.calling import LARGEST
 from grpokit.rewards.submission import Submits
-from grpokit.settings import RewardSettings
+from grpokit.settings import RewardSettings, numbered_names
 from grpokit.types import Prompt, Sample
 
 Reward: TypeAlias = Callable[[Sequence[Sample]], Sequence[float]]
@@ -67,7 +67,6 @@ def as_terms(
         unnumbered = list(map(_as_term, rewards))
     if not unnumbered:
         raise UsageError("No reward was given: training needs at least one.")
-    terms: list[RewardTerm] = []
     for term in unnumbered:
         if not (callable(term.reward) or isinstance(term.reward, Submits)):
             raise UsageError(
@@ -81,13 +80,8 @@ def as_terms(
                 f"Reward '{term.name}' has the weight {term.weight}; expected a finite number of at most {LARGEST:g} "
                 "in size."
             )
-        reserved = {"reward", "step", *(t.name for t in terms)}  # the first two mean something else in metrics
-        name, number = term.name, 1
-        while name in reserved:
-            number += 1
-            name = f"{term.name}-{number}"
-        terms.append(replace(term, name=name))
-    return terms
+    names = numbered_names(term.name for term in unnumbered)
+    return [replace(term, name=name) for term, name in zip(unnumbered, names, strict=True)]
 
 
 def _as_term(reward: Any) -> RewardTerm:

@@ -37,6 +37,7 @@ from grpokit.run_folder.names import (
     check_run_folder,
 )
 from grpokit.run_folder.rows import KINDS, Scores, State
+from grpokit.settings import numbered_names
 
 _PROMPT = 3000  # characters
 
@@ -271,13 +272,7 @@ def shortened(prompt: str) -> str:
 
 
 def _by_name(rewards: Iterable[Row]) -> dict[str, Row]:
-    """The config's rewards, with the numbers that training gives to names that come twice."""
-    by_name: dict[str, Row] = {}
-    for reward in rewards:
-        name = own = reward.get("name") or reward["use"].rpartition(":")[2]
-        number = 1
-        while own in ("reward", "step", *by_name):
-            number += 1
-            own = f"{name}-{number}"
-        by_name[own] = reward
-    return by_name
+    """The config's rewards by the names that training gives them."""
+    rewards = list(rewards)
+    names = numbered_names(reward.get("name") or reward["use"].rpartition(":")[2] for reward in rewards)
+    return dict(zip(names, rewards, strict=True))
