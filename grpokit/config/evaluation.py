@@ -47,10 +47,12 @@ def put_in(config: RunConfig, evaluation: EvaluationConfig) -> RunConfig:
         samples = EvalConfig(samples=evaluation.samples)
         changes |= {"data": evaluation.data, "seed": evaluation.seed, "eval": samples}
     changed = config.model_copy(update=changes)
-    before = config._source.places if config._source else {}
     source = evaluation._source or Source("")
-    own = {place: line for place, line in source.places.items() if place}
-    changed._source = Source(source.name, {**before, **own})
+    places = {place: line for place, line in source.places.items() if place}
+    for place, line in config._source.places.items() if config._source else ():
+        if place and place[0] not in changes:
+            places[place] = line
+    changed._source = Source(source.name, places)
     return changed
 
 
@@ -119,4 +121,6 @@ def of_rewards(names: Sequence[str], words: Sequence[str]) -> EvaluationConfig:
     rewards: list[Mapping[str, Any]] = []
     for name, own in assignments.items():
         rewards.append({"use": name, **parse_parameters(own)})
-    return validated(EvaluationConfig, write({"rewards": rewards}), "--reward")
+    evaluation = validated(EvaluationConfig, write({"rewards": rewards}), "--reward")
+    evaluation._source = Source("--reward")  # in no line of a file
+    return evaluation
