@@ -35,7 +35,6 @@ from grpokit.runs import train as run
 from grpokit.training import checkpoint
 from tiny_policies import TinyTokens
 
-HERE = Path(__file__).parent.parent
 METRICS = {  # design.md, section 4
     "step",
     "loss",

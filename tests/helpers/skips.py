@@ -63,13 +63,13 @@ class Skips:
         if not reports:
             return
         listed = len(reports) - len(others)
-        self.terminal.section(f"{len(reports)} skipped: {listed} on the list of tests/skips.py, {len(others)} not")
+        self.terminal.section(f"{len(reports)} skipped: {listed} on the list of tests/helpers/skips.py, {len(others)} not")
         for report in others:
             self.terminal.line(f"{report.nodeid}: {reason_of(report)}")
         if others and os.environ.get("CI"):
             self.terminal.line(
                 "In CI a test that is skipped and not on the list fails the run. Install what it needs in .ci/run or "
-                "requirements-dev.txt, or add it to tests/skips.py with the reason.",
+                "requirements-dev.txt, or add it to tests/helpers/skips.py with the reason.",
                 red=True,
             )
 
