@@ -28,9 +28,9 @@ test: $(FULL)
 long: $(FULL)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "long and not slow"
 
-# Tests that need CUDA, on a GPU that is only rehearsed: its kernels are the CPU's (tests/gpu). g++ builds it once.
+# Tests that need CUDA, on a fake CUDA device: its kernels are the CPU's (tests/gpu). g++ builds it once.
 gpu: $(FULL)
-	PYTHONPATH=tests/gpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p rehearsal -n auto -m gpu -p no:nbmake
+	PYTHONPATH=tests/gpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p fake_cuda -n auto -m gpu -p no:nbmake
 
 # Several processes, of which `test` has only a few cases: they take minutes, and all cores at once.
 several: $(FULL)

@@ -12,6 +12,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+import two_halves
 from grpokit import Decisions, Prompt, RunError, UsageError, registry
 from grpokit.config.evaluation import of_rewards
 from grpokit.config.schema import parse, resolved
@@ -23,7 +24,6 @@ from grpokit.runs.rescore import rescore
 from grpokit.runs.rescore import table as rescore_table
 from grpokit.training import checkpoint
 from small_runs import rows, write_prompts
-import two_halves
 from two_halves import Writer
 from whole_runs import assert_same, assert_same_record
 
