@@ -88,7 +88,7 @@ SLOW = "import time\n\n\ndef score(samples):\n    time.sleep(0.2)\n    return [f
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("hangup")
+@pytest.mark.usefixtures("default_signals")
 def test_a_run_is_saved_when_its_terminal_closes(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     settings = ("rewards=[{use: 'slow:score'}]", "trainer.steps=8", "eval={}")
