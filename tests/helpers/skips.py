@@ -15,6 +15,7 @@ _TEXT = r"\[ladder-(letters|blank|extra-text)\]$"
 ALLOWED = {  # pattern of a test's id: why it may be skipped in CI
     r"tests/gpu/": "CI has no GPU; make gpu runs them on a fake CUDA device",
     r"tests/test_trainer\.py::test_activation_memory_on_cuda$": "as above",
+    r"tests/doctor/test_doctor\.py::test_the_self_test_uses_the_gpu$": "as above",
     r"tests/training/test_optimizers\.py::test_it_goes_on_on_a_gpu": "as above",
     r"plugins/grpokit-hf/tests/tokens/test_(group_decoding|drawing)\.py": "as above",
     r"plugins/grpokit-(clip|lpips|preference)/\S+\[\S*cuda\S*\]$": "as above",
