@@ -8,14 +8,14 @@ SMALL := $(VENV)/.small-$(SUM)
 LOWEST := .venv-lowest
 PACKAGES := .[datasets,picture,tensorboard,wandb] $(wildcard ./plugins/grpokit-*)
 # Tests of what calls other packages directly.
-DIRECT := tests/config tests/registry tests/tracking tests/test_data.py tests/test_trainer.py \
+DIRECT := tests/config tests/registry tests/tracking tests/data tests/test_trainer.py \
   $(addprefix plugins/grpokit-,toy ssim ocr gym http lm/tests/test_policy.py diffusers/tests/test_policy.py)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 export NO_MKDOCS_2_WARNING = 1
 # Whatever the caller's says: every process would compile what it imports of torch and transformers again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test long gpu several weights lowest tutorials env lint types docs dist pythons clean
+.PHONY: demo test test-slow test-processes gpu weights lowest tutorials env lint types docs dist pythons clean
 
 demo: $(SMALL)
 	$(BIN)/grpokit train toy-glyph --overwrite
@@ -25,15 +25,15 @@ test: $(FULL)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -p no:nbmake
 
 # Whole runs, wheels, a browser's every button, kills, words that are learned: CI runs them after `test`.
-long: $(FULL)
+test-slow: $(FULL)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "long and not slow"
 
-# Tests that need CUDA, on a GPU that is only rehearsed: its kernels are the CPU's (tests/gpu). g++ builds it once.
+# Tests that need CUDA, on a fake CUDA device: its kernels are the CPU's (tests/gpu). g++ builds it once.
 gpu: $(FULL)
-	PYTHONPATH=tests/gpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p rehearsal -n auto -m gpu -p no:nbmake
+	PYTHONPATH=tests/gpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p fake_cuda -n auto -m gpu -p no:nbmake
 
 # Several processes, of which `test` has only a few cases: they take minutes, and all cores at once.
-several: $(FULL)
+test-processes: $(FULL)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "several and not slow" tests/processes
 
 # Slow tests that read and train with real weights.

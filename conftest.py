@@ -31,11 +31,11 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def rehearsal() -> ModuleType:
-    """The rehearsal GPU of `make gpu`; what it alone can tell is not asked of a real one."""
-    if "rehearsal" not in sys.modules:
-        pytest.skip("asks the rehearsal GPU alone")
-    return sys.modules["rehearsal"]
+def fake_cuda() -> ModuleType:
+    """The fake CUDA device of `make gpu`; what it alone can tell is not asked of a real one."""
+    if "fake_cuda" not in sys.modules:
+        pytest.skip("asks the fake CUDA device alone")
+    return sys.modules["fake_cuda"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

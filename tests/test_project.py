@@ -16,16 +16,26 @@ import grpokit
 
 ROOT = Path(__file__).parents[1]
 DISTRIBUTIONS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
+TESTS = sorted([*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("plugins/*/tests/**/test_*.py")])
+BEHAVIOUR = """
+test_conformance.py test_imports.py test_kill*.py test_resum*.py
+tests/cli/test_bad_input.py tests/cli/test_fuzz.py tests/gpu/* tests/processes/*
+tests/runs/test_learning.py tests/runs/test_objectives_and_advantages.py
+tests/test_docs.py tests/test_project.py tests/test_run_by_hand.py tests/test_site.py tests/test_traps.py
+grpokit-glm-image/tests/test_edits.py grpokit-glm-image/tests/test_mistakes.py
+grpokit-lm/tests/test_memory.py grpokit-lm/tests/test_mixed_precision.py
+grpokit-lm/tests/test_policy_files.py grpokit-lm/tests/test_several_rewards.py
+"""  # files that hold what many modules do together
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_a_workflow_runs_what_the_makefile_has(path: Path) -> None:
     content = yaml.safe_load(path.read_text())
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     steps = [step for job in content["jobs"].values() for step in job.get("steps", [])]
     commands = [step["run"] for step in steps if "run" in step]
-    made = " ".join(words for line in commands for words in re.findall(r"\bmake ([\w ]+)", line))
+    made = " ".join(words for line in commands for words in re.findall(r"\bmake ([\w -]+)", line))
     asked = set(made.split()) - {"PY"}
     assert asked <= targets
     for file in (word for line in commands for word in re.findall(r"\S+\.py\b", line)):
@@ -120,11 +130,31 @@ def test_a_bound_without_an_end_is_refused(bound: str) -> None:
     assert len(list(versions.wrong_bounds({"a": core, "b": plugin}))) == 1
 
 
-def test_each_planted_fault_has_its_place_in_the_code() -> None:
-    def text(file: str) -> str:
-        return (ROOT / ("" if file.startswith("plugins/") else "grpokit") / file).read_text()
+def modules_for(test: Path) -> set[str]:
+    """What a test file may be named after: modules of its folder, or the folder itself; in a plugin any module."""
+    if test.parts[0] == "plugins":
+        plugin = ROOT / "plugins" / test.parts[1]
+        library = ROOT / "plugins/grpokit-hf/src/grpokit_hf"
+        folders = [*plugin.glob("src/*"), plugin / "tools", plugin / "tests", library]
+        return {plugin.name.removeprefix("grpokit-")} | {path.stem for folder in folders for path in folder.rglob("*")}
+    folder = Path(*test.parts[1:-1])
+    folders = [ROOT / "grpokit" / folder, ROOT / "tests/helpers", ROOT / (folder if folder.parts else "tools")]
+    return {folder.name} | {path.stem for folder in folders for path in folder.glob("*")}
 
-    assert [fault.name for fault in planted_faults.FAULTS if text(fault.file).count(fault.old) != 1] == []
+
+def test_a_test_file_is_named_after_what_it_tests() -> None:
+    files = [path.relative_to(ROOT) for path in TESTS]
+    others = [file for file in files if file.stem.removeprefix("test_") not in modules_for(file)]
+    patterns = BEHAVIOUR.split()
+    assert [str(file) for file in others if not any(file.match(pattern) for pattern in patterns)] == []
+    assert [pattern for pattern in patterns if not any(file.match(pattern) for file in others)] == []
+
+
+def test_each_planted_fault_has_its_place_in_the_code() -> None:
+    def count(fault: planted_faults.Fault) -> int:
+        return (ROOT / fault.file).read_text().count(fault.old)
+
+    assert [fault.name for fault in planted_faults.FAULTS if count(fault) != 1] == []
 
 
 @pytest.mark.parametrize(

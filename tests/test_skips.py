@@ -29,6 +29,6 @@ def test_a_skip_that_is_not_listed_fails_ci(
     summary.pytest_sessionfinish(session)
     summary.pytest_terminal_summary()
     assert session.exitstatus == code
-    assert lines[0] == f"{len(ids)} skipped: 1 on the list of tests/skips.py, {len(ids) - 1} not"
+    assert lines[0] == f"{len(ids)} skipped: 1 on the list of tests/helpers/skips.py, {len(ids) - 1} not"
     assert (f"{OTHER}: does not apply" in lines) == (OTHER in ids)
     assert any("fails the run" in line for line in lines) == bool(code)

@@ -15,7 +15,7 @@ import pytest
 
 from command_line import config, rows
 
-HERE = Path(__file__).parents[1]
+HELPERS = Path(__file__).parents[1] / "helpers"
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 
@@ -51,7 +51,7 @@ def test_a_full_disk_behind_both_streams_leaves_an_exit_code() -> None:
 @pytest.mark.long
 @needs_full
 def test_a_run_goes_on_without_its_full_display(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    environment = {**os.environ, "PYTHONPATH": f"{HELPERS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     command = f"exec {sys.executable} -m grpokit train {config(tmp_path, eval={})} trainer.steps=2 > /dev/full"
     done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, timeout=60)
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
@@ -88,11 +88,11 @@ SLOW = "import time\n\n\ndef score(samples):\n    time.sleep(0.2)\n    return [f
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("hangup")
+@pytest.mark.usefixtures("default_signals")
 def test_a_run_is_saved_when_its_terminal_closes(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     settings = ("rewards=[{use: 'slow:score'}]", "trainer.steps=8", "eval={}")
-    environment = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    environment = {**os.environ, "PYTHONPATH": f"{HELPERS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-m", "grpokit", "train", str(config(tmp_path)), *settings]
     reads, writes = pty.openpty()
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=writes, stderr=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""The peak of `grpokit plan` against what the rehearsal GPU's allocator counts: toys, and models of 100 million."""
+"""The peak of `grpokit plan` against what the fake CUDA device's allocator counts: toys, and models of 100 million."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from grpokit_plan import cards
 from grpokit_plan.estimate import Estimate, needs_of
 from whole_runs import SMALL, train_preset
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("rehearsal")]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fake_cuda")]
 
 ONE_UPDATE = ("trainer.steps=2", "trainer.updates_per_rollout=1", "trainer.minibatches=1", "data.limit=4")
 LATER = ("eval.every=9", "eval.samples=1", "run.save_every=9")

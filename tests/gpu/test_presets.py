@@ -126,9 +126,9 @@ WAITS = {
 
 
 @pytest.mark.parametrize("preset", WAITS)
-def test_a_step_waits_seldom(preset: str, tmp_path: Path, rehearsal: ModuleType) -> None:
+def test_a_step_waits_seldom(preset: str, tmp_path: Path, fake_cuda: ModuleType) -> None:
     totals, lines = [], []
-    with rehearsal.counted() as count:
+    with fake_cuda.counted() as count:
 
         def note(report: Any) -> None:
             totals.append(count.waits.total())
@@ -150,7 +150,7 @@ def test_a_step_waits_seldom(preset: str, tmp_path: Path, rehearsal: ModuleType)
 
 @pytest.mark.parametrize(("preset", "most"), [("lm-arithmetic", 154), ("glm-image-tiny", 111)])
 def test_a_captured_step_of_decoding_launches_few_kernels(
-    preset: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rehearsal: ModuleType
+    preset: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_cuda: ModuleType
 ) -> None:
     """Of 3 and of 2 layers; each takes at least 2 microseconds for each token."""
     launches: list[int] = []

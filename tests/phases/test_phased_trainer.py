@@ -16,7 +16,7 @@ from grpokit.objectives import GRPO
 from grpokit.phases.phased_trainer import Phase, PhasedTrainer
 from grpokit.tracking import trackers
 from grpokit.training import checkpoint
-from tests.two_halves import Half, Writer, both, first_is_high, one, second_is_high
+from two_halves import Half, Writer, both, first_is_high, one, second_is_high
 
 PROMPTS = [str(number) for number in range(4)]
 REWARDS = [first_is_high, second_is_high]

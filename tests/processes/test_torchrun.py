@@ -21,7 +21,8 @@ pytestmark = pytest.mark.several
 def torchrun(folder: Path, *words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
     run = [*start, "-m", "grpokit"]
-    paths = os.pathsep.join(filter(None, [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH")]))
+    helpers = str(Path(__file__).parents[1] / "helpers")
+    paths = os.pathsep.join(filter(None, [helpers, os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     return subprocess.run([*run, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
 

@@ -36,7 +36,8 @@ from grpokit.runs import train as run
 from grpokit.settings import meanings
 from tiny_policies import TinyTokens
 
-HERE = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[1]
+HELPERS = TESTS / "helpers"
 ERRORS = {
     "import-error": ["ModuleNotFoundError", "a_module_that_nobody_has"],
     "misspelt": ["unknown hook 'grpokit_reward'", "did you mean 'grpokit_rewards'?"],
@@ -66,7 +67,7 @@ def pip_install(target: Path, *folders: Path) -> Path:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All of fixture_plugins, in a folder that PYTHONPATH can name."""
     copies = tmp_path_factory.mktemp("sources") / "fixture_plugins"  # a build leaves files beside the sources
-    shutil.copytree(HERE / "fixture_plugins", copies)
+    shutil.copytree(TESTS / "fixture_plugins", copies)
     return pip_install(tmp_path_factory.mktemp("site"), *sorted(copies.iterdir()))
 
 
@@ -82,7 +83,7 @@ def fixtures(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 def command(*words: str, path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     given = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest's workers may set it
-    env = {**given, "PYTHONPATH": f"{path}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1", **environment}
+    env = {**given, "PYTHONPATH": f"{path}{os.pathsep}{HELPERS}", "OMP_NUM_THREADS": "1", **environment}
     return subprocess.run([sys.executable, "-m", "grpokit", *words], capture_output=True, text=True, env=env)
 
 
@@ -159,7 +160,7 @@ def test_a_command_is_told_in_one_short_line(name: str) -> None:
     lines = getattr(components, name).__doc__.splitlines()
     assert len(lines[0]) < 60
     assert name != "plugins" or "advantages and objectives" in " ".join(lines)
-    assert f"{lines[0][:40]}" in command("--help", path=HERE, COLUMNS="80").stdout
+    assert f"{lines[0][:40]}" in command("--help", path=HELPERS, COLUMNS="80").stdout
 
 
 def test_a_component_is_shown_with_its_parameters(call: Call) -> None:
@@ -232,7 +233,7 @@ def test_the_core_names_no_plugin() -> None:
     entries = [entry for of_kind in table.values() for entry in of_kind.items()]
     names = {name for name, entry in entries if entry["package"] != "grpokit"} - table["command"].keys()  # plain words
     packages = {entry["package"] for _, entry in entries} - {"grpokit"}
-    for file in sorted((HERE.parent / "grpokit").rglob("*.py")):
+    for file in sorted((TESTS.parent / "grpokit").rglob("*.py")):
         tree = ast.parse(file.read_text())
         alone = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
         texts = [

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -257,14 +256,12 @@ def test_mistakes_are_one_message(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_the_command_follows_a_run_until_ctrl_c(tmp_path: Path) -> None:
     """The mark changes within 3 s of a new evaluation, and an idle run is not read again."""
     folder = make_run(tmp_path / "run")
     words = [sys.executable, "-m", "grpokit", "watch", "run", "soon", "--no-open", "--port", "0"]
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in a shell's background would ignore it
-    with subprocess.Popen(
-        words, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=os.environ, preexec_fn=heard
-    ) as process:
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
         assert process.stdout
         line = process.stdout.readline()
         assert line.startswith("watching 2 runs at http://127.0.0.1:")

@@ -27,7 +27,8 @@ from grpokit.rewards.worker_pool import PooledReward
 from pool_rewards import obey
 
 Make = Callable[..., PooledReward]
-PATHS = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}  # for scripts of their own
+HELPERS = Path(__file__).parents[1] / "helpers"
+PATHS = {"PYTHONPATH": os.pathsep.join([str(HELPERS), *sys.path])}  # for scripts of their own
 
 
 @pytest.fixture

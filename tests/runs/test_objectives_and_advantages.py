@@ -56,7 +56,7 @@ def distance(a: Tensor, b: Tensor) -> float:
 
 
 def pair(objective: str, advantage: str) -> Any:
-    """Each objective once with groups and each advantage once with grpo; `make long` has the other pairs."""
+    """Each objective once with groups and each advantage once with grpo; `make test-slow` has the other pairs."""
     usual = objective == "grpo" or advantage == "group"
     return pytest.param(objective, advantage, marks=() if usual else pytest.mark.long)
 

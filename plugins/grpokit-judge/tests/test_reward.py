@@ -226,15 +226,14 @@ def test_an_error_that_comes_as_an_answer_is_tried_again_and_named(judge):
         reward(judge, retries=1)([sample()])
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_ctrl_c_does_not_wait_for_answers(judge):
     judge.script = [8.0] * 20
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     timer = threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
     timer.start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         reward(judge, timeout=30)([sample()] * 20)
-    signal.signal(signal.SIGINT, before)
     assert time.monotonic() - start < 5
     assert len(judge.requests) <= 8
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "vlm-judge")  # nor does the exit

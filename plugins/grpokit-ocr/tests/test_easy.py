@@ -1,7 +1,7 @@
 """The engine easyocr: its results through the adapter everywhere, and the package itself where it is installed.
 
 The package downloads its weights, which tests do not, so the tests of the real package give it fresh ones: they prove
-loading, the calls and the messages. What it reads with its own weights is in test_accuracy.py.
+loading, the calls and the messages. What it reads with its own weights is in test_ocr.py.
 """
 
 import hashlib

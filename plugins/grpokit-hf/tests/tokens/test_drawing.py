@@ -76,11 +76,11 @@ def test_log_probs_and_entropy_are_of_the_truncated_distribution(setting: str, d
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_draw_takes_few_launches(setting: str, rehearsal: Any) -> None:
+def test_a_draw_takes_few_launches(setting: str, fake_cuda: Any) -> None:
     """At least 2 microseconds each, for each token, since they are not part of the captured step."""
     options = {name: x.cuda() if isinstance(x, Tensor) else x for name, x in SETTINGS[setting].items()}
     z, chances = logits(8).cuda(), uniforms(torch.arange(8, device="cuda"), 1)[:, 0]
-    with rehearsal.counted() as count:
+    with fake_cuda.counted() as count:
         draw(z, chances, **options)
     assert count.launches <= 85
     assert not count.waits

@@ -1,4 +1,4 @@
-"""The rehearsal GPU refuses what a real one refuses, and computes what the CPU computes."""
+"""The fake CUDA device refuses what a real one refuses, and computes what the CPU computes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
-def gpu(rehearsal: ModuleType) -> ModuleType:
+def gpu(fake_cuda: ModuleType) -> ModuleType:
     """Every test here asks it."""
-    return rehearsal
+    return fake_cuda
 
 
 def test_tensors_of_two_devices_do_not_meet() -> None:
@@ -85,7 +85,7 @@ def test_what_the_host_waits_for_is_counted_with_its_line(gpu: Any) -> None:
         with gpu.counted() as count:
             call()
         assert count.waits.total() == 1, name
-        assert next(iter(count.waits)).startswith("test_rehearsal.py"), name
+        assert next(iter(count.waits)).startswith("test_fake_cuda.py"), name
     pinned = torch.ones(2).pin_memory()
     with gpu.counted() as count:
         pinned.to("cuda", non_blocking=True)

@@ -13,8 +13,9 @@ import pytest
 
 _TEXT = r"\[ladder-(letters|blank|extra-text)\]$"
 ALLOWED = {  # pattern of a test's id: why it may be skipped in CI
-    r"tests/gpu/": "CI has no GPU; make gpu runs them on one that is rehearsed",
+    r"tests/gpu/": "CI has no GPU; make gpu runs them on a fake CUDA device",
     r"tests/test_trainer\.py::test_activation_memory_on_cuda$": "as above",
+    r"tests/doctor/test_doctor\.py::test_the_self_test_uses_the_gpu$": "as above",
     r"tests/training/test_optimizers\.py::test_it_goes_on_on_a_gpu": "as above",
     r"plugins/grpokit-hf/tests/tokens/test_(group_decoding|drawing)\.py": "as above",
     r"plugins/grpokit-(clip|lpips|preference)/\S+\[\S*cuda\S*\]$": "as above",
@@ -63,13 +64,14 @@ class Skips:
         if not reports:
             return
         listed = len(reports) - len(others)
-        self.terminal.section(f"{len(reports)} skipped: {listed} on the list of tests/skips.py, {len(others)} not")
+        counts = f"{len(reports)} skipped: {listed} on the list of tests/helpers/skips.py, {len(others)} not"
+        self.terminal.section(counts)
         for report in others:
             self.terminal.line(f"{report.nodeid}: {reason_of(report)}")
         if others and os.environ.get("CI"):
             self.terminal.line(
                 "In CI a test that is skipped and not on the list fails the run. Install what it needs in .ci/run or "
-                "requirements-dev.txt, or add it to tests/skips.py with the reason.",
+                "requirements-dev.txt, or add it to tests/helpers/skips.py with the reason.",
                 red=True,
             )
 

@@ -1,9 +1,9 @@
-"""A GPU to rehearse on: a CPU build of PyTorch gets a `cuda:0` of the host's memory and the CPU's kernels.
+"""A fake CUDA device: a CPU build of PyTorch gets a `cuda:0` of the host's memory and the CPU's kernels.
 
-What a real GPU refuses is refused here too, and its waits are counted. Not rehearsed are speed, rounding, several
-streams and torch.compile. `make gpu` runs the tests with it, and this a command or a script:
+What a real GPU refuses is refused here too, and its waits are counted. Speed, rounding, several streams and
+torch.compile are not those of a GPU. `make gpu` runs the tests with it, and this a command or a script:
 
-    python tests/gpu/rehearsal.py -m grpokit train lm-arithmetic trainer.steps=2
+    python tests/gpu/fake_cuda.py -m grpokit train lm-arithmetic trainer.steps=2
 
 `GPU_MIB` limits its memory. The extension is built by g++ once, into the user's cache folder.
 """
@@ -32,7 +32,7 @@ from types import SimpleNamespace
 from typing import Any
 
 SOURCE = Path(__file__).with_suffix(".cpp")
-NAME = "grpokit_rehearsal"
+NAME = "grpokit_fake_cuda"
 CAPACITY = 80 * 2**30  # bytes, where no limit is set
 OWN = ("/grpokit/", "/grpokit_", "/tests/")  # folders whose lines a wait is told of
 
@@ -79,9 +79,9 @@ def built() -> Path:
 
 @functools.cache
 def device() -> Any:
-    """The extension. The first call installs the GPU, and must come before torch is imported."""
+    """The extension. The first call installs the device, and must come before torch is imported."""
     if "torch" in sys.modules:
-        raise RuntimeError("torch is imported already; install the rehearsal GPU first")
+        raise RuntimeError("torch is imported already; install the fake CUDA device first")
     library = built()
     torch_libraries = Path(importlib.util.find_spec("torch").origin).parent / "lib"  # type: ignore[union-attr, arg-type]
     for name in ("libc10.so", "libtorch_cpu.so", "libtorch.so", "libtorch_python.so"):
@@ -177,7 +177,7 @@ class _Stream:
 
 
 def _replace_cuda(torch: Any, extension: Any) -> None:
-    """Give `torch.cuda`, which asks a driver, the rehearsal's answers."""
+    """Give `torch.cuda`, which asks a driver, the fake device's answers."""
     cuda, streams = torch.cuda, [_Stream()]
 
     class Graph(extension.Graph):
@@ -202,7 +202,7 @@ def _replace_cuda(torch: Any, extension: Any) -> None:
 
     modes = {"default": 0, "warn": 1, "error": 2, 0: 0, 1: 1, 2: 2}
     properties = SimpleNamespace(
-        name="Rehearsal GPU", major=9, minor=0, total_memory=CAPACITY, multi_processor_count=132, uuid="GPU-0",
+        name="Fake CUDA device", major=9, minor=0, total_memory=CAPACITY, multi_processor_count=132, uuid="GPU-0",
         warp_size=32, max_threads_per_multi_processor=2048, L2_cache_size=50 * 2**20, is_integrated=False,
     )  # fmt: skip
     answers = {
@@ -252,7 +252,7 @@ def _replace_cuda(torch: Any, extension: Any) -> None:
 
 
 def _replace_attention(torch: Any) -> None:
-    """CUDA's operators of attention, each by the CPU's flash kernel; which one a GPU chooses is in rehearsal.cpp."""
+    """CUDA's operators of attention, each by the CPU's flash kernel; which one a GPU chooses is in fake_cuda.cpp."""
     aten = torch.ops.aten
     forward = aten._scaled_dot_product_flash_attention_for_cpu
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -405,9 +405,9 @@ def main() -> None:
 
 
 if shutil.which("g++"):
-    device()  # so that pytest gets the GPU with `-p rehearsal`
+    device()  # so that pytest gets the device with `-p fake_cuda`
 else:
-    print("There is no g++, which builds the rehearsal GPU: what needs CUDA is skipped.", file=sys.stderr)
+    print("There is no g++, which builds the fake CUDA device: what needs CUDA is skipped.", file=sys.stderr)
 if __name__ == "__main__":
-    sys.modules["rehearsal"] = sys.modules["__main__"]
+    sys.modules["fake_cuda"] = sys.modules["__main__"]
     main()

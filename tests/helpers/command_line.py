@@ -36,11 +36,16 @@ def drawn() -> None:
 
 
 @pytest.fixture
-def hangup() -> Iterator[None]:
-    """A terminal that closes ends a run, though the tests themselves may have begun with `nohup`."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def default_signals() -> Iterator[None]:
+    """Ctrl-C and a closed terminal act as usual, here and in what is started from here.
+
+    `nohup` and a shell's background have the tests ignore them, which children would inherit.
+    """
+    usual = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def write_no_report(patch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+import two_halves
 from grpokit import Decisions, Prompt, RunError, UsageError, registry
 from grpokit.config.evaluation import of_rewards
 from grpokit.config.schema import parse, resolved
@@ -23,18 +24,17 @@ from grpokit.runs.rescore import rescore
 from grpokit.runs.rescore import table as rescore_table
 from grpokit.training import checkpoint
 from small_runs import rows, write_prompts
-from tests import two_halves
-from tests.two_halves import Writer
+from two_halves import Writer
 from whole_runs import assert_same, assert_same_record
 
 CONFIG = """
-policy: {use: "tests.two_halves:both"}
+policy: {use: "two_halves:both"}
 data: {prompts: prompts.jsonl}
 eval: {prompts: held_out.jsonl, every: 2}
-rewards: [{use: "tests.two_halves:first_is_high"}, {use: "tests.two_halves:second_is_high"}]
+rewards: [{use: "two_halves:first_is_high"}, {use: "two_halves:second_is_high"}]
 trainer: {prompts_per_step: 2, group_size: 4, learning_rate: 0.3, device: cpu, kl_coef: 0.02}
 phases:
-  - {name: a, policy: first, steps: 2, rewards: [{use: "tests.two_halves:first_is_high", weight: 2}]}
+  - {name: a, policy: first, steps: 2, rewards: [{use: "two_halves:first_is_high", weight: 2}]}
   - {name: b, policy: second, steps: 1, trainer: {learning_rate: 0.5}}
 rounds: 2
 run: {dir: out, threads: 1, save_every: 1, keep_last: null, record: true}
@@ -169,8 +169,8 @@ def test_a_reward_of_several_phases_is_built_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(registry, "create", counted)
     with build_rewards.all_rewards(parse(CONFIG, "c.yaml")) as (terms, own_terms):
         assert [name for kind, name in built if kind == "reward"] == [
-            "tests.two_halves:first_is_high",
-            "tests.two_halves:second_is_high",
+            "two_halves:first_is_high",
+            "two_halves:second_is_high",
         ]
         assert own_terms.keys() == {"a"}  # the other phase has the run's
         assert own_terms["a"][0].reward is terms[0].reward
@@ -193,9 +193,9 @@ def test_a_config_survives_its_own_text() -> None:
 
 
 MISTAKES = {
-    "phases.0.policy=firts": "phases.0.policy: there is no policy 'firts' (did you mean 'first'?): 'tests.two_halves",
-    "phases.0={name: a, steps: 2}": "phases.0.policy: no policy is named: 'tests.two_halves:both' gives",
-    "phases=[] rounds=1": "line 2: policy: no policy is named: 'tests.two_halves:both' gives the policies first",
+    "phases.0.policy=firts": "phases.0.policy: there is no policy 'firts' (did you mean 'first'?): 'two_halves",
+    "phases.0={name: a, steps: 2}": "phases.0.policy: no policy is named: 'two_halves:both' gives",
+    "phases=[] rounds=1": "line 2: policy: no policy is named: 'two_halves:both' gives the policies first",
     "phases.1.name=a": "phases.1.name=a': config: two phases have the same name",
     "phases.1.name=a/b": "phases.1.name: expected letters, digits, - and _, at most 40, got 'a/b'",
     "trainer.steps=5": "trainer.steps cannot be set with phases",
@@ -209,9 +209,9 @@ MISTAKES = {
     "phases.0.rewards.0.use=ssmi": "phases.0.rewards.0: ",
     "phases.1.trainer.kl_coef=null": "trainer.objective: The objective 'grpo': kl_coef must be a finite number",
     "phases.1.trainer.objective=grop": "phases.1.trainer.objective: ",
-    "phases=[] rounds=1 policy.use=tests.two_halves:misnamed": "gave policies called ['a/b']",
-    "phases=[] rounds=1 policy.use=tests.two_halves:none": "gave policies called []",
-    "policy.use=tests.two_halves:one": "there is no policy 'first': 'tests.two_halves:one' gives one policy",
+    "phases=[] rounds=1 policy.use=two_halves:misnamed": "gave policies called ['a/b']",
+    "phases=[] rounds=1 policy.use=two_halves:none": "gave policies called []",
+    "policy.use=two_halves:one": "there is no policy 'first': 'two_halves:one' gives one policy",
 }
 
 
@@ -225,8 +225,8 @@ def test_mistakes(overrides: str, message: str) -> None:
 
 def test_phases_of_one_policy() -> None:
     """The same policy learns first from one reward, then from another."""
-    phases = "phases=[{name: a, steps: 2, rewards: [{use: 'tests.two_halves:first_is_high'}]}, {name: b, steps: 2}]"
-    train("policy.use=tests.two_halves:one", phases, "rounds=1")
+    phases = "phases=[{name: a, steps: 2, rewards: [{use: 'two_halves:first_is_high'}]}, {name: b, steps: 2}]"
+    train("policy.use=two_halves:one", phases, "rounds=1")
     assert [row["phase"] for row in rows("out/metrics.jsonl")] == ["a", "a", "b", "b"]
     assert Path("out/checkpoints/step_000004/policy.safetensors").is_file()
     assert Path("out/checkpoints/step_000004/phases/b/optimizer.safetensors").is_file()
@@ -234,7 +234,7 @@ def test_phases_of_one_policy() -> None:
 
 def test_a_reward_of_a_later_phase_is_missing_in_the_first_third() -> None:
     train("rounds=1")
-    found = rescore(Path("out"), of_rewards(["tests.two_halves:second_is_high"], []))
+    found = rescore(Path("out"), of_rewards(["two_halves:second_is_high"], []))
     cells = {name: row for name, *row in rescore_table(found)}
     assert cells["second_is_high"][3] == "-"
     assert cells["second_is_high"][4] != "-"
@@ -250,7 +250,7 @@ def test_an_export_has_a_folder_for_each_policy(monkeypatch: pytest.MonkeyPatch)
         save_file(dict(self.state_dict()), folder / "half.safetensors")
         return {}
 
-    monkeypatch.setattr("tests.two_halves.Writer.export", write, raising=False)
+    monkeypatch.setattr("two_halves.Writer.export", write, raising=False)
     export(config, place, Path("there"))
     assert sorted(str(p.relative_to("there")) for p in Path("there").rglob("*.*")) == [
         *["first/README.md", "first/half.safetensors", "second/README.md", "second/half.safetensors"]

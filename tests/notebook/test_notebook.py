@@ -53,9 +53,9 @@ def small(**changes: Any) -> Trainer:
 @pytest.mark.long
 def test_a_saved_notebook_keeps_one_block_and_no_stderr() -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    here = str(Path(__file__).parent.parent)
+    helpers = str(Path(__file__).parents[1] / "helpers")
     book = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(IMPORTS.format(path=[here])), nbformat.v4.new_code_cell(RUN)]
+        cells=[nbformat.v4.new_code_cell(IMPORTS.format(path=[helpers])), nbformat.v4.new_code_cell(RUN)]
     )
     nbclient.NotebookClient(book, timeout=120, kernel_name="python3").execute()
     assert [output.output_type for output in book.cells[1].outputs] == ["display_data"], book.cells[1].outputs

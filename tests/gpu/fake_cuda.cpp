@@ -1,4 +1,4 @@
-// A GPU to rehearse on: the dispatch key CUDA in a CPU build of PyTorch, with the host's memory and the CPU's kernels.
+// A fake CUDA device: the dispatch key CUDA in a CPU build of PyTorch, with the host's memory and the CPU's kernels.
 //
 // An operator of the key CUDA sees its tensors as CPU tensors over the same memory, runs the CPU's kernel, and gives
 // back CUDA tensors. Autograd, autocast, optimizers and graphs above it are PyTorch's own. What a real GPU refuses is

@@ -19,7 +19,7 @@ from grpokit.config import schema
 from grpokit.data import check_pictures, read_prompts
 from grpokit.runs import build
 
-PAGE = Path(__file__).parent.parent / "docs/data.md"
+PAGE = Path(__file__).parents[2] / "docs/data.md"
 GREY = {"source": 20, "target": 200}
 
 
