@@ -19,12 +19,10 @@ from grpokit.advantages import AdvantageFn, compute, group
 from grpokit.data import as_prompts, check_prompts
 from grpokit.errors import UsageError
 from grpokit.group_statistics import zero_per_group
-from grpokit.guards.first_scores import FirstScores
 from grpokit.guards.gradients import Gradients
 from grpokit.guards.hacking import RewardHacking
 from grpokit.guards.observer import Observer, check_observers
-from grpokit.guards.slow_rewards import SlowRewards
-from grpokit.guards.unscored_rows import UnscoredRows
+from grpokit.guards.rewards import FirstScores, SlowRewards, UnscoredRows
 from grpokit.guards.zero_std import ZeroStd
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
@@ -37,20 +35,19 @@ from grpokit.settings import SeedSettings, TrainerSettings, check_settings
 from grpokit.tracking.step_report import StepReport
 from grpokit.tracking.trackers import start
 from grpokit.training import checkpoint, metrics
-from grpokit.training.all_rows import whole_report
 from grpokit.training.batch import Batch, Signal, minibatches
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.checks import check_advantages
+from grpokit.training.checks import LogprobDiffLimit, check_advantages
 from grpokit.training.contract import check_arguments
 from grpokit.training.devices import find
-from grpokit.training.drawing import Drawing
-from grpokit.training.logprob_diff_limit import LogprobDiffLimit
 from grpokit.training.logprob_passes import LogprobPasses
 from grpokit.training.loop import Loop
 from grpokit.training.memory import Sizes
 from grpokit.training.modifier import Modifier, Modifiers, TrainerSetup
 from grpokit.training.passes import Gradient, with_filler
 from grpokit.training.reference_probe import ReferenceProbe
+from grpokit.training.rollout_parts import whole_report
+from grpokit.training.rollouts import Drawing
 from grpokit.training.state import Stateful, split, stateful, undone_on_error
 from grpokit.training.step import Step
 from grpokit.training.trainer_state import LossScale, Moments, Position

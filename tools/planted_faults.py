@@ -429,7 +429,7 @@ FAULTS = (
         "mix(s, step, p, i)",
         (SEEDS,),
     ),
-    Fault("the trainer draws step 0 for ever", "training/drawing.py", "step=completed,", "step=0,", (STREAMS,)),
+    Fault("the trainer draws step 0 for ever", "training/rollouts.py", "step=completed,", "step=0,", (STREAMS,)),
     Fault(
         "one stream for all uses",
         "sampling.py",
@@ -441,7 +441,11 @@ FAULTS = (
         ),
     ),
     Fault(
-        "training draws as an evaluation does", "training/drawing.py", 'stream="train"', 'stream="evaluate"', (STREAMS,)
+        "training draws as an evaluation does",
+        "training/rollouts.py",
+        'stream="train"',
+        'stream="evaluate"',
+        (STREAMS,),
     ),
     Fault(
         "an evaluation draws as training does",
@@ -492,7 +496,7 @@ FAULTS = (
     ),
     Fault(
         "the same prompts in every step",
-        "training/drawing.py",
+        "training/rollouts.py",
         "prompt_indices(self.seed, completed,",
         "prompt_indices(self.seed, 0,",
         (PASSES,),
@@ -621,7 +625,7 @@ FAULTS = (
     ),
     Fault(
         "monitors are measured in every step",
-        "training/drawing.py",
+        "training/rollouts.py",
         "samples, step=completed + 1)",
         "samples)",
         (ADVANTAGE,),
@@ -670,42 +674,42 @@ FAULTS = (
     ),
     Fault(
         "a broken reward passes where one prompt is unscorable",
-        "guards/first_scores.py",
+        "guards/rewards.py",
         "all(reasons)",
         "any(reasons)",
         (MUTE,),
     ),
     Fault(
         "a reward whose failures are skipped counts as mute",
-        "guards/first_scores.py",
+        "guards/rewards.py",
         "step.scores.failed[i] or ",
         "",
         (SKIPPED,),
     ),
     Fault(
         "rows that a reward says it cannot score count as unscored",
-        "guards/unscored_rows.py",
+        "guards/rewards.py",
         "[*compress(counts, scorable)]",
         "counts",
         (NOT_COUNTED,),
     ),
     Fault(
         "a reward that raised counts as one that leaves rows unscored",
-        "guards/unscored_rows.py",
+        "guards/rewards.py",
         " & ~step.scores.lost",
         "",
         (NOT_COUNTED,),
     ),
     Fault(
         "the step that loads a reward's weights counts for a hint at workers",
-        "guards/slow_rewards.py",
+        "guards/rewards.py",
         "STEPS = (2, 3, 4)",
         "STEPS = (1, 2, 3, 4)",
         (WORKERS,),
     ),
     Fault(
         "a reward that scores elsewhere gets a hint at workers",
-        "guards/slow_rewards.py",
+        "guards/rewards.py",
         " if not isinstance(term.reward, Submits)",
         "",
         (ELSEWHERE,),
@@ -1741,21 +1745,21 @@ FAULTS = (
     # --- rollouts of several parts
     Fault(
         "parts of which one is exact",
-        "training/rollout_calls.py",
+        "training/rollout_parts.py",
         '"exact": all(',
         '"exact": any(',
         (MERGING,),
     ),
     Fault(
         "the newest weights among parts",
-        "training/rollout_calls.py",
+        "training/rollout_parts.py",
         '"version": min(',
         '"version": max(',
         (MERGING,),
     ),
     Fault(
         "parts without rows tell nothing",
-        "training/rollout_calls.py",
+        "training/rollout_parts.py",
         "    together: dict[str, Any] = {",
         "    parts = [part for part in parts if part.rows] or parts[:1]\n    together: dict[str, Any] = {",
         (MERGING,),

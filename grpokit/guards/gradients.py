@@ -10,7 +10,7 @@ from grpokit.processes.fsdp2 import gathered
 from grpokit.processes.team import Team
 from grpokit.settings import TrainerSettings
 from grpokit.training.checked_policy import CheckedPolicy, not_finite
-from grpokit.training.logprob_diff_limit import LogprobDiffLimit, check_logprob_diff
+from grpokit.training.checks import LogprobDiffLimit, check_logprob_diff
 from grpokit.training.memory import Sizes
 from grpokit.training.passes import all_logprobs
 from grpokit.training.step import Step

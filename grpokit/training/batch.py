@@ -14,8 +14,7 @@ from torch import Tensor
 from grpokit.objectives import reduction_weights
 from grpokit.sampling import STREAMS, permutation
 from grpokit.settings import Reduction
-from grpokit.training.all_rows import AllRows
-from grpokit.training.rollout_calls import on
+from grpokit.training.rollout_parts import AllRows, on
 from grpokit.types import Decisions, Rollout
 
 

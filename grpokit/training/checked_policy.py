@@ -23,7 +23,7 @@ from grpokit.processes.team import is_sharded
 from grpokit.training.contract import scorer
 from grpokit.training.devices import any_low_precision, autocast
 from grpokit.training.micro_batches import Cut, Limit, cuts
-from grpokit.training.rollout_calls import call_at, concatenate_rollouts
+from grpokit.training.rollout_parts import call_at, concatenate_rollouts
 from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
 
 Fit: TypeAlias = Callable[[Callable[[int], Rollout]], Rollout]

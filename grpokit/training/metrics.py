@@ -21,8 +21,8 @@ from torch import Tensor
 from grpokit.group_statistics import Groups
 from grpokit.rewards.scoring import Scores
 from grpokit.tracking import process_memory
-from grpokit.training.all_rows import AllRows
 from grpokit.training.devices import wait_for
+from grpokit.training.rollout_parts import AllRows
 
 
 class Notes:

@@ -14,7 +14,7 @@ from torch import Tensor
 from grpokit.errors import CheckpointError, GrpokitError, RunError
 from grpokit.processes.team import Team
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.logprob_diff_limit import LogprobDiffLimit
+from grpokit.training.checks import LogprobDiffLimit
 from grpokit.training.micro_batches import Limit
 from grpokit.training.passes import all_logprobs
 from grpokit.training.state import State

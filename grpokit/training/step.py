@@ -13,7 +13,7 @@ from grpokit.tracking.step_report import StepReport
 from grpokit.training import metrics
 from grpokit.training.batch import Batch, Signal
 from grpokit.training.checks import check_metrics
-from grpokit.training.drawing import Drawn
+from grpokit.training.rollouts import Drawn
 from grpokit.types import Rollout
 
 

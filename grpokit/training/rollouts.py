@@ -23,12 +23,12 @@ from grpokit.rewards.scoring import Scores, Scoring, joined
 from grpokit.rewards.terms import RewardTerm
 from grpokit.sampling import derive_seeds, further_indices, prompt_indices
 from grpokit.settings import TrainerSettings
-from grpokit.training.all_rows import AllRows, gather_rows
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.checks import check_age
 from grpokit.training.dynamic_sampling import Groups, with_spread
 from grpokit.training.memory import Sizes
 from grpokit.training.metrics import Notes
+from grpokit.training.rollout_parts import AllRows, gather_rows
 from grpokit.types import PendingRollout, Prompt, Rollout, Seeds
 
 
