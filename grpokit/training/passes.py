@@ -142,26 +142,8 @@ class Term:
 
     @property
     def ask(self) -> Ask:
-        """What it reads of the new decisions.
-
-        Their slope is the derivative of the loss by log-probs: none if the loss reads moments, or on a GPU, where
-        nobody has measured yet that it pays.
-        """
-        ask = _ask(self.objective)
-        old = self.objective.needs_old_moments and self.batch.rollout.old.mean is not None
-        if self.batch.weights.device.type != "cpu" or self.objective.needs_reference_moments or old:
-            return ask
-
-        def slope(logprobs: Tensor, rows: slice) -> Tensor:
-            detached = logprobs.detach()
-            leaf = detached.to(torch.promote_types(detached.dtype, torch.float32)).requires_grad_()
-            has_entropy = self.objective.entropy_coef != 0  # whose gradient is its own
-            entropy = torch.zeros_like(detached) if has_entropy else None
-            with torch.enable_grad(), torch.autocast("cpu", enabled=False):
-                value, _ = self._loss(Decisions(logprobs=leaf, entropy=entropy), rows=rows)
-            return torch.autograd.grad(value, leaf)[0].to(logprobs)
-
-        return replace(ask, slope=slope)
+        """What it reads of the new decisions."""
+        return _ask(self.objective)
 
     def _loss(self, new: Decisions, *, rows: slice = slice(None)) -> tuple[Tensor, Loss]:
         """The objective on some rows: its weighted sum, a scalar, and each decision's."""
