@@ -86,10 +86,10 @@ KL_HAND = "tests/test_objectives.py::test_a_bias_corrected_kl_by_hand"
 KL_TRUE = "tests/test_objectives.py::test_the_gradient_of_a_bias_corrected_kl_is_the_true_one"
 GUARD = "tests/test_objectives.py::test_guarded_ratio_by_hand"
 GUARD_DRIFT = "tests/test_objectives.py::test_the_guarded_ratio_stays_at_1_where_the_plain_one_drifts"
-GUARD_OLD = "tests/training/test_passes.py::test_a_guarded_ratio_has_the_old_means"
+GUARD_OLD = "tests/training/test_gradient.py::test_a_guarded_ratio_has_the_old_means"
 GUARD_FLOW = f"{HF_TESTS}diffusion/test_flow_policy.py::test_training_with_a_guarded_ratio_and_a_penalty_on_velocities"
 VELOCITY_KL = "tests/test_objectives.py::test_velocity_kl_by_hand"
-REFERENCE_ONCE = "tests/training/test_passes.py::test_the_references_moments_are_found_once_for_a_rollout"
+REFERENCE_ONCE = "tests/training/test_gradient.py::test_the_references_moments_are_found_once_for_a_rollout"
 OFF_POLICY = "tests/test_objectives.py::test_off_policy_mask_by_hand"
 REDUCTIONS = "tests/test_objectives.py::test_reductions_by_hand"
 ADDITIVITY_VESPO = "tests/test_trainer.py::test_micro_batches_and_slices_add_up[vespo-dtype0-1e-12]"
@@ -331,23 +331,23 @@ FAULTS = (
     # --- rows
     Fault(
         "advantages of other rows in a minibatch",
-        "training/batch.py",
-        "advantages=self.advantages[index]",
-        "advantages=self.advantages[: len(rows)]",
+        "training/minibatches.py",
+        "signal.advantages[own]",
+        "signal.advantages[: len(own)]",
         (BY_HAND,),
     ),
     Fault(
         "old log-probs of other rows in a minibatch",
-        "training/batch.py",
-        "old=self.old and self.old.select(index)",
-        "old=self.old and self.old.select(slice(0, len(rows)))",
+        "training/minibatches.py",
+        "known.old.select(index)",
+        "known.old.select(slice(0, len(index)))",
         (BY_HAND,),
     ),
     Fault(
         "reference of other rows in a minibatch",
-        "training/batch.py",
-        "reference=self.reference and self.reference.select(index)",
-        "reference=self.reference and self.reference.select(slice(0, len(rows)))",
+        "training/minibatches.py",
+        "known.reference.select(index)",
+        "known.reference.select(slice(0, len(index)))",
         (BY_HAND,),
     ),
     Fault(
@@ -479,19 +479,21 @@ FAULTS = (
     Fault(
         "the reference is the policy itself",
         "training/logprob_passes.py",
-        "(rollout, notes, ask, self.policy.reference)",
-        "(rollout, notes, ask)",
+        "needs_reference_moments), policy.reference)",
+        "needs_reference_moments))",
         (BY_HAND,),
     ),
     Fault(
         "group ids come again in the next step", "sampling.py", "start = step * prompts if", "start = 0 if", (STREAMS,)
     ),
-    Fault("the same minibatches in every pass", "training/batch.py", "key=(*key, update)", "key=(*key, 0)", (PASSES,)),
+    Fault(
+        "the same minibatches in every pass", "trainer.py", "self.completed, update))", "self.completed, 0))", (PASSES,)
+    ),
     Fault(
         "the same minibatches in every step",
         "trainer.py",
-        "key=(self.seed, self.completed)",
-        "key=(self.seed, 0)",
+        "key=(self.seed, self.completed, update)",
+        "key=(self.seed, 0, update)",
         (PASSES,),
     ),
     Fault(
@@ -575,23 +577,23 @@ FAULTS = (
     ),
     Fault(
         "an entropy bonus without gradient",
-        "training/passes.py",
-        '"grad" if objective.entropy_coef != 0 else "value"',
-        '"value"',
+        "training/gradient.py",
+        'entropy="grad" if entropy else "value"',
+        'entropy="value"',
         (BY_HAND,),
     ),
     Fault(
         "an entropy bonus without gradient in a sequence's loss",
-        "training/passes.py",
+        "training/gradient.py",
         "for name, x in self.gradients.items()]",
         'for name, x in self.gradients.items() if name != "entropy"]',
         (ADDITIVITY,),
     ),
     Fault(
         "a fixed length that is the rollout's width",
-        "training/batch.py",
-        "max_decisions=part.rollout.max_decisions",
-        "max_decisions=part.mask.shape[1]",
+        "training/minibatches.py",
+        "max_decisions=rollout.max_decisions",
+        "max_decisions=rollout.mask.shape[1]",
         (FIXED,),
     ),
     # --- what is reported
@@ -1091,7 +1093,7 @@ FAULTS = (
         'log_ratio(new, old, mask, "token") > 0',
         ("tests/test_objectives.py::test_dppo_asks_its_own_ratio_where_a_decision_moves",),
     ),
-    Fault("no weights of steps", "training/passes.py", "if weights is None:", "if True:", (STEP_WEIGHTS,)),
+    Fault("no weights of steps", "training/gradient.py", "if weights is None:", "if True:", (STEP_WEIGHTS,)),
     Fault(
         "vespo slice by slice",
         "builtin/objectives.py",
@@ -1140,7 +1142,7 @@ FAULTS = (
     ),
     Fault(
         "the reference's means found in every update",
-        "training/passes.py",
+        "training/gradient.py",
         "needs_reference_moments or batch.reference is not None:",
         "needs_reference_moments:",
         (REFERENCE_ONCE,),
@@ -1154,7 +1156,7 @@ FAULTS = (
     ),
     Fault(
         "means of another slice",
-        "training/passes.py",
+        "training/checked_policy.py",
         "whole[name][rows, decisions] = x",
         "whole[name][rows, : x.shape[1]] = x",
         (REFERENCE_ONCE,),
@@ -1185,9 +1187,9 @@ FAULTS = (
     ),
     Fault(
         "the entropy of other rows",
-        "training/batch.py",
-        "self.entropy[index]",
-        "self.entropy[: len(rows)]",
+        "training/minibatches.py",
+        "known.entropy[index]",
+        "known.entropy[: len(index)]",
         (TOP_GRADIENT,),
     ),
     Fault(
@@ -1213,16 +1215,16 @@ FAULTS = (
     ),
     Fault(
         "rows of weight 0 in the normaliser",
-        "training/batch.py",
-        "            step = step[row_weights[step] != 0]\n",
+        "training/minibatches.py",
+        "    rows = rows[signal.weights[rows] != 0]\n",
         "",
         (LEFT_OUT,),
     ),
     Fault(
         "the row weights of other rows",
-        "training/batch.py",
-        "row_weights[own]",
-        "row_weights[local]",
+        "training/minibatches.py",
+        "signal.weights[own]",
+        "signal.weights[own - share.start]",
         ("tests/processes/test_same_numbers.py",),
     ),
     Fault(
@@ -1234,7 +1236,7 @@ FAULTS = (
     ),
     Fault(
         "row weights and KL weights in one tensor",
-        "training/batch.py",
+        "training/minibatches.py",
         "kl_weights=ones.clone()",
         "kl_weights=ones",
         ("tests/training/test_modifier.py::test_what_changes_the_weights_in_place_leaves_the_kl_alone",),
@@ -1262,9 +1264,9 @@ FAULTS = (
     ),
     Fault(
         "a batch counts its rows from 0 in each process",
-        "training/step.py",
-        "batch.numbers + self.drawn.rows.share.start",
-        "batch.numbers",
+        "training/minibatches.py",
+        "numbers=own,",
+        "numbers=own - share.start,",
         ("tests/training/test_modifier.py::test_the_numbers_of_a_batch_are_places_in_the_signal",),
     ),
     Fault(
@@ -1298,8 +1300,8 @@ FAULTS = (
     Fault(
         "an entropy coefficient that nobody uses",
         "trainer.py",
-        "self._gradient(step.minibatch, objective, step.notes)",
-        "self._gradient(step.minibatch, self.objective, step.notes)",
+        "            self._modifiers.objective(self.objective),\n",
+        "            self.objective,\n",
         (BONUS,),
     ),
     Fault(
@@ -1760,7 +1762,7 @@ FAULTS = (
     Fault(
         "old log-probs of older weights believed",
         "training/logprob_passes.py",
-        "rollout.exact and rollout.version == version and",
+        "rollout.exact and rollout.version == policy.version and",
         "rollout.exact and",
         (OLDER,),
     ),

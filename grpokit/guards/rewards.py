@@ -13,7 +13,7 @@ from grpokit.processes.team import Team
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import RewardTerm
 from grpokit.training.state import State
-from grpokit.training.step import Step
+from grpokit.training.step import LearningStep, Step
 from grpokit.types import Prompt
 
 
@@ -116,10 +116,10 @@ class SlowRewards(Observer):
         self.totals: dict[int, float] = {}  # step -> its seconds up to the latest update
         self.seconds: dict[int, dict[str, float]] = {}  # step -> reward -> seconds
 
-    def updated(self, step: Step) -> list[str]:
+    def updated(self, step: LearningStep) -> list[str]:
         """Measure a step that counts."""
         if step.number in self.STEPS:
-            self.totals[step.number] = time.perf_counter() - step.notes.start
+            self.totals[step.number] = time.perf_counter() - step.log.start
             scores = step.scores
             self.seconds[step.number] = dict(zip(scores.names, scores.seconds, strict=True))
         return []

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grpokit.errors import RunError, shown
 from grpokit.objectives import Objective
-from grpokit.training.batch import Batch, Signal
+from grpokit.training.minibatches import Batch, Signal
 
 _error = partial(RunError, page="guards#while-it-runs")
 _LARGEST = 1e100  # of `grpokit.run_folder.rows`
@@ -127,13 +127,13 @@ def check_metrics(further: Mapping[str, float], metrics: Mapping[str, float]) ->
             raise _error(f"A modifier's metric is called '{name}', as one of the trainer's. Give it another name.")
 
 
-def check_age(drawn: int | None, version: int, max_age: int) -> None:
-    """Stop at a rollout whose weights are more than `max_age` optimizer steps behind."""
-    if drawn is not None and not 0 <= version - drawn <= max_age:
+def check_policy_lag(drawn: int | None, version: int, max_policy_lag: int) -> None:
+    """Stop at a rollout whose weights are more than `max_policy_lag` optimizer steps behind."""
+    if drawn is not None and not 0 <= version - drawn <= max_policy_lag:
         raise _error(
             f"The rollout was drawn with the weights of version {drawn}, and the policy has version {version} "
-            f"(optimizer steps): the limit is trainer.max_age={max_age}. Usual causes: an engine that did not take "
-            "over the weights in updated(), or a Rollout.version that counts something else.",
+            f"(optimizer steps): the limit is trainer.max_policy_lag={max_policy_lag}. Usual causes: an engine that "
+            "did not take over the weights in updated(), or a Rollout.version that counts something else.",
         )
 
 

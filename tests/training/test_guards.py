@@ -448,7 +448,7 @@ def steps_of(guard: SlowRewards, *, seconds: Sequence[float], total: float) -> l
     said = []
     for number, own in enumerate(seconds, 1):
         step = a_step(number, replace(scores_of([0.0, 1, 2, 3], [0.0, 1, 2, 3]), seconds=[0.1, own]))
-        step.notes.start -= total
+        step.log.start -= total
         said += [(number, line) for line in (*guard.drawn(step), *guard.updated(step))]
     return said
 

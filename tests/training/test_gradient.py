@@ -13,8 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpokit import Ask, Decisions, Prompt, Rollout, Seeds, Trainer, objectives
-from grpokit.training import logprob_passes
-from grpokit.training.passes import Gradient
+from grpokit.training import gradient, logprob_passes
+from grpokit.training.checked_policy import CheckedPolicy
 from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
@@ -205,8 +205,8 @@ def test_scoring_and_backward_never_wait_for_the_device(
         device="cpu",
     )  # fmt: skip
     trainer.step()  # the probe of the reference is taken once
-    counted(Gradient, "_attempt")
-    counted(logprob_passes, "all_logprobs")
+    counted(gradient, "_add_up")
+    counted(CheckedPolicy, "all_logprobs")
     trainer.step()
     assert waits.found == []
-    assert set(calls) == {"_attempt"} | ({"all_logprobs"} if objective.kl_coef else set())
+    assert set(calls) == {"_add_up"} | ({"all_logprobs"} if objective.kl_coef else set())
