@@ -1712,8 +1712,8 @@ FAULTS = (
     Fault(
         "phases that begin anew on resume",
         "phases/phased_trainer.py",
-        '{} if "" in self.phases else {"course": self.course}',
-        "{}",
+        'parts: dict[str, Stateful] = {"course": self.course}',
+        "parts: dict[str, Stateful] = {}",
         (PHASE_RESUME,),
     ),
     Fault(
