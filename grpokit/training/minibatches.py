@@ -210,9 +210,8 @@ def _shortest_row(rollout: Rollout, views: Views) -> Batch | None:
         return None
     lengths = torch.where(decided > 0, decided, decided.max() + 1)
     row = lengths.argmin()[None]
+    rollout, views = rollout.select(row), views.select(row.to(rollout.mask.device))
     scores = rollout.old.logprobs
-    views = views.select(row.to(scores.device))
-    rollout = rollout.select(row)
     (sample,) = rollout.samples
     prompt = replace(sample.prompt, target=None)
     bare = replace(sample, prompt=prompt, output=None, info={})
@@ -221,7 +220,7 @@ def _shortest_row(rollout: Rollout, views: Views) -> Batch | None:
         numbers=torch.zeros(1, dtype=torch.int64),
         mask=torch.zeros_like(rollout.mask),
         advantages=scores.new_zeros(1),
-        weights=torch.zeros_like(rollout.old.logprobs, dtype=torch.float64),
+        weights=torch.zeros_like(scores, dtype=torch.float64),
         kl_weights=scores.new_ones(1),
         old=views.old,
         reference=views.reference,
