@@ -47,9 +47,9 @@ _HOME = {
     "settings": ["Correction"],
     "objectives": ["Objective"],
     "guards.observer": ["Observer"],
-    "training.step": ["Step"],
+    "training.step": ["LearningStep", "Step"],
     "training.modifier": ["Modifier", "TrainerSetup"],
-    "training.batch": ["Batch", "Signal"],
+    "training.minibatches": ["Batch", "Signal"],
     "training.metrics": ["Tally"],
     "processes.team": ["Team"],
     "tracking.step_report": ["StepReport"],
@@ -104,11 +104,12 @@ if TYPE_CHECKING:
     from grpokit.settings import Correction as Correction
     from grpokit.tracking.step_report import StepReport as StepReport
     from grpokit.trainer import Trainer as Trainer
-    from grpokit.training.batch import Batch as Batch
-    from grpokit.training.batch import Signal as Signal
     from grpokit.training.metrics import Tally as Tally
+    from grpokit.training.minibatches import Batch as Batch
+    from grpokit.training.minibatches import Signal as Signal
     from grpokit.training.modifier import Modifier as Modifier
     from grpokit.training.modifier import TrainerSetup as TrainerSetup
+    from grpokit.training.step import LearningStep as LearningStep
     from grpokit.training.step import Step as Step
     from grpokit.types import Ask as Ask
     from grpokit.types import Decisions as Decisions

@@ -77,7 +77,7 @@ class Policy(Protocol):
         """Begin a rollout that is drawn elsewhere, in an engine, while this process learns; optional.
 
         It is drawn with the weights at the time of the call, and its `version` says so. A run calls this if
-        `trainer.max_age` allows weights of one step ago.
+        `trainer.max_policy_lag` allows weights of one step ago.
 
         Args:
             prompts: as for `rollout`.

@@ -142,7 +142,7 @@ class TrainerSettings:
         dynamic_sampling: groups that teach nothing are drawn again, from further prompts, up to this many times a step;
             0 never.
         correction: importance weights where a rollout's log-probs are not those of training; None for none.
-        max_age: the most optimizer steps by which the weights of a rollout may be behind those of the policy.
+        max_policy_lag: the most optimizer steps by which the weights of a rollout may be behind those of the policy.
         max_zero_std_steps: training ends after this many steps in a row with only zero-std groups: as converged, or
             with an error if the reward has been higher before; None sets no limit.
     """
@@ -169,7 +169,7 @@ class TrainerSettings:
     max_logprob_diff: Positive | None = None
     dynamic_sampling: Whole = 0
     correction: Correction | None = None
-    max_age: Whole = 0
+    max_policy_lag: Whole = 0
     max_zero_std_steps: Total | None = 20
 
     @property
@@ -428,6 +428,28 @@ def keywords_of(kind: Callable[P, S_co]) -> _Keywords[P, S_co]:
         return flat
 
     return decorate
+
+
+def with_settings_shown(kind: type[T]) -> type[T]:
+    """Let `help` and notebooks show the arguments of a dataclass: its own, then the settings that it inherits.
+
+    Types of settings come without their aliases, and their meanings stand behind the docstring.
+    """
+    own, hints = inspect.get_annotations(kind), get_type_hints(kind)
+    arguments = inspect.signature(kind).parameters.values()
+    settings = [each.replace(annotation=hints[each.name]) for each in arguments if each.name not in own]
+    others = []
+    for each in arguments:
+        if each.name in own:
+            written = re.sub(r"^InitVar\[(.*)\]$", r"\1", str(each.annotation))
+            others.append(each.replace(annotation=written))
+    function: Any = kind.__init__
+    owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    function.__signature__ = inspect.Signature([owner, *others, *settings])
+    described = meanings(kind)
+    lines = [f"    {each.name}: {described[each.name]}" for each in settings]
+    kind.__doc__ = "\n".join([inspect.getdoc(kind) or "", "", "Settings:", *lines])
+    return kind
 
 
 def type_text(hint: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from pathlib import Path
 
 import torch
@@ -19,12 +19,10 @@ from grpokit.advantages import AdvantageFn, compute, group
 from grpokit.data import as_prompts, check_prompts
 from grpokit.errors import UsageError
 from grpokit.group_statistics import zero_per_group
-from grpokit.guards.first_scores import FirstScores
 from grpokit.guards.gradients import Gradients
 from grpokit.guards.hacking import RewardHacking
 from grpokit.guards.observer import Observer, check_observers
-from grpokit.guards.slow_rewards import SlowRewards
-from grpokit.guards.unscored_rows import UnscoredRows
+from grpokit.guards.rewards import FirstScores, SlowRewards, UnscoredRows
 from grpokit.guards.zero_std import ZeroStd
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
@@ -33,36 +31,37 @@ from grpokit.processes.forks import forks_ended
 from grpokit.processes.joining import join
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import Rewards, as_terms
-from grpokit.settings import SeedSettings, TrainerSettings, check_settings
+from grpokit.settings import SeedSettings, TrainerSettings, check_settings, with_settings_shown
 from grpokit.tracking.step_report import StepReport
 from grpokit.tracking.trackers import start
-from grpokit.training import checkpoint, metrics
-from grpokit.training.all_rows import whole_report
-from grpokit.training.batch import Batch, Signal, minibatches
+from grpokit.training import checkpoint
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.checks import check_advantages
+from grpokit.training.checks import LogprobDiffLimit, check_advantages
 from grpokit.training.contract import check_arguments
 from grpokit.training.devices import find
-from grpokit.training.drawing import Drawing
-from grpokit.training.logprob_diff_limit import LogprobDiffLimit
-from grpokit.training.logprob_passes import LogprobPasses
+from grpokit.training.gradient import gradient
+from grpokit.training.logprob_passes import views_of
 from grpokit.training.loop import Loop
 from grpokit.training.memory import Sizes
+from grpokit.training.metrics import StepLog, Tally
+from grpokit.training.minibatches import Batch, Signal, Views, filler_for, minibatch, minibatch_rows
 from grpokit.training.modifier import Modifier, Modifiers, TrainerSetup
-from grpokit.training.passes import Gradient, with_filler
 from grpokit.training.reference_probe import ReferenceProbe
+from grpokit.training.rollout_parts import whole_report
+from grpokit.training.rollouts import Draw, Rollouts
 from grpokit.training.state import Stateful, split, stateful, undone_on_error
-from grpokit.training.step import Step
+from grpokit.training.step import LearningStep, Step
 from grpokit.training.trainer_state import LossScale, Moments, Position
 from grpokit.training.updates import Updates, ready
 from grpokit.types import Prompt
 
 
+@with_settings_shown
 @dataclass(eq=False, repr=False)
 class Trainer(TrainerSettings, SeedSettings, Loop):
     """Trains a policy with GRPO, one `step()` at a time.
 
-    The settings of `TrainerSettings` and `seed` are keyword arguments too.
+    The settings of `TrainerSettings` and `seed` are keyword arguments too; `help(Trainer)` lists them.
 
     Attributes:
         policy: the policy to train; moved to the device, and changed in place.
@@ -126,19 +125,11 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         self.updates = Updates(parameters, self, self.torch_device, self.team, self.policy.modules())
         self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self.sizes = Sizes(self)
-        self._gradient = Gradient(
-            policy=self._policy,
-            correction=self.correction,
-            sizes=self.sizes,
-            team=self.team,
-            optimizer=self.updates.optimizer,
-            backward=self.updates.backward,
-        )
         self._zero_std = ZeroStd(self.max_zero_std_steps)
         self.observers = self._guards() | check_observers(self.observers)
         limit = LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._policy.low_precision)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, limit)
-        self._drawing = Drawing(
+        self._rollouts = Rollouts(
             settings=self,
             sizes=self.sizes,
             seed=self.seed,
@@ -146,16 +137,6 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             terms=self.terms,
             prompts=self.train_prompts,
             advantages=self._advantages,
-            team=self.team,
-        )
-        self._logprob_passes = LogprobPasses(
-            settings=self,
-            policy=self._policy,
-            objective=self.objective,
-            correction=self.correction,
-            sizes=self.sizes,
-            modifiers=self._modifiers,
-            probe=self._probe,
             team=self.team,
         )
         self._parts: dict[str, Stateful] = {
@@ -223,68 +204,101 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
     def _step(self, number: int) -> StepReport:
         """DeepSeekMath (Shao et al., 2024, arXiv:2402.03300), algorithm 1, lines 4 to 11."""
-        step = Step(number=number, notes=metrics.Notes(self.torch_device))
-        step.notes.warn(*self.updates.begin_step(number))
-        version = self.version
+        log, version = StepLog(self.torch_device), self.version
+        log.warn(*self.updates.begin_step(number))
 
         # Sample G outputs for each of P prompts, and compute their log-probs while the rewards are at work.
-        with self._drawing(self.completed, version=version, notes=step.notes) as drawn:
-            step.drawn = drawn
-            self.objective.check_dimensions(step.rollout.action_dims)
-            batch = self._logprob_passes(step.rollout, drawn.local_prompts, version=version, notes=step.notes)
-            step.scores = drawn.scores()  # [B, R] of all processes
-        step.notes.warn(*step.scores.notes)
-        self._tell("drawn", step)
+        with self._rollouts.draw(self.completed, version=version, log=log) as draw:
+            self.objective.check_dimensions(draw.rollout.action_dims)
+            views = self._views(draw, log)
+            scores = draw.scores()  # [B, R] of all processes
+        log.warn(*scores.notes)
+        drawn = Step(number=number, log=log, draw=draw, scores=scores)
+        self._tell("drawn", drawn)
 
         # One reward per output, and its advantage inside its group: what each row teaches.
-        advantages = self._advantages(step.scores, decisions=step.drawn.rows.width)  # [B] or [B, T]
-        step.zero_std = zero_per_group(advantages, step.scores.groups)  # [P]
-        step.signal = self._modifiers.rows(Signal.of(advantages), step)
+        advantages = self._advantages(scores, decisions=draw.rows.width)  # [B] or [B, T]
+        zero_std = zero_per_group(advantages, scores.groups)  # [P]
+        signal = self._modifiers.rows(Signal.of(advantages), drawn)
+        step = LearningStep(**vars(drawn), zero_std=zero_std, signal=signal)
         self._tell("scored", step)
-        batch = step.learning(batch)
-        if self.sharding:
-            batch = with_filler(batch, self._policy, self.team)
+        filler = filler_for(draw.rollout, views, self._policy, self.team) if self.sharding else None
 
         # Maximise the objective, one optimizer step for each minibatch.
         with self._policy.during("train"):
-            for minibatch in self._minibatches(batch, step):
-                minibatch = replace(minibatch, before_updates=self.version == version)
-                step.minibatch = self._modifiers.minibatch(minibatch)
-                objective = self._modifiers.objective(self.objective)
-                losses, tally = self._gradient(step.minibatch, objective, step.notes)
+            for rows in self._minibatch_rows(draw.rows.groups):
+                batch = self._batch(rows, step, views, filler, before_updates=self.version == version)
+                step.minibatch = self._modifiers.minibatch(batch)
+                losses, tally = self._gradient(step)
                 step.losses.append(losses)
                 step.tallies.append(tally)
                 self._tell("differentiated", step)
-                step.norms.append(self._update(number, tally, step.notes))
+                step.norms.append(self._update(number, tally, log))
                 self._tell("updated", step)
                 self._modifiers.updated(tally)
 
         if number == 1:
             self._probe.check(when="after the first step")
-        rates = self.updates.metrics(number, step.notes.warn)
-        return step.report(self.team, rates, self._modifiers.metrics())
+        return step.report(self.team, self.updates.metrics(number, log.warn), self._modifiers.metrics())
 
     def _tell(self, moment: str, step: Step) -> None:
         """Let all observers look at a moment of a step."""
         for observer in self.observers.values():
             with forks_ended():
                 warnings = list(getattr(observer, moment)(step) or ())
-            step.notes.warn(*warnings)
+            step.log.warn(*warnings)
 
-    def _minibatches(self, batch: Batch, step: Step) -> Iterator[Batch]:
-        return minibatches(
-            batch,
-            step.drawn.rows,
-            row_weights=step.signal.weights,
-            updates=self.updates_per_rollout,
-            count=self.minibatches,
-            key=(self.seed, self.completed),
-            reduction=self.objective.reduction,
+    def _views(self, draw: Draw, log: StepLog) -> Views:
+        """What passes without gradient say of this process's rows."""
+        return views_of(
+            draw.rollout,
+            draw.local_prompts,
+            policy=self._policy,
+            objective=self.objective,
+            settings=self,
+            modifiers=self._modifiers,
+            probe=self._probe,
+            sizes=self.sizes,
+            team=self.team,
+            log=log,
         )
 
-    def _update(self, number: int, tally: metrics.Tally, notes: metrics.Notes) -> float:
+    def _minibatch_rows(self, groups: Tensor) -> Iterator[Tensor]:
+        """The rows of each optimizer step, of all processes: groups [B] -> [b] each."""
+        for update in range(self.updates_per_rollout):
+            yield from minibatch_rows(groups, self.minibatches, key=(self.seed, self.completed, update))
+
+    def _batch(
+        self, rows: Tensor, step: LearningStep, views: Views, filler: Batch | None, *, before_updates: bool
+    ) -> Batch:
+        """This process's part of an optimizer step on some rows of all processes."""
+        return minibatch(
+            step.rollout,
+            views,
+            step.signal,
+            rows,
+            step.draw.rows,
+            reduction=self.objective.reduction,
+            before_updates=before_updates,
+            filler=filler,
+        )
+
+    def _gradient(self, step: LearningStep) -> tuple[Sequence[float], Tally]:
+        """The gradient of an optimizer step: the loss of each process, and the statistics of all."""
+        return gradient(
+            step.minibatch,
+            self._modifiers.objective(self.objective),
+            policy=self._policy,
+            updates=self.updates,
+            correction=self.correction,
+            sizes=self.sizes,
+            team=self.team,
+            log=step.log,
+        )
+
+    def _update(self, number: int, tally: Tally, log: StepLog) -> float:
         """Make one optimizer step with the gradient of all processes; returns its norm before clipping."""
-        with notes.time("optimizer"):
+        with log.time("optimizer"):
             self.team.sum_gradients(self.updates.parameters)
             norm = self.updates.make(number, decided=tally.decided)
         if self.updates.finish():
@@ -313,7 +327,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
     def drop_pending(self) -> None:
         """Forget a rollout that an engine draws for the next step."""
-        self._drawing.drop()
+        self._rollouts.drop()
 
     def _advantages(self, scores: Scores, decisions: int | None = None) -> Tensor:
         """[B] or [B, T], of the rows of all processes, with their values checked; T may not be known yet."""

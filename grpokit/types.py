@@ -159,14 +159,10 @@ class Ask:
     Attributes:
         entropy: "no": it is not read; "value": it is read without gradient; "grad": with gradient.
         moments: whether mean, std, v_coef and target are read.
-        slope: log-probs [b', t] of the rows `rows` of the rollout -> the derivative [b', t] of the loss by each of
-            them, or None. With it an output layer can form its gradient in the forward pass. It is a prediction: the
-            gradient that arrives in the backward pass may differ, and is the right one.
     """
 
     entropy: Literal["no", "value", "grad"] = "value"
     moments: bool = False
-    slope: Callable[[Tensor, slice], Tensor] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

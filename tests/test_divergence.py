@@ -171,7 +171,7 @@ class Late(TinyTokens):
 
 
 def test_a_rollout_of_older_weights_is_weighted_and_not_taken_for_a_fault() -> None:
-    trainer = train(Late(lag=1), max_age=1, correction=Correction(), learning_rate=1e-2)
+    trainer = train(Late(lag=1), max_policy_lag=1, correction=Correction(), learning_rate=1e-2)
     first, second = (trainer.step().metrics for _ in range(2))
     assert first["logprob_diff/max"] < 1e-5
     assert second["logprob_diff/max"] > 1e-3  # far above the limit of a sampler with these weights
@@ -180,10 +180,10 @@ def test_a_rollout_of_older_weights_is_weighted_and_not_taken_for_a_fault() -> N
 
 
 def test_a_rollout_that_is_too_old_is_refused() -> None:
-    trainer = train(Late(lag=2), max_age=1)
+    trainer = train(Late(lag=2), max_policy_lag=1)
     trainer.step()
     trainer.step()
-    with pytest.raises(RunError, match=r"weights of version 0, and the policy has version 2 .*trainer\.max_age=1"):
+    with pytest.raises(RunError, match=r"of version 0, and the policy has version 2 .*trainer\.max_policy_lag=1"):
         trainer.step()
 
 
@@ -225,11 +225,11 @@ def test_one_part_that_is_older_or_not_exact_makes_the_whole_so(parts: str) -> N
         ]
 
     trainer = Trainer(
-        policy, [flat_at_first], PROMPTS, prompts_per_step=4, group_size=4, max_age=2, device="cpu", **sizes
+        policy, [flat_at_first], PROMPTS, prompts_per_step=4, group_size=4, max_policy_lag=2, device="cpu", **sizes
     )
     trainer.version = 7
     if parts == "processes":
-        trainer._drawing.team = OneOfTwo()
+        trainer._rollouts.team = OneOfTwo()
     rollout = trainer.step().rollout
     assert policy.calls == (1 if parts == "processes" else 2)
     assert (rollout.exact, rollout.version) == (False, 5)

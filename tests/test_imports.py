@@ -185,7 +185,7 @@ def test_the_names_of_grpokit_itself_are_on_pages() -> None:
         ("import grpokit.flow\ngrpokit.flow.cps(1, 0)", ["grpokit.flow.cps"]),
         ("spec(unscorable='grpokit.rewards.needs:source')", ["grpokit.rewards.needs.source"]),
         ("from grpokit_toy.lm import ToyLM\nfrom grpokit_hf.models import dtypes\nfrom torch import nn", []),
-        ("from grpokit_hf.tokens import packing\npacking._slope", ["grpokit_hf.tokens.packing._slope"]),
+        ("from grpokit_hf.tokens import packing\npacking._hidden", ["grpokit_hf.tokens.packing._hidden"]),
     ],
 )
 def test_uses_that_are_seen(source: str, names: list[str]) -> None:

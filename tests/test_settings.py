@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from annotated_types import Ge
 
-from grpokit import PluginError, UsageError
+from grpokit import PluginError, Trainer, UsageError
 from grpokit.registry.factories import call, declared
 from grpokit.settings import Count, Settings, keywords_of, meanings, settings_of
 
@@ -152,3 +152,11 @@ def test_a_config_reads_the_fields() -> None:
     ):
         call(f"{__name__}:Box", {"name": "red", "ball": 1}, what="box")
     assert declared("advantage", f"{__name__}:Box")[0]["extras"].default == {"lid": True}
+
+
+def test_a_trainer_shows_its_own_arguments_and_then_its_settings() -> None:
+    parameters = inspect.signature(Trainer).parameters
+    assert list(parameters)[:4] == ["policy", "rewards", "prompts", "advantage"]
+    assert parameters["rewards"].annotation == "Rewards"
+    assert (parameters["group_size"].annotation, parameters["group_size"].default) == (int, 8)
+    assert "    group_size: G, samples per prompt; GRPO compares" in (inspect.getdoc(Trainer) or "")

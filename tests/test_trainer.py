@@ -31,9 +31,9 @@ from grpokit.builtin.entropy_target import EntropyTarget
 from grpokit.tracking import progress
 from grpokit.tracking.step_report import StepReport
 from grpokit.training import updates
-from grpokit.training.batch import minibatch_rows
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.micro_batches import Limit, cuts
+from grpokit.training.minibatches import minibatch_rows
 from tiny_policies import OBJECTIVES_BY_NAME, BatchesSeen, Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]

@@ -10,10 +10,9 @@ from grpokit.processes.fsdp2 import gathered
 from grpokit.processes.team import Team
 from grpokit.settings import TrainerSettings
 from grpokit.training.checked_policy import CheckedPolicy, not_finite
-from grpokit.training.logprob_diff_limit import LogprobDiffLimit, check_logprob_diff
+from grpokit.training.checks import LogprobDiffLimit, check_logprob_diff
 from grpokit.training.memory import Sizes
-from grpokit.training.passes import all_logprobs
-from grpokit.training.step import Step
+from grpokit.training.step import LearningStep
 
 
 class Gradients(Observer):
@@ -25,7 +24,7 @@ class Gradients(Observer):
         self.sizes = sizes
         self.team = team
 
-    def differentiated(self, step: Step) -> list[str]:
+    def differentiated(self, step: LearningStep) -> list[str]:
         """Stop if the loss is not finite, or the log-probs differ from the rollout's before any update."""
         if not all(map(math.isfinite, step.losses[-1])):
             with gathered():  # by all processes
@@ -44,13 +43,13 @@ class Gradients(Observer):
             return [f"Update {step.update} of step {step.number} changes nothing: {cause}."]
         return []
 
-    def _explain(self, step: Step) -> None:
+    def _explain(self, step: LearningStep) -> None:
         """Find the row, its prompt and the decision behind a loss of this process that is not finite."""
         loss = step.losses[-1][self.team.rank]
         batch = step.minibatch
         if math.isfinite(loss):
             return
-        logprobs = all_logprobs(self.policy, batch.rollout, self.sizes.limit).logprobs
+        logprobs = self.policy.all_logprobs(batch.rollout, self.sizes.limit).logprobs
         place = not_finite(batch.rollout, logprobs, batch.numbers)
         cause = (
             f"logprobs() gives {place}"

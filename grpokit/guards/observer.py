@@ -9,7 +9,7 @@ from grpokit.errors import UsageError, shown
 from grpokit.files import PLAIN_NAME, is_plain_name
 
 if TYPE_CHECKING:  # a plugin's light module may define an observer, and torch takes seconds to import
-    from grpokit.training.step import Step
+    from grpokit.training.step import LearningStep, Step
 
 
 class Observer:
@@ -25,15 +25,15 @@ class Observer:
         """The groups are drawn and have their rewards: `step.rollout`, `step.prompts`, `step.scores`."""
         return ()
 
-    def scored(self, step: Step) -> Iterable[str]:
+    def scored(self, step: LearningStep) -> Iterable[str]:
         """Each sample has its advantage: `step.advantages`."""
         return ()
 
-    def differentiated(self, step: Step) -> Iterable[str]:
+    def differentiated(self, step: LearningStep) -> Iterable[str]:
         """An optimizer step has its loss and its gradient: `step.minibatch`, `step.losses`, `step.tallies`."""
         return ()
 
-    def updated(self, step: Step) -> Iterable[str]:
+    def updated(self, step: LearningStep) -> Iterable[str]:
         """An optimizer step is made: `step.norms`."""
         return ()
 

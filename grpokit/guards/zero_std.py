@@ -10,7 +10,7 @@ from grpokit.errors import RunError, counted
 from grpokit.group_statistics import Groups
 from grpokit.guards.observer import Observer
 from grpokit.training.state import State
-from grpokit.training.step import Step
+from grpokit.training.step import LearningStep, Step
 
 
 class ZeroStd(Observer):
@@ -32,7 +32,7 @@ class ZeroStd(Observer):
         self.warned = False
         self.converged = ""
 
-    def scored(self, step: Step) -> list[str]:
+    def scored(self, step: LearningStep) -> list[str]:
         """Count a step."""
         scores = step.scores.trained
         reward = float(scores.totals.nanmean())
@@ -72,7 +72,7 @@ class ZeroStd(Observer):
             f"from: {spread}.{limit}"
         ]
 
-    def _flat(self, step: Step) -> list[str]:
+    def _flat(self, step: LearningStep) -> list[str]:
         warnings = []
         scores = step.scores.trained
         for name, column in zip(scores.names, scores.matrix.T, strict=True):
@@ -129,7 +129,7 @@ def _spread(name: str, column: Tensor, groups: Tensor) -> str:
 
 def _cut(step: Step) -> str:
     """A remark if the limit of length cut half of the texts or more, so that they may lack what rewards look for."""
-    ends = step.drawn.rows.ends
+    ends = step.draw.rows.ends
     cut = sum(finish == "length" for finish, _ in ends)
     if not cut or 2 * cut < len(ends):
         return ""

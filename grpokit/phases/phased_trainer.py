@@ -42,6 +42,7 @@ class PhasedTrainer(Loop):
         self.phases = {phase.name: phase for phase in phases}
         self.course = Course({phase.name: phase.steps for phase in phases}, rounds=rounds)
         self.current = phases[0]
+        self._only = self.phases.get("")  # of a run without phases
         self._trainers = [phase.trainer for phase in phases]
         self.loggers = [logger for trainer in self._trainers for logger in trainer.loggers]
         self.team = self.current.trainer.team
@@ -92,7 +93,7 @@ class PhasedTrainer(Loop):
             with self._others_frozen(trainer):
                 report = trainer.step(log=False)
         except GrpokitError as error:
-            if not phase.name:
+            if phase is self._only:
                 raise
             raise reworded(error, f"In {_where(phase, trainer.completed + 1)}: {error}") from error
         finally:
@@ -100,7 +101,8 @@ class PhasedTrainer(Loop):
                 if other.policy is trainer.policy:
                     other.version = trainer.version
         stretch.steps += 1
-        if phase.name:
+        metrics = report.metrics
+        if phase is not self._only:
             report = replace(
                 report,
                 step=number,
@@ -109,9 +111,7 @@ class PhasedTrainer(Loop):
                 phase=phase.name,
                 phase_step=report.step,
             )
-        metrics = dict(report.metrics)
-        if phase.name:
-            metrics["phase"] = list(self.phases).index(phase.name)
+            metrics = {**report.metrics, "phase": list(self.phases).index(phase.name)}
         for logger in self.loggers:
             logger.log(metrics, step=number)
         return report
@@ -122,12 +122,13 @@ class PhasedTrainer(Loop):
 
     def parts(self) -> dict[str, Stateful]:
         """What a checkpoint keeps, by name: the state of each phase, and the weights of each policy."""
-        parts: dict[str, Stateful] = {} if "" in self.phases else {"course": self.course}
+        if self._only:  # as a `Trainer` saves it
+            return self._only.trainer.parts()
+        parts: dict[str, Stateful] = {"course": self.course}
         for name, phase in self.phases.items():
-            place = f"{checkpoint.PHASES}/{name}/" if name else ""
             for part, stateful in phase.trainer.parts().items():
                 if part != checkpoint.POLICY:
-                    parts[f"{place}{part}"] = stateful
+                    parts[f"{checkpoint.PHASES}/{name}/{part}"] = stateful
         for phase in self.phases.values():
             name = checkpoint.named(checkpoint.POLICY, phase.policy)
             parts[name] = phase.trainer.policy
@@ -142,10 +143,9 @@ class PhasedTrainer(Loop):
         """Continue from the loaded state."""
         for trainer in self._trainers:
             trainer.go_on(when=when)
-        if "" in self.phases:
-            completed = self.phases[""].trainer.completed
-            only = {"phase": "", "planned": self.steps, "steps": completed}
-            self.course.load_state_dict({"stretches": [only]})
+        if self._only:  # whose checkpoint has no course
+            stretch = {"phase": "", "planned": self.steps, "steps": self._only.trainer.completed}
+            self.course.load_state_dict({"stretches": [stretch]})
         begun = self.course.begun
         latest = begun[-1] if begun else self.course.stretches[0]
         self.current = self.phases[latest.phase]
@@ -157,8 +157,8 @@ class PhasedTrainer(Loop):
 
     def describe(self) -> str:
         """The arithmetic of batches, a line for each phase."""
-        if "" in self.phases:
-            return self.phases[""].trainer.describe()
+        if self._only:
+            return self._only.trainer.describe()
         lines = [f"{name}: {phase.trainer.describe()}" for name, phase in self.phases.items()]
         return "\n".join([self.course.describe(), *lines])
 

@@ -3,7 +3,7 @@
 A block is a layer of a transformer, one of many alike. What is outside of blocks, and adapters inside, stay whole in
 each process. Blocks are gathered once for a whole rollout or scoring pass, where no process waits for another. In
 training each is gathered for its own forward and backward pass, so all processes must make the same passes:
-`grpokit.training.passes` sees to that.
+`grpokit.training.gradient` sees to that.
 """
 
 from __future__ import annotations

@@ -23,11 +23,13 @@ from grpokit.processes.team import is_sharded
 from grpokit.training.contract import scorer
 from grpokit.training.devices import any_low_precision, autocast
 from grpokit.training.micro_batches import Cut, Limit, cuts
-from grpokit.training.rollout_calls import call_at, concatenate_rollouts
+from grpokit.training.rollout_parts import call_at, concatenate_rollouts
 from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
 
 Fit: TypeAlias = Callable[[Callable[[int], Rollout]], Rollout]
 """Calls a function with the most rows that it may draw, and again with fewer if memory runs out."""
+
+_MOMENTS = ("mean", "std", "v_coef")
 
 
 class CheckedPolicy:
@@ -157,6 +159,41 @@ class CheckedPolicy:
         if view.entropy is not None and ask.entropy != "grad":
             view = replace(view, entropy=view.entropy.detach())
         return _upcast(view)
+
+    def all_logprobs(
+        self,
+        rollout: Rollout,
+        limit: Limit,
+        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        *,
+        ask: Ask = Ask(entropy="no"),
+    ) -> Decisions:
+        """Score all decisions [B, T] without gradient, inside `context`, in the micro-batches of training.
+
+        The result has what `ask` names, if the policy gives it.
+        """
+        whole = {"logprobs": torch.zeros_like(rollout.old.logprobs)}
+        wanted = ["logprobs"]
+        if ask.entropy != "no":
+            wanted.append("entropy")
+        if ask.moments:
+            wanted += _MOMENTS
+        device = whole["logprobs"].device
+        with context():
+            for cut in self.cuts(rollout, limit):
+                part = rollout.select(cut.rows)
+                rows = cut.rows.to(device, non_blocking=True)
+                for decisions in cut.slices:
+                    view = self.logprobs(part, decisions, ask, grad=False)
+                    for name in wanted:
+                        x = getattr(view, name)
+                        if x is None:
+                            continue
+                        if name not in whole:
+                            shape = (*rollout.mask.shape, *x.shape[2:])
+                            whole[name] = x.new_zeros(shape, device=device)
+                        whole[name][rows, decisions] = x.to(whole[name])
+        return Decisions(**whole)
 
 
 def _check(rollout: Rollout, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, first_row: int) -> None:

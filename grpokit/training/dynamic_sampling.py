@@ -15,7 +15,7 @@ from torch import Tensor
 
 from grpokit.group_statistics import zero_per_group
 from grpokit.rewards.scoring import Scores
-from grpokit.training.rollout_calls import concatenate_rollouts
+from grpokit.training.rollout_parts import concatenate_rollouts
 from grpokit.types import Rollout
 
 

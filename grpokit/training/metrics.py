@@ -21,12 +21,12 @@ from torch import Tensor
 from grpokit.group_statistics import Groups
 from grpokit.rewards.scoring import Scores
 from grpokit.tracking import process_memory
-from grpokit.training.all_rows import AllRows
 from grpokit.training.devices import wait_for
+from grpokit.training.rollout_parts import AllRows
 
 
-class Notes:
-    """What is noted of a step: warnings, seconds per named phase, and peak memory.
+class StepLog:
+    """What is logged of a step: warnings, seconds per named phase, and peak memory.
 
     On CUDA seconds are as the device sees them, by events for which nothing waits before the end. The peak memory is
     that of CUDA's allocator, and on a CPU that of the whole process.
@@ -41,7 +41,7 @@ class Notes:
             torch.cuda.reset_peak_memory_stats(device)
 
     def warn(self, *lines: str) -> None:
-        """Note warnings; a sentence or two each."""
+        """Log warnings; a sentence or two each."""
         self.warnings += lines
 
     @contextmanager
@@ -54,7 +54,7 @@ class Notes:
             self._spans.append((phase, start, self._mark()))
 
     def metrics(self) -> dict[str, float]:
-        """Seconds since the notes were begun, seconds per phase, and the peak memory since then in MiB."""
+        """Seconds since the log was begun, seconds per phase, and the peak memory since then in MiB."""
         wait_for(self.device)
         cuda = self.device.type == "cuda"
         seconds: dict[str, float] = defaultdict(float)

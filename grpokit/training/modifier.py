@@ -15,9 +15,9 @@ from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
 from grpokit.rewards.terms import RewardTerm
 from grpokit.settings import problem
-from grpokit.training.batch import Batch, Signal
 from grpokit.training.checks import check_minibatch, check_objective, check_own_metrics, check_signal
 from grpokit.training.metrics import Tally
+from grpokit.training.minibatches import Batch, Signal
 from grpokit.training.state import Stateful, stateful
 from grpokit.training.step import Step
 
@@ -126,7 +126,7 @@ class Modifiers:
 
     def rows(self, signal: Signal, step: Step) -> Signal:
         """What the rows of all processes teach, with advantages in the precision of the log-probs."""
-        rows = step.drawn.rows
+        rows = step.draw.rows
         for name, modifier in self._named.items():
             with forks_ended():
                 answer = modifier.rows(signal, step)

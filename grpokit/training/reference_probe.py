@@ -14,9 +14,8 @@ from torch import Tensor
 from grpokit.errors import CheckpointError, GrpokitError, RunError
 from grpokit.processes.team import Team
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.logprob_diff_limit import LogprobDiffLimit
+from grpokit.training.checks import LogprobDiffLimit
 from grpokit.training.micro_batches import Limit
-from grpokit.training.passes import all_logprobs
 from grpokit.training.state import State
 from grpokit.types import Decisions, Prompt, Rollout, Sample, Trace
 
@@ -60,7 +59,7 @@ class ReferenceProbe:
             self.load_state_dict(state)
 
     def _score(self, row: Rollout) -> Tensor:
-        return all_logprobs(self.policy, row, Limit(rows=1), self.policy.reference).logprobs
+        return self.policy.all_logprobs(row, Limit(rows=1), self.policy.reference).logprobs
 
     def check(self, *, when: str) -> None:
         """Stop if the reference gives other log-probs for the row than at the start of the run."""

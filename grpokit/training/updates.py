@@ -14,9 +14,8 @@ from grpokit.processes.team import Team, fingerprints, is_sharded, local, refuse
 from grpokit.settings import TrainerSettings
 from grpokit.training import checks
 from grpokit.training.devices import is_low_precision, loss_scaler, place, wait_for
-from grpokit.training.lr_schedule import learning_rate
 from grpokit.training.memory import explained
-from grpokit.training.optimizers import optimizer_of
+from grpokit.training.optimizers import learning_rate, optimizer_of
 
 _MANY = 0.1  # the share of weak updates from which a warning is due
 

@@ -12,7 +12,7 @@ import torch
 from grpokit import Rollout, Trainer, UsageError, objectives
 from grpokit.builtin.entropy_filter import EntropyFilter, top_entropy
 from grpokit.processes.team import Team
-from grpokit.training.batch import minibatch_rows
+from grpokit.training.minibatches import minibatch_rows
 from tiny_policies import TinyTokens, digit_sum
 
 PROMPTS = [str(i) for i in range(12)]

@@ -30,14 +30,13 @@ from grpokit import (
     swapped,
 )
 from grpokit.data import as_prompts
-from grpokit.guards.slow_rewards import SlowRewards
-from grpokit.guards.unscored_rows import UnscoredRows
+from grpokit.guards.rewards import SlowRewards, UnscoredRows
 from grpokit.guards.zero_std import ZeroStd
 from grpokit.processes.team import Team
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.training import checkpoint, metrics
-from grpokit.training.logprob_diff_limit import LogprobDiffLimit, check_logprob_diff
+from grpokit.training.checks import LogprobDiffLimit, check_logprob_diff
 from steps import a_step
 from tiny_policies import Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
@@ -449,7 +448,7 @@ def steps_of(guard: SlowRewards, *, seconds: Sequence[float], total: float) -> l
     said = []
     for number, own in enumerate(seconds, 1):
         step = a_step(number, replace(scores_of([0.0, 1, 2, 3], [0.0, 1, 2, 3]), seconds=[0.1, own]))
-        step.notes.start -= total
+        step.log.start -= total
         said += [(number, line) for line in (*guard.drawn(step), *guard.updated(step))]
     return said
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from grpokit import Observer, RunError, Step, Trainer, UsageError
+from grpokit import LearningStep, Observer, RunError, Step, Trainer, UsageError
 from grpokit.training import checkpoint
 from tiny_policies import TinyTokens, digit_sum
 
@@ -22,21 +22,22 @@ class Diary(Observer):
         self.stop, self.entries = stop, list[tuple[Any, ...]]()
 
     def note(self, moment: str, step: Step, *facts: Any) -> list[str]:
-        self.entries.append((moment, step.number, step.update, *facts))
+        update = getattr(step, "update", 0)
+        self.entries.append((moment, step.number, update, *facts))
         if self.stop == (step.number, moment):
             raise RunError(f"Stopped when {moment}.")
-        return [f"{moment} {step.update}"]
+        return [f"{moment} {update}"]
 
     def drawn(self, step: Step) -> list[str]:
         return self.note("drawn", step, step.rollout.rows, tuple(step.scores.totals.shape))
 
-    def scored(self, step: Step) -> list[str]:
+    def scored(self, step: LearningStep) -> list[str]:
         return self.note("scored", step, float(step.advantages.sum()))
 
-    def differentiated(self, step: Step) -> list[str]:
+    def differentiated(self, step: LearningStep) -> list[str]:
         return self.note("differentiated", step, step.minibatch.rollout.rows, len(step.tallies))
 
-    def updated(self, step: Step) -> list[str]:
+    def updated(self, step: LearningStep) -> list[str]:
         return self.note("updated", step, step.norms[-1] > 0)
 
     def state_dict(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from grpokit import Decisions, Rollout, RunError, Trainer, evaluate, frozen_copy, objectives
 from grpokit.builtin.entropy_filter import EntropyFilter
 from grpokit.policy import Work
-from grpokit.training.batch import minibatch_rows
+from grpokit.training.minibatches import minibatch_rows
 from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]

@@ -12,7 +12,7 @@ from grpokit import Prompt, RunError, Seeds, Trace, Trainer, evaluate
 from grpokit.evaluation.held_out import draw
 from grpokit.sampling import derive_seeds
 from grpokit.training.memory import fitting
-from grpokit.training.rollout_calls import Call, call_at, concatenate_rollouts
+from grpokit.training.rollout_parts import Call, call_at, concatenate_rollouts
 from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]

@@ -9,8 +9,8 @@ import torch
 
 from grpokit import Decisions, Prompt, Rollout, Sample
 from grpokit.processes.team import Team
-from grpokit.training.all_rows import gather_rows
 from grpokit.training.metrics import length_metrics
+from grpokit.training.rollout_parts import gather_rows
 
 
 def rollout(infos: list[dict[str, Any]]) -> Rollout:

@@ -27,6 +27,7 @@ from grpokit import (
 )
 from grpokit.advantages import group
 from grpokit.objectives import GRPO
+from grpokit.training.minibatches import Views, minibatch
 from tiny_policies import Fails, TinyTokens, digit_sum
 
 PROMPTS = [str(i) for i in range(12)]
@@ -216,10 +217,12 @@ class LooksUp(Modifier):
 def test_the_numbers_of_a_batch_are_places_in_the_signal() -> None:
     looks_up = LooksUp()
     make(looks_up, minibatches=2).step()
-    second = looks_up.step  # as a second process has it
-    second.drawn = replace(second.drawn, rows=replace(second.drawn.rows, share=slice(8, 16)))
-    second.signal = Signal.of(torch.arange(16.0))
-    batch = second.learning(Batch.of(second.rollout))
+    step = looks_up.step
+    batch = minibatch(
+        step.rollout, Views(), Signal.of(torch.arange(16.0)), torch.arange(16),
+        replace(step.draw.rows, decided=torch.ones(16), share=slice(8, 16)),  # as a second process has it
+        reduction="token_mean", before_updates=True, filler=None,
+    )  # fmt: skip
     assert batch.numbers.tolist() == batch.advantages.tolist() == list(range(8, 16))
 
 
@@ -310,7 +313,7 @@ def test_a_row_may_get_an_advantage_for_each_decision() -> None:
 
     class FirstHalf(Modifier):
         def rows(self, signal: Signal, step: Step) -> Signal:
-            early = torch.arange(step.drawn.rows.width) < step.drawn.rows.width // 2
+            early = torch.arange(step.draw.rows.width) < step.draw.rows.width // 2
             return replace(signal, advantages=signal.advantages[:, None] * early)
 
     def first_half(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:

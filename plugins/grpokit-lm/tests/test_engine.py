@@ -104,7 +104,7 @@ def test_an_engine_with_log_probs_from_before_the_temperature_is_noticed(server:
 def test_the_engine_draws_the_next_step_while_this_one_learns(server: Served) -> None:
     """The log-probs of each rollout are those of the adapter before the latest update."""
     server.delay = 0.05
-    trainer = trainer_of(policy_of(server), max_age=1, steps=3, correction=Correction())
+    trainer = trainer_of(policy_of(server), max_policy_lag=1, steps=3, correction=Correction())
     reports = [trainer.step() for _ in range(3)]
     assert [report.rollout.version for report in reports] == [0, 0, 1]
     assert len(server.asked) == 3 * 8
@@ -113,7 +113,7 @@ def test_the_engine_draws_the_next_step_while_this_one_learns(server: Served) ->
 
 @pytest.mark.long
 def test_one_that_ignores_the_adapter_is_noticed_one_step_later(server: Served) -> None:
-    trainer = trainer_of(policy_of(server), max_age=1, max_logprob_diff=10.0, steps=9)
+    trainer = trainer_of(policy_of(server), max_policy_lag=1, max_logprob_diff=10.0, steps=9)
     server.ignores_adapters = True
     reports = [trainer.step() for _ in range(2)]  # both of the first weights, whose adapter changes nothing
     assert [report.rollout.version for report in reports] == [0, 0]

@@ -175,14 +175,14 @@ def test_it_sleeps_while_the_run_learns(vllm: Any) -> None:
     engine.wake_up = lambda: 1 / 0
     with pytest.raises(RunError, match="vLLM failed while it woke up: division by zero"):
         trainer.step()
-    ahead = trainer_of(offline(engine={"sleep": True}), max_age=1)
-    with pytest.raises(UsageError, match="sleep it gives its memory back while the run learns, and trainer: max_age"):
+    ahead = trainer_of(offline(engine={"sleep": True}), max_policy_lag=1)
+    with pytest.raises(UsageError, match="memory back while the run learns, and trainer: max_policy_lag"):
         ahead.step()
 
 
 @pytest.mark.long
 def test_it_draws_the_next_step_while_this_one_learns(vllm: Any) -> None:
-    trainer = trainer_of(offline(), max_age=1, steps=3, correction=Correction())
+    trainer = trainer_of(offline(), max_policy_lag=1, steps=3, correction=Correction())
     reports = [trainer.step() for _ in range(3)]
     assert [report.rollout.version for report in reports] == [0, 0, 1]
     assert all(report.metrics["logprob_diff/mean"] > 1e-4 for report in reports[1:])

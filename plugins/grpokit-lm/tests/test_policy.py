@@ -17,7 +17,6 @@ from grpokit import PluginError, Prompt, Rollout, Sample, Trainer, UsageError, c
 from grpokit.registry import plugins
 from grpokit.sampling import derive_seeds
 from grpokit_check import outcomes, policy_checks
-from grpokit_hf.tokens import fused_head, packing
 from grpokit_lm.plain_path import PlainPath
 from grpokit_lm.policy import CausalLMPolicy, _warn_once
 
@@ -281,26 +280,6 @@ def test_sets_of_tokens_take_memory_for_what_was_written(fast: bool) -> None:
     assert kept.shape[:2] == rollout.mask.shape
     assert rollout.mask.shape[1] < 50
     assert bytes_made.size == kept.numel()
-
-
-def test_the_predicted_gradient_is_used_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training steps with the slope that the trainer predicts equal those without one, and need no second pass."""
-    weights = []
-    accepted: list[float | None] = []
-    slope, factor = packing._slope, fused_head._common_factor
-
-    def noted(*slopes: Tensor) -> float | None:
-        accepted.append(factor(*slopes))
-        return accepted[-1]
-
-    monkeypatch.setattr(fused_head, "_common_factor", noted)
-    for use in (True, False):
-        monkeypatch.setattr(packing, "_slope", lambda plan, ask, use=use: slope(plan, ask) if use else None)
-        trainer = training(build(), length, steps=2, updates_per_rollout=2)
-        list(trainer)
-        weights.append(torch.cat([p.detach().flatten() for p in trainer.policy.modules()["model"].parameters()]))
-    assert accepted == [1.0] * 12  # micro-batches; None: the head computed it again
-    assert torch.allclose(weights[0], weights[1], rtol=0, atol=1e-6)
 
 
 def gradients(policy: CausalLMPolicy, *, count: int = 2, **options: Any) -> list[Tensor]:

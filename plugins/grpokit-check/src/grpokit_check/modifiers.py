@@ -21,10 +21,10 @@ from grpokit.objectives import GRPO, Objective
 from grpokit.processes.team import Team
 from grpokit.rewards.terms import RewardTerm
 from grpokit.trainer import Trainer
-from grpokit.training.batch import Batch, Signal
 from grpokit.training.metrics import Tally
+from grpokit.training.minibatches import Batch, Signal
 from grpokit.training.modifier import Modifier, TrainerSetup
-from grpokit.training.step import Step
+from grpokit.training.step import LearningStep, Step
 from grpokit.types import Sample
 from grpokit_check.check import Check, checks_of, expect, expect_unchanged, expect_untouched, random_states
 from grpokit_check.states import expect_saveable, same_state, state_of
@@ -123,7 +123,7 @@ def state(factory: Callable[[], Modifier]) -> None:
 class _Stop(Observer):
     """Stops a step behind its last update."""
 
-    def updated(self, step: Step) -> Any:
+    def updated(self, step: LearningStep) -> Any:
         if step.number == 2 and step.update == 4:
             raise RunError("Stopped by the check.")
         return ()
@@ -234,7 +234,7 @@ class _InTwoProcesses(_Around):
         self._both(lambda rank: self.parts[rank].begin(replace(setup, team=teams[rank])))
 
     def rows(self, signal: Signal, step: Step) -> Signal:
-        rows = step.drawn.rows
+        rows = step.draw.rows
         steps = [_in_one_process(step, share) for share in (slice(0, _FIRST), slice(_FIRST, len(rows.groups)))]
         signals = copy.deepcopy(signal), copy.deepcopy(signal)
         answers = self._both(lambda rank: self.parts[rank].rows(signals[rank], steps[rank]))
@@ -295,11 +295,9 @@ class _InTwoProcesses(_Around):
 
 def _in_one_process(step: Step, share: slice) -> Step:
     """The step as a process sees it that has a part of the rows."""
-    own = copy.copy(step)
-    own.scores = copy.deepcopy(step.scores)
     rollout = step.rollout.select(torch.arange(share.start, share.stop))
-    own.drawn = replace(step.drawn, rollout=rollout, rows=replace(step.drawn.rows, share=share))
-    return own
+    draw = replace(step.draw, rollout=rollout, rows=replace(step.draw.rows, share=share))
+    return replace(step, scores=copy.deepcopy(step.scores), draw=draw)
 
 
 def _expect_same(answers: Sequence[Signal | Batch], expected: Sequence[Signal | Batch], where: str, cause: str) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from transformers import GlmImageTextConfig, GlmImageTextModel
 
 from grpokit import Ask
-from grpokit_hf.tokens import packing
 from grpokit_hf.tokens.fused_head import FusedHead
 from grpokit_hf.tokens.linear_layers import Casts
 from grpokit_hf.tokens.packed_attention import install
@@ -33,31 +32,12 @@ def test_packing_by_hand() -> None:
     assert plan is not None
     tokens = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])[plan.source]
     assert tokens.tolist() == [1, 2, 3, 5, 6, 3, 9]
-    assert (plan.prompts, plan.samples, plan.rows, plan.ends) == ([2], [[3, 2]], [0, 2], [2, 3])
+    assert (plan.prompts, plan.samples) == ([2], [[3, 2]])
     assert plan.decided.tolist() == [3, 4, 6]
     assert plan.places.table(torch.tensor([1.0, 2.0, 3.0])).tolist() == [[1, 2], [0, 0], [3, 0]]
     assert pack(completions, 3, width=1) is None
     unread: dict[str, Any] = {"decoder": None, "layer": None, "head": FusedHead(), "casts": Casts(), "ask": Ask()}
     assert score(completions, 3, width=1, **unread).logprobs.tolist() == [[0]] * 3
-
-
-def test_the_prediction_goes_on_behind_a_completion_without_decisions() -> None:
-    """Such as one that was cut, with mask_truncated."""
-    completions = Completions(
-        prompts=torch.tensor([[1]]),
-        prompt_lengths=(1,),
-        tokens=torch.tensor([[5, 6], [7, 8], [9, 0]]),
-        lengths=(2, 0, 1),
-        groups=(0, 0, 0),
-    )
-    plan = pack(completions, 0, width=2)
-    seen: list[Any] = []
-    assert plan is not None
-    slope = packing._slope(plan, Ask(slope=lambda table, rows: (seen.append((table.tolist(), rows)), 10 * table)[1]))
-    assert slope is not None
-    assert slope(torch.tensor([1.0, 2.0, 3.0]), 0).tolist() == [10, 20, 30]
-    assert slope(torch.tensor([3.0]), 2).tolist() == [30]
-    assert seen == [([[1, 2], [0, 0], [3, 0]], slice(0, 3)), ([[3, 0]], slice(2, 3))]
 
 
 def decoder_and_layer() -> tuple[Any, nn.Linear]:

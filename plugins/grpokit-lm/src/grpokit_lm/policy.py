@@ -159,8 +159,8 @@ class CausalLMPolicy(Policy):
             return None
         if not self._engine.overlaps:
             raise UsageError(
-                "engine: with sleep it gives its memory back while the run learns, and trainer: max_age lets it draw "
-                "meanwhile. Leave one of them out."
+                "engine: with sleep it gives its memory back while the run learns, and trainer: max_policy_lag lets "
+                "it draw meanwhile. Leave one of them out."
             )
         asked = self._asked(prompts, group_size, seeds, evaluate=False)
         return self._pending(self._engine, asked, trains=True, ahead=True)

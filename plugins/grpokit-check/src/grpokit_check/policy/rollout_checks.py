@@ -7,7 +7,7 @@ from accelerate.utils import set_seed
 from PIL import Image
 
 from grpokit.errors import RunError, a_type
-from grpokit.training.rollout_calls import concatenate_rollouts
+from grpokit.training.rollout_parts import concatenate_rollouts
 from grpokit.types import Rollout, Seeds
 from grpokit_check.check import NotChecked, expect, expect_untouched, random_states
 from grpokit_check.policy.case import (

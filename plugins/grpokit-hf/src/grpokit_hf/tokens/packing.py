@@ -85,8 +85,6 @@ class Pack:
         decided: [n] int64, indices into the N hidden states, of the decisions in question.
         places: of the same decisions.
         positions: [3, N] int64 on the CPU; None: a token's position is its index.
-        rows: the completions in their order here.
-        ends: where the decisions of each of them end among the n.
     """
 
     source: Tensor
@@ -95,8 +93,6 @@ class Pack:
     decided: Tensor
     places: Places
     positions: Tensor | None
-    rows: Sequence[int]
-    ends: Sequence[int]
 
 
 def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
@@ -118,7 +114,6 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
     positions: list[Tensor] = []
     prompts: list[int] = []
     samples: list[list[int]] = []
-    ends = [0]
     position = 0
     for prompt, rows in groups:
         shared = completions.prompt_lengths[prompt] - 1
@@ -142,7 +137,6 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
                 column = column[completions.decided[row, start:length]]
             decided.append(position + column)
             places.append(torch.stack([torch.full_like(column, row), column - start]))
-            ends.append(ends[-1] + len(column))
             position += length
     shape = (len(completions.lengths), width)
     device = completions.tokens.device
@@ -154,8 +148,6 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
         decided=torch.cat(decided).to(device, non_blocking=True),
         places=Places(row=where[0], column=where[1], shape=shape),
         positions=torch.cat(positions, 1) if positions else None,
-        rows=[row for _, rows in groups for row in rows],
-        ends=ends[1:],
     )
 
 
@@ -223,8 +215,6 @@ def score(
         kept=kept,
         forbidden=forbidden,
         entropy=ask.entropy,
-        slope=_slope(plan, ask),
-        ends=plan.ends,
     )
     if entropy is not None:
         entropy = plan.places.table(entropy)
@@ -245,23 +235,3 @@ def _hidden(completions: Completions, plan: Pack, decoder: Any, inputs: Inputs |
     positions = positions.to(device, non_blocking=True)
     hidden = run(decoder, tokens, positions, arrangement, **further)
     return hidden[plan.decided]
-
-
-def _slope(plan: Pack, ask: Ask) -> Callable[[Tensor, int], Tensor] | None:
-    """The prediction for packed log-probs, from the one for tables; None where completions are not in order."""
-    predict, rows = ask.slope, plan.rows
-    if predict is None or list(rows) != sorted(rows):
-        return None
-    ends = [0, *plan.ends]
-
-    def slope(logprobs: Tensor, begin: int) -> Tensor:
-        end = begin + len(logprobs)
-        first = rows[ends.index(begin)]
-        last = rows[ends.index(end) - 1]  # between them some may have no decisions
-        row = plan.places.row[begin:end] - first
-        column = plan.places.column[begin:end]
-        empty = logprobs.new_zeros(last - first + 1, plan.places.shape[1])
-        table = empty.index_put((row, column), logprobs)
-        return predict(table, slice(first, last + 1))[row, column]
-
-    return slope

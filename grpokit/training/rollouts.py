@@ -23,17 +23,17 @@ from grpokit.rewards.scoring import Scores, Scoring, joined
 from grpokit.rewards.terms import RewardTerm
 from grpokit.sampling import derive_seeds, further_indices, prompt_indices
 from grpokit.settings import TrainerSettings
-from grpokit.training.all_rows import AllRows, gather_rows
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.checks import check_age
+from grpokit.training.checks import check_policy_lag
 from grpokit.training.dynamic_sampling import Groups, with_spread
 from grpokit.training.memory import Sizes
-from grpokit.training.metrics import Notes
+from grpokit.training.metrics import StepLog
+from grpokit.training.rollout_parts import AllRows, gather_rows
 from grpokit.types import PendingRollout, Prompt, Rollout, Seeds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
+class Draw:
     """The groups of a step."""
 
     prompts: Sequence[int]  # P indices into the training prompts
@@ -49,15 +49,9 @@ class Drawn:
         share = self.rows.share
         return self.prompts[share.start // size : share.stop // size]
 
-    def local(self, x: Tensor) -> Tensor:
-        """This process's rows of what all rows have: [B] or [B, T] -> [b] or [b, t]."""
-        rows = x[self.rows.share]
-        width = self.rollout.mask.shape[1]
-        return rows if x.ndim == 1 else rows[:, :width]
-
 
 @dataclass(eq=False, kw_only=True)
-class Drawing:
+class Rollouts:
     """Draws and scores, with prompts and seeds that follow from the run's seed and the step."""
 
     settings: TrainerSettings
@@ -71,25 +65,25 @@ class Drawing:
     _ahead: _Ahead | None = field(default=None, init=False)
 
     @contextmanager
-    def __call__(self, completed: int, *, version: int, notes: Notes) -> Iterator[Drawn]:
+    def draw(self, completed: int, *, version: int, log: StepLog) -> Iterator[Draw]:
         """Draw the groups of the step after `completed` ones, with the weights of a version.
 
         At the end, what no reward has begun is cancelled.
         """
         with ExitStack() as in_flight:
-            draw = partial(self._groups, in_flight, completed, version, notes)
+            draw = partial(self._groups, in_flight, completed, version, log)
             first = draw(0, range(self.settings.prompts_per_step), (), None)
             most = self.settings.dynamic_sampling
             groups, metrics = with_spread(first, draw, advantages=self.advantages, most=most)
             rollout, rows = gather_rows(groups.joined(), self.team, self.policy.device)
-            yield Drawn(prompts=groups.prompts, rollout=rollout, rows=rows, scores=groups.scores, metrics=metrics)
+            yield Draw(prompts=groups.prompts, rollout=rollout, rows=rows, scores=groups.scores, metrics=metrics)
 
     def _groups(
         self,
         in_flight: ExitStack,
         completed: int,
         version: int,
-        notes: Notes,
+        log: StepLog,
         attempt: int,
         places: Sequence[int],
         used: Sequence[int],
@@ -102,24 +96,24 @@ class Drawing:
         with gathered():  # by all processes, also by one without prompts
             pending = None if attempt else self._take_ahead(completed, version)
             if prompts:
-                with notes.time("rollout"):
+                with log.time("rollout"):
                     if pending is not None:
                         rollout = self.policy.finish(pending, prompts, size, seeds)
                     else:
-                        fit = partial(self.sizes.draw, rows=len(seeds.row), warn=notes.warn)
+                        fit = partial(self.sizes.draw, rows=len(seeds.row), warn=log.warn)
                         rollout = self.policy.rollout(prompts, size, seeds, fit=fit)
                     if not attempt:
                         self._draw_ahead(completed + 1, version)
         if rollout:
-            check_age(rollout.version, version, self.settings.max_age)
+            check_policy_lag(rollout.version, version, self.settings.max_policy_lag)
         samples = rollout.samples if rollout else []
-        with notes.time("reward"):
+        with log.time("reward"):
             scoring = Scoring(self.terms, samples, step=completed + 1)
         in_flight.callback(scoring.cancel)
 
         @cache
         def scores() -> Scores:
-            with notes.time("reward"):
+            with log.time("reward"):
                 part = scoring.result()
             if rollout and rollout.decision_rewards is not None:
                 table = torch.where(rollout.host_mask, rollout.decision_rewards, torch.nan)
@@ -151,7 +145,7 @@ class Drawing:
 
     def _draw_ahead(self, completed: int, version: int) -> None:
         """Begin the groups of the next step, if their weights are not too old by then."""
-        if self.settings.max_age < self.settings.updates_per_step or completed >= self.settings.steps:
+        if self.settings.max_policy_lag < self.settings.updates_per_step or completed >= self.settings.steps:
             return
         places = range(self.settings.prompts_per_step)
         _, prompts, seeds = self._request(completed, 0, places, ())
@@ -161,7 +155,7 @@ class Drawing:
     def _take_ahead(self, completed: int, version: int) -> PendingRollout | None:
         """What was begun for this step, unless other steps have come in between."""
         ahead = self._ahead
-        if ahead and ahead.completed == completed and 0 <= version - ahead.version <= self.settings.max_age:
+        if ahead and ahead.completed == completed and 0 <= version - ahead.version <= self.settings.max_policy_lag:
             self._ahead = None
             return ahead.pending
         self.drop()

@@ -1,4 +1,4 @@
-"""What a pass asks a policy for, the slope that it predicts, and that it never waits for the device."""
+"""What a pass asks a policy for, and that it never waits for the device."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpokit import Ask, Decisions, Prompt, Rollout, Seeds, Trainer, objectives
-from grpokit.training import logprob_passes
-from grpokit.training.passes import Gradient
-from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
+from grpokit.training import gradient, logprob_passes
+from grpokit.training.checked_policy import CheckedPolicy
+from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
 
@@ -80,47 +80,6 @@ def test_a_policy_is_asked_for_what_the_loss_reads(
     probe = {("no", False, False)} if objective.needs_reference else set()  # the reference's sample
     assert set(policy.asks) - probe == expected - probe
     assert expected <= set(policy.asks)
-
-
-class Sloped(TinyTokens):
-    """Holds the slope that is predicted against the gradient that arrives."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.without = 0
-
-    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
-        new = super().logprobs(rollout, steps)
-        if not torch.is_grad_enabled():
-            return new
-        if ask.slope is None:
-            self.without += 1
-            return new
-        middle = rollout.rows // 2
-        halves = (slice(0, middle), slice(middle, rollout.rows))
-        with torch.no_grad():  # as in the forward pass of an autograd function
-            predicted = torch.cat([ask.slope(new.logprobs[rows], rows) for rows in halves])
-        logprobs = new.logprobs * 1
-        logprobs.register_hook(lambda gradient: self.pairs.append((predicted, gradient)))
-        return replace(new, logprobs=logprobs)
-
-
-@pytest.mark.parametrize("slices", [1, 3])
-@pytest.mark.parametrize("name", OBJECTIVES_BY_NAME)
-def test_the_predicted_slope_is_the_gradient(name: str, slices: int) -> None:
-    policy = Sloped(slices=slices, dtype=torch.float64)
-    objective = OBJECTIVES_BY_NAME[name](kl_coef=0.1, entropy_coef=0.01)
-    Trainer(
-        policy, [digit_sum], PROMPTS, objective=objective, micro_batch_size=6, updates_per_rollout=2,
-        learning_rate=0.05, device="cpu",
-    ).step()  # fmt: skip
-    # where a row's decisions are in several slices, the loss of whole sequences is no function of one slice's
-    assert (policy.without > 0) == (objective.whole_sequence and slices > 1)
-    assert len(policy.pairs) > 0
-    assert any(gradient.abs().max() > 0 for _, gradient in policy.pairs)
-    for predicted, gradient in policy.pairs:
-        assert (predicted - gradient).abs().max() <= 1e-12 * gradient.abs().max()
 
 
 class Referred(TinyGaussian):
@@ -190,16 +149,6 @@ def test_a_guarded_ratio_has_the_old_means() -> None:
     assert torch.allclose(*weights, rtol=0, atol=1e-12)
 
 
-def test_the_loss_of_moments_has_no_slope() -> None:
-    class SlopedGaussian(TinyGaussian):
-        def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
-            assert ask.slope is None
-            return super().logprobs(rollout, steps)
-
-    objective = objectives.GRPO(kl="gaussian", kl_coef=0.1)
-    Trainer(SlopedGaussian(), [nearness], PROMPTS, objective=objective, device="cpu").step()
-
-
 class Waits(TorchDispatchMode):
     """Counts operations whose result the host must know before it can go on."""
 
@@ -256,8 +205,8 @@ def test_scoring_and_backward_never_wait_for_the_device(
         device="cpu",
     )  # fmt: skip
     trainer.step()  # the probe of the reference is taken once
-    counted(Gradient, "_attempt")
-    counted(logprob_passes, "all_logprobs")
+    counted(gradient, "_add_up")
+    counted(CheckedPolicy, "all_logprobs")
     trainer.step()
     assert waits.found == []
-    assert set(calls) == {"_attempt"} | ({"all_logprobs"} if objective.kl_coef else set())
+    assert set(calls) == {"_add_up"} | ({"all_logprobs"} if objective.kl_coef else set())

@@ -62,20 +62,20 @@ def weights(trainer: Trainer) -> list[float]:
     return torch.nn.utils.parameters_to_vector(trainer.policy.modules()["net"].parameters()).tolist()
 
 
-@pytest.mark.parametrize(("max_age", "minibatches", "expected"), [
+@pytest.mark.parametrize(("max_policy_lag", "minibatches", "expected"), [
     (0, 1, [0, 1, 2, 3]), (1, 1, [0, 0, 1, 2]), (1, 2, [0, 2, 4, 6]), (2, 2, [0, 0, 2, 4]),
 ])  # fmt: skip
-def test_how_old_the_weights_are(max_age: int, minibatches: int, expected: list[int]) -> None:
+def test_how_old_the_weights_are(max_policy_lag: int, minibatches: int, expected: list[int]) -> None:
     policy = Engine()
-    trainer = make(policy, max_age=max_age, minibatches=minibatches, steps=4)
+    trainer = make(policy, max_policy_lag=max_policy_lag, minibatches=minibatches, steps=4)
     assert versions(trainer, 4) == expected
-    ahead = max_age >= minibatches
+    ahead = max_policy_lag >= minibatches
     assert (policy.drawn_here, len(policy.begun)) == ((1, 3) if ahead else (4, 0))  # none after the last step
 
 
 def test_samples_are_those_that_the_older_weights_draw() -> None:
     """The second step draws with the first weights, as a step of another run with a tiny learning rate does."""
-    ahead, still = make(Engine(), max_age=1, steps=2), make(TinyTokens(), learning_rate=1e-7, steps=2)
+    ahead, still = make(Engine(), max_policy_lag=1, steps=2), make(TinyTokens(), learning_rate=1e-7, steps=2)
     for _ in range(2):
         outputs = [[sample.output for sample in trainer.step().rollout.samples] for trainer in (ahead, still)]
         assert outputs[0] == outputs[1]
@@ -84,7 +84,7 @@ def test_samples_are_those_that_the_older_weights_draw() -> None:
 @pytest.mark.long
 def test_drawing_hides_behind_learning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a second."""
-    trainer = make(Engine(lambda: time.sleep(1)), max_age=1, steps=3)
+    trainer = make(Engine(lambda: time.sleep(1)), max_policy_lag=1, steps=3)
     make_update = Updates.make
     monkeypatch.setattr(Updates, "make", lambda *a, **k: (time.sleep(1), make_update(*a, **k))[1])
     assert trainer.step().metrics["step_time"] >= 2
@@ -93,10 +93,10 @@ def test_drawing_hides_behind_learning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_that_goes_on_draws_anew(tmp_path: Path) -> None:
-    trainer = make(Engine(), max_age=1, steps=4)
+    trainer = make(Engine(), max_policy_lag=1, steps=4)
     versions(trainer, 2)
     trainer.save(tmp_path / "two")
-    other = make(Engine(), max_age=1, steps=4)
+    other = make(Engine(), max_policy_lag=1, steps=4)
     other.load(tmp_path / "two")
     assert versions(other, 2) == [2, 2]
     trainer.load(tmp_path / "two")  # where one is on its way
@@ -106,7 +106,7 @@ def test_a_run_that_goes_on_draws_anew(tmp_path: Path) -> None:
 
 def test_a_failed_step_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Engine()
-    trainer = make(policy, max_age=1, steps=4)
+    trainer = make(policy, max_policy_lag=1, steps=4)
     versions(trainer, 1)
 
     def fail(*_: Any, **__: Any) -> None:
@@ -123,7 +123,7 @@ def test_a_closed_trainer_asks_for_no_more() -> None:
     go = threading.Event()
     policy = Engine()
     policy.threads.submit(go.wait, 10)
-    trainer = make(policy, max_age=1, steps=4)
+    trainer = make(policy, max_policy_lag=1, steps=4)
     versions(trainer, 1)
     trainer.close()
     go.set()
@@ -132,7 +132,7 @@ def test_a_closed_trainer_asks_for_no_more() -> None:
 
 def test_an_error_there_ends_the_step() -> None:
     policy = Engine()
-    trainer = make(policy, max_age=1, steps=4)
+    trainer = make(policy, max_policy_lag=1, steps=4)
     versions(trainer, 1)
 
     def fail() -> None:
@@ -148,8 +148,8 @@ def test_an_error_there_ends_the_step() -> None:
 
 def test_phases_of_one_policy_draw_anew_where_the_other_has_learned() -> None:
     policy = Engine()
-    first = make(policy, max_age=1, steps=2)
-    second = make(policy, max_age=1, steps=2, seed=1)
+    first = make(policy, max_policy_lag=1, steps=2)
+    second = make(policy, max_policy_lag=1, steps=2, seed=1)
     phases = [Phase(name="a", trainer=first, steps=1), Phase(name="b", trainer=second, steps=1)]
     together = PhasedTrainer(phases, rounds=2)
     assert [together.step().rollout.version for _ in range(4)] == [0, 1, 2, 3]

@@ -6,7 +6,7 @@ import pytest
 
 from grpokit.sampling import derive_seeds
 from grpokit.settings import TrainerSettings
-from grpokit.training.rollout_calls import call_at
+from grpokit.training.rollout_parts import call_at
 from grpokit_plan import Job
 
 

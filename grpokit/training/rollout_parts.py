@@ -1,7 +1,8 @@
-"""Cuts a rollout into several calls of a policy, and concatenates their results.
+"""The parts of a rollout: it is drawn in several calls of a policy, and each process has some of its rows.
 
 A call draws whole groups if they fit, else a part of one group. Every row has its own seed, so the draws do not depend
-on the calls. Shorter results are padded under the mask.
+on the calls. Shorter parts are padded under the mask. Of the rows of other processes, each knows how many decisions
+they have and how their texts ended.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from grpokit.errors import RunError
-from grpokit.types import Decisions, Rollout, Seeds, Trace
+from grpokit.processes.team import Team
+from grpokit.tracking.step_report import StepReport
+from grpokit.types import Decisions, Prompt, Rollout, Seeds, Trace
+
+End: TypeAlias = "tuple[str, int | None]"  # "stop" or "length", and how many tokens the text has, if known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +100,64 @@ def on(rollout: Rollout, device: torch.device | str) -> Rollout:
         weights=None if rollout.weights is None else rollout.weights.to(device),
         trace=trace,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllRows:
+    """Facts about the B rows of a step in all processes, in the order of their groups."""
+
+    groups: Tensor  # [B] int64 group ids
+    decided: Tensor  # [B] int64 numbers of decisions
+    width: int  # T, the most columns of a process's rollout
+    ends: Sequence[End]  # of the texts whose policy tells how they ended
+    share: slice  # this process's rows
+
+
+def gather_rows(rollout: Rollout | None, team: Team, device: torch.device) -> tuple[Rollout, AllRows]:
+    """This process's rollout as a part of that of all processes, and the facts about all rows.
+
+    Where it has drawn none, its part is a rollout without rows, on `device`.
+    """
+    none = torch.zeros(0, dtype=torch.int64)
+    facts: tuple[Tensor, Tensor, int, list[End], Rollout | None] = none, none, 0, [], None
+    if rollout is not None:
+        infos = [sample.info for sample in rollout.samples]
+        ended = [info for info in infos if info.get("finish") in ("stop", "length")]
+        ends = [(info["finish"], info.get("tokens")) for info in ended]
+        decided = rollout.host_mask.sum(-1)
+        empty = on(rollout.select(none), "cpu")
+        facts = rollout.groups, decided, rollout.mask.shape[1], ends, empty
+    all_groups, all_decided, widths, all_ends, empties = zip(*team.gather(facts), strict=True)
+    parts = [rollout] if rollout else []
+    parts += [on(empty, device) for empty in empties if empty is not None]
+    whole = concatenate_rollouts(parts)
+    start = sum(map(len, all_groups[: team.rank]))
+    rows = AllRows(
+        groups=torch.cat(all_groups),
+        decided=torch.cat(all_decided),
+        width=max(widths),
+        ends=[*itertools.chain.from_iterable(all_ends)],
+        share=slice(start, start + whole.rows),
+    )
+    return whole, rows
+
+
+def whole_report(report: StepReport, team: Team, train_prompts: Sequence[Prompt]) -> StepReport:
+    """The report with the rows of all processes, in process 0; the others keep theirs."""
+    if team.size == 1:
+        return report
+    no_prompt = Prompt(text="")
+    bare = [replace(sample, prompt=no_prompt) for sample in report.rollout.samples]
+    parts = team.gather_in_first(replace(on(report.rollout, "cpu"), samples=bare))
+    if not parts:
+        return report
+    whole = concatenate_rollouts(parts)
+    prompts = [train_prompts[i] for i in report.prompts]
+    size = whole.rows // len(prompts)
+    samples = []
+    for row, sample in enumerate(whole.samples):
+        samples.append(replace(sample, prompt=prompts[row // size]))
+    return replace(report, rollout=replace(whole, samples=samples))
 
 
 def _stacked(parts: Sequence[Mapping[str, Any]], label: str) -> dict[str, Tensor]:
