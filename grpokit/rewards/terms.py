@@ -81,13 +81,25 @@ def as_terms(
                 f"Reward '{term.name}' has the weight {term.weight}; expected a finite number of at most {LARGEST:g} "
                 "in size."
             )
-        reserved = {"reward", "step", *(t.name for t in terms)}  # the first two mean something else in metrics
-        name, number = term.name, 1
-        while name in reserved:
+        terms.append(term)
+    names = distinct(term.name for term in terms)
+    return [replace(term, name=name) for term, name in zip(terms, names, strict=True)]
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """Names of rewards; one that is taken gets a number.
+
+    >>> distinct(["ocr", "ssim", "ocr", "reward"])
+    ['ocr', 'ssim', 'ocr-2', 'reward-2']
+    """
+    taken = ["reward", "step"]  # which mean something else in metrics
+    for wanted in names:
+        name, number = wanted, 1
+        while name in taken:
             number += 1
-            name = f"{term.name}-{number}"
-        terms.append(replace(term, name=name))
-    return terms
+            name = f"{wanted}-{number}"
+        taken.append(name)
+    return taken[2:]
 
 
 def _as_term(reward: Any) -> RewardTerm:
