@@ -36,9 +36,9 @@ What is in this repository, by kind. `grpokit plugins` lists what is installed o
 
 **Grade**: how easily adversarial examples fool the reward, from A (very hard) to E (at once), by the
 [ladders](../conformance.md#the-ladders-of-a-reward) with the reward's defaults. **Speed**: samples per second,
-{machine}, on one thread. The samples are the reward's own examples, or small signs and short texts. Compare speeds with each other
-rather than with your run. A reward without figures needs weights that this machine did not have, or a service, or a
-parameter; `grpokit check NAME` grades it on your machine.
+{machine}, on one thread. The samples are the reward's own examples, or small signs and short texts. Compare speeds with
+each other rather than with your run. A reward without figures needs weights that this machine did not have, or a
+service, or a parameter; `grpokit check NAME` grades it on your machine.
 """
 
 

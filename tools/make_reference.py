@@ -219,8 +219,8 @@ def objectives_page() -> str:
     common = {each.name: each.default for each in dataclasses.fields(ObjectiveSettings)}
     lines = [
         "# Objectives, advantages, modifiers\n\n",
-        "What is installed with all packages of this repository. [Objectives](../objectives.md) explains how to choose, "
-        "and `grpokit plugins NAME` shows the same for what is installed on your machine.\n\n",
+        "What all packages of this repository bring. [Objectives](../objectives.md) explains how to choose, and "
+        "`grpokit plugins NAME` shows the same for what is installed on your machine.\n\n",
         "r is the importance ratio, A the advantage and p the new probability of a decision.\n\n",
         "## Objectives\n\n",
         "`trainer.objective` names one. Settings with another default than in the next table are in the third column; "
