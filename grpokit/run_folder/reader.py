@@ -1,8 +1,8 @@
 """What a run folder holds, as plain records.
 
 A run may still be training, or may have been killed: a partial last line, a missing picture and a missing file are
-normal then. Another damaged line is an error that names it, and so is a link: with a folder from elsewhere it could show
-any file of this machine.
+normal then. Another damaged line is an error that names it, and so is a link: with a folder from elsewhere it could
+show any file of this machine.
 """
 
 from __future__ import annotations
