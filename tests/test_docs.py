@@ -257,6 +257,30 @@ def test_the_lines_of_text_rendering_can_be_typed(typed: Typed) -> None:
     assert all("word-accuracy: {use: ocr, engine: rapidocr, layout: page, measure: words}" in out for out in said)
 
 
+@pytest.mark.long
+def test_the_path_to_first_own_images_can_be_gone(run: Run, typed: Typed, tmp_path: Path) -> None:
+    """Its own pictures, config and lines, with fewer steps and samples."""
+    page = (ROOT / "docs/first-images.md").read_text()
+    (pictures,), (config,) = ([b for name, b in blocks(kind) if "first-images" in name] for kind in ("python", "yaml"))
+    run(pictures)
+    (tmp_path / "pictures.yaml").write_text(config)
+    check, dry, *after = [
+        *lines_of("docs/first-images.md", "## 3. Try"),
+        *lines_of("docs/first-images.md", "## 4. Train"),
+    ]
+    assert "can be fooled (C): the best attack, 'flat mean colour'" in typed(check)
+    assert "18 for training, 6 held-out prompts" in typed(dry)
+    train, evaluate, sample = after
+    small = "trainer.steps=2 trainer.prompts_per_step=2 trainer.group_size=2 eval.every=0"
+    before = re.search(r"^mse +(\S+ ± \S+)", typed(f"{train} {small}"), re.MULTILINE)
+    assert before is not None
+    assert f"`mse` rises from {before[1]} to" in page
+    assert "mse" in typed(evaluate)
+    typed(sample)
+    assert (tmp_path / "drawn/contact_sheet.png").is_file()
+    assert (tmp_path / "runs/pictures/report.html").is_file()
+
+
 def rewards_shown() -> list[tuple[str, str, str]]:
     """(page, name, source) of each function from samples to numbers, with the imports that stand above it."""
     found = []

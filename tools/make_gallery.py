@@ -1,4 +1,4 @@
-"""Writes docs/gallery.md: every installed component, with parameters, grades, speed and examples.
+"""Writes docs/reference/gallery.md: every installed component, with parameters, grades, speed and examples.
 
 `python tools/make_gallery.py` writes the page from the plugins and from docs/gallery.json; with `--check` it exits with
 1 where the page is out of date. `--measure [NAME ...]` first measures rewards again, all or these, and writes
@@ -26,7 +26,7 @@ from grpokit.registry.specs import Spec  # noqa: E402
 from grpokit_check.reward.examples import example_samples, samples_for, spec_examples  # noqa: E402
 from grpokit_check.robustness.ladder import ladder  # noqa: E402
 
-PAGE, FIGURES, PICTURES = ROOT / "docs/gallery.md", ROOT / "docs/gallery.json", ROOT / "docs/images/gallery"
+PAGE, FIGURES, PICTURES = ROOT / "docs/reference/gallery.md", ROOT / "docs/gallery.json", ROOT / "docs/images/gallery"
 REPEATS, SAMPLES = 3, 24
 HEAD = """<!-- Written by tools/make_gallery.py: run it instead of editing this page. -->
 
@@ -35,10 +35,10 @@ HEAD = """<!-- Written by tools/make_gallery.py: run it instead of editing this 
 What is in this repository, by kind. `grpokit plugins` lists what is installed on your machine, yours included.
 
 **Grade**: how easily adversarial examples fool the reward, from A (very hard) to E (at once), by the
-[ladders](conformance.md#the-ladders-of-a-reward) with the reward's defaults. **Speed**: samples per second, {machine},
-on one thread. The samples are the reward's own examples, or small signs and short texts. Compare speeds with each other
-rather than with your run. A reward without figures needs weights that this machine did not have, or a service, or a
-parameter; `grpokit check NAME` grades it on your machine.
+[ladders](../conformance.md#the-ladders-of-a-reward) with the reward's defaults. **Speed**: samples per second,
+{machine}, on one thread. The samples are the reward's own examples, or small signs and short texts. Compare speeds with
+each other rather than with your run. A reward without figures needs weights that this machine did not have, or a
+service, or a parameter; `grpokit check NAME` grades it on your machine.
 """
 
 
@@ -139,12 +139,12 @@ def _reward(package: str, spec: RewardSpec, figures: dict[str, Any]) -> str:
 
 def _example(side: str, example: dict[str, Any]) -> str:
     if "picture" in example:
-        return f"![the {side} example]({example['picture']})"
+        return f"![the {side} example](../{example['picture']})"
     return f"`{_cell(example['text'])}`"
 
 
 def page() -> str:
-    """What docs/gallery.md should hold."""
+    """What docs/reference/gallery.md should hold."""
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     parts = [HEAD.format(machine=f"measured on {figures['machine']} on {figures['date']}")]
     rewards = [(plugin.package, spec) for plugin, spec in registry.installed("reward")]

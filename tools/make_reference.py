@@ -1,13 +1,16 @@
-"""Writes the pages of docs/ that the program itself knows best: the command line, the config's keys, the architecture.
+"""Writes the pages of docs/reference, which the program itself knows best, and the table of packages in README.
 
 `python tools/make_reference.py` writes them, and with `--check` it exits with 1 where one is out of date. A test does
-the same. Each page has one source: the typer program, the JSON schema of a config, and the table of `architecture.py`
-with the imports that stand in the code.
+the same. Each page has one source: the typer program, the JSON schema of a config, the installed objectives,
+advantages and modifiers, the conformance checks, the cards of `grpokit plan`, and the imports that stand in the code.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
 from html import escape
@@ -21,9 +24,13 @@ import architecture  # noqa: E402  # only now that the path leads to this reposi
 import typer.main  # noqa: E402
 from typer.cli import get_docs_for_click  # noqa: E402
 
-from grpokit import cli  # noqa: E402
+from grpokit import cli, registry, settings  # noqa: E402
 from grpokit.config.parts import OBJECTIVE_KEYS  # noqa: E402
 from grpokit.config.schema import RunConfig  # noqa: E402
+from grpokit.registry.specs import Spec  # noqa: E402
+from grpokit.settings import ObjectiveSettings  # noqa: E402
+from grpokit_check import component, observer_checks  # noqa: E402
+from grpokit_plan.cards import CARDS, GIB  # noqa: E402
 
 GENERATED = "<!-- Written by tools/make_reference.py: run it instead of editing this page. -->\n\n"
 
@@ -36,7 +43,7 @@ PARTS = {  # heading -> the model that declares its keys; the words below each h
     "rewards": ("RewardConfig", "A list. All other keys go to the reward's factory."),
     "trainer": (
         "TrainerConfig",
-        "How the policy learns. [Objectives](../objectives.md) has the defaults of each objective.",
+        "How the policy learns. [Objectives, advantages, modifiers](objectives.md) has the defaults of each objective.",
     ),
     "trainer.correction": (
         "CorrectionConfig",
@@ -142,6 +149,167 @@ def cli_page() -> str:
     return GENERATED + body.replace("{", "").replace("}", "").rstrip() + "\n"
 
 
+KINDS = {
+    "policy": "policies",
+    "preset": "presets",
+    "reward": "rewards",
+    "evaluation": "evaluations",
+    "advantage": "advantages",
+    "objective": "objectives",
+    "modifier": "modifiers",
+    "placement": "placements",
+    "world": "worlds",
+    "command": "commands",
+}
+
+
+def readme() -> str:
+    """README with the components of each installed package in its table."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    brings: dict[str, list[str]] = {}
+    for kind, several in KINDS.items():
+        names: dict[str, list[str]] = {}
+        for plugin, spec in registry.installed(kind):
+            name = f"grpokit {spec.name}" if kind == "command" else spec.name
+            names.setdefault(plugin.package, []).append(f"`{name}`")
+        for package, own in names.items():
+            brings.setdefault(package, []).append(f"{kind if len(own) == 1 else several} {', '.join(own)}")
+
+    def row(found: re.Match[str]) -> str:
+        start, package, old, end = found.groups()
+        return f"{start}{'; '.join(brings[package]) if package in brings else old}{end}"
+
+    return re.sub(r"^(\| \[?`(grpokit[\w-]*)`\S* \| )(.*)( \| [^|]*\|)$", row, text, flags=re.MULTILINE)
+
+
+def _table(*columns: str) -> str:
+    return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(map(_cell, cells))} |\n".replace("None", "null")
+
+
+def _sources(target: Any) -> str:
+    """The papers that a docstring names."""
+    numbers = dict.fromkeys(re.findall(r"arXiv:([\d.]+\d)", inspect.getdoc(target) or ""))
+    return ", ".join(f"[{number}](https://arxiv.org/abs/{number})" for number in numbers)
+
+
+def _first_paragraph(target: Any) -> str:
+    paragraph = (inspect.getdoc(target) or "").partition("\n\n")[0].replace("\n", " ")
+    return re.sub(r" \([^()]*arXiv:[^()]*\)|\*(?=other)|(?<=other)\*", "", paragraph).removesuffix(".")
+
+
+def _value(value: Any) -> str:
+    if value is inspect.Parameter.empty:
+        return "required"
+    return json.dumps(list(value) if isinstance(value, tuple) else value).strip('"')
+
+
+def _parameters(spec: Spec) -> str:
+    """The parameters of a component that a config may set, with their defaults and meanings."""
+    declared, _ = registry.declared(spec.kind, spec.name)
+    words = settings.meanings(registry.resolve(spec.factory))
+    return "<br>".join(f"`{name}` ({_value(p.default)}): {words.get(name, '')}" for name, p in declared.items())
+
+
+def objectives_page() -> str:
+    """The installed objectives, advantages and modifiers, with their formulas, defaults and sources."""
+    common = {each.name: each.default for each in dataclasses.fields(ObjectiveSettings)}
+    lines = [
+        "# Objectives, advantages, modifiers\n\n",
+        "What all packages of this repository bring. [Objectives](../objectives.md) explains how to choose, and "
+        "`grpokit plugins NAME` shows the same for what is installed on your machine.\n\n",
+        "r is the importance ratio, A the advantage and p the new probability of a decision.\n\n",
+        "## Objectives\n\n",
+        "`trainer.objective` names one. Settings with another default than in the next table are in the third column; "
+        "*fixed* ones cannot be changed.\n\n",
+        _table("name", "loss of a decision", "settings and defaults", "papers"),
+    ]
+    for _, spec in registry.installed("objective"):
+        target = registry.resolve(spec.factory)
+        own = []
+        for each in dataclasses.fields(target):
+            if each.name not in common or each.default != common[each.name] or not each.init:
+                own.append(f"`{each.name}` {_value(each.default)}{'' if each.init else ' (fixed)'}")
+        lines.append(_row(f"`{spec.name}`", _first_paragraph(target), ", ".join(own), _sources(target)))
+    lines += ["\n## Settings of all objectives\n\n", _table("setting", "default", "meaning")]
+    meanings = settings.meanings(ObjectiveSettings)
+    lines += [_row(f"`{name}`", _value(default), meanings[name].removesuffix(".")) for name, default in common.items()]
+    lines += ["\n## Settings of single objectives\n\n", _table("setting", "of", "meaning")]
+    owners: dict[tuple[str, str], list[str]] = {}
+    for _, spec in registry.installed("objective"):
+        words = settings.meanings(registry.resolve(spec.factory))
+        for name in registry.declared("objective", spec.name)[0].keys() - common.keys():
+            owners.setdefault((name, words[name]), []).append(f"`{spec.name}`")
+    for (name, meaning), objectives in sorted(owners.items()):
+        lines.append(_row(f"`{name}`", ", ".join(objectives), meaning.removesuffix(".")))
+    for kind, key in (("advantage", "trainer.advantage"), ("modifier", "trainer.modifiers")):
+        lines += [f"\n## {kind.capitalize()}s\n\n", f"`{key}` names them.\n\n"]
+        lines.append(_table("name", "what it does", "parameters (default)", "papers"))
+        for _, spec in registry.installed(kind):
+            target = registry.resolve(spec.factory)
+            lines.append(_row(f"`{spec.name}`", _first_paragraph(target), _parameters(spec), _sources(target)))
+    return GENERATED + "".join(lines)
+
+
+def checks_page() -> str:
+    """The conformance checks of each kind of component, with what must hold."""
+    lines = [
+        "# Conformance checks\n\n",
+        "What `grpokit check NAME` and the generators of `grpokit_check` examine. [Conformance](../conformance.md) "
+        "explains how to run them and how to read the result.\n",
+    ]
+    for kind, names in CHECKED.items():
+        checks: dict[str, str] = {}
+        for name in names:
+            checks |= {check.name: check.summary for check in _checks(kind, name)}
+        lines += [f"\n## Checks of {'an' if kind[0] in 'aeo' else 'a'} {kind}\n\n", _table("check", "what must hold")]
+        lines += [_row(f"`{name}`", summary) for name, summary in checks.items()]
+    return GENERATED + "".join(lines)
+
+
+CHECKED = {  # kind -> components that have all of its checks between them
+    "policy": ("toy-lm",),
+    "reward": ("ssim", "exact-match"),
+    "advantage": ("group",),
+    "objective": ("grpo",),
+    "modifier": ("entropy-filter",),
+    "observer": ("",),
+    "world": ("guess-the-number",),
+    "preset": ("toy-lm",),
+    "evaluation": ("text-rendering",),
+    "command": ("plan",),
+}
+
+
+def _checks(kind: str, name: str) -> list[Any]:
+    if kind == "policy":
+        return list(component.of_policy(name, {}, None))
+    if kind == "observer":
+        return list(observer_checks(lambda: None))  # type: ignore[arg-type, return-value]  # none of them runs
+    if kind == "reward":
+        with component.of_reward(name, {}) as (checks, _):
+            return list(checks)
+    return list(component.of_component(kind, name, {}))
+
+
+def cards_page() -> str:
+    """The GPUs that `grpokit plan` knows."""
+    lines = [
+        "# GPUs of `grpokit plan`\n\n",
+        "What makers' data sheets say. FLOP/s are dense. fp32 is without TF32, as torch computes by default. [Does it "
+        "fit](../plan.md) explains what becomes of these numbers.\n\n",
+        _table("`--gpu`", "memory", "bandwidth", "bf16", "fp32", "source"),
+    ]
+    for card in CARDS:
+        speeds = [f"{(number or 0) / 1e12:.4g} TFLOP/s" for number in (card.bf16, card.fp32)]
+        bandwidth = f"{(card.bandwidth or 0) / 1e9:,.0f} GB/s"
+        lines.append(_row(f"`{card.name}`", f"{card.memory / GIB:.0f} GB", bandwidth, *speeds, card.source))
+    return GENERATED + "".join(lines)
+
+
 ROW, TEXT = 26, 24
 
 
@@ -188,6 +356,10 @@ def pages() -> dict[Path, str]:
     return {
         ROOT / "docs/reference/config.md": config_page(),
         ROOT / "docs/reference/cli.md": cli_page(),
+        ROOT / "docs/reference/objectives.md": objectives_page(),
+        ROOT / "docs/reference/checks.md": checks_page(),
+        ROOT / "docs/reference/gpus.md": cards_page(),
+        ROOT / "README.md": readme(),
         ROOT / "docs/images/architecture.svg": architecture_picture(),
     }
 

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Write a reward
 #
-# A reward begins as a function and may end as a package that others install with pip. This notebook goes the whole way with a small idea:
+# A reward begins as a function and may end as a package that others install with pip. This notebook goes end to end with a small idea:
 # pictures whose letters keep off the border.
 #
 # [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/05_write_a_reward.ipynb)

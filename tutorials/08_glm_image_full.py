@@ -9,8 +9,8 @@
 # %% [markdown]
 # # GLM-Image in full
 #
-# From your prompts and pictures to an adapter that other programs load: the whole way of a real run. Every cell runs on a CPU with a
-# random GLM-Image of a megabyte; one line at the top chooses the released model instead.
+# From your prompts and pictures to an adapter that other programs load: a real run from end to end. Every cell runs on a CPU with a
+# random 1 MB GLM-Image; one line at the top chooses the released model instead.
 #
 # [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/08_glm_image_full.ipynb)
 #

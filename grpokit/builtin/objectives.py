@@ -1,6 +1,6 @@
 """More objectives: each is a policy loss of its own, or new defaults for another one.
 
-They use only what a third party may import. `docs/objectives.md` has the table of all.
+They use only what a third party may import. `docs/reference/objectives.md` has the table of all.
 """
 
 from __future__ import annotations

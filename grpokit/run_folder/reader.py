@@ -1,8 +1,8 @@
 """What a run folder holds, as plain records.
 
-A run may still be training, or may have been killed: a torn last line, a missing picture and a missing file are normal
-then. Another damaged line is an error that names it, and so is a link: with a folder from elsewhere it could show any
-file of this machine.
+A run may still be training, or may have been killed: a partial last line, a missing picture and a missing file are
+normal then. Another damaged line is an error that names it, and so is a link: with a folder from elsewhere it could
+show any file of this machine.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _planned(settings: Mapping[str, Any]) -> int:
 def read_rows(path: Path) -> Rows:
     """The rows of a file with one JSON object a line; none without the file.
 
-    A torn last line, as a kill or a running training leaves it, is left out.
+    A partial last line, as a kill or a running training leaves it, is left out.
 
     Raises:
         UsageError: another line is damaged.

@@ -1,4 +1,4 @@
-"""What a run looks at before its first step: scores that no evaluation has, and prompts without a score."""
+"""What a run looks at before anything is built: trackers, kinds of output, scores of evaluations, prompts."""
 
 from __future__ import annotations
 
@@ -13,20 +13,44 @@ from grpokit import registry
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, DataError, UsageError, counted, nearest, reworded, shown
-from grpokit.rewards.terms import RewardTerm, as_terms
 from grpokit.runs import build, build_rewards
 from grpokit.runs.resuming import Digests
+from grpokit.settings import numbered_names
+from grpokit.tracking import trackers
 from grpokit.types import Prompt
 
 
-def check_scores(config: RunConfig, terms: Sequence[RewardTerm], held_out: Sequence[Prompt] | None) -> None:
+def check(config: RunConfig) -> tuple[PromptSequence, PromptSequence | None, list[str]]:
+    """Refuse what is wrong with a config and its prompts, as far as it shows before rewards and policies are built.
+
+    Names and parameters are checked when the components are built, or before by `build.check_components`.
+
+    Returns:
+        The training prompts and the held-out ones, with warnings about those that a reward cannot score.
+
+    Raises:
+        UsageError: a score that no evaluation has, a tracker that is not installed, a reward that cannot score what the
+            policy makes, or prompts that the policy or a reward cannot take.
+    """
+    trackers.require(config.trackers.use)
+    prompts, held_out = build.prompts(config)
+    for _, own in config.phased():
+        for place in range(len(own.rewards)):
+            build_rewards.check_output(own, place)
+    _check_scores(config, held_out)
+    warnings = unscorable_prompts(config, prompts, held_out)
+    build.check_prompts(config, prompts, held_out)
+    return prompts, held_out, warnings
+
+
+def _check_scores(config: RunConfig, held_out: Sequence[Prompt] | None) -> None:
     """Refuse a `run.best` or `run.stop` whose score no evaluation will have.
 
     Raises:
         ConfigError: there are no held-out prompts, or no such score.
     """
     stop = config.run.stop
-    names = ["reward", *(term.name for term in as_terms(terms))]
+    names = ["reward", *numbered_names(map(build_rewards.name_of, config.rewards))]
     asked = {"best": config.run.best, "stop": stop.reward if stop else None}
     for key, name in asked.items():
         if name is not None and held_out is None:
@@ -41,18 +65,6 @@ def check_scores(config: RunConfig, terms: Sequence[RewardTerm], held_out: Seque
             )
     if stop and not config.eval.every:
         raise ConfigError(f"{config.place('run', 'stop')}it needs evaluations during the run: set eval.every.")
-
-
-def readable_prompts(config: RunConfig) -> tuple[PromptSequence, PromptSequence | None, list[str]]:
-    """The training prompts and the held-out ones, with warnings about those that a reward cannot score.
-
-    Raises:
-        UsageError: as `unscorable_prompts`, or the policy cannot read one of them.
-    """
-    prompts, held_out = build.prompts(config)
-    warnings = unscorable_prompts(config, prompts, held_out)
-    build.check_prompts(config, prompts, held_out)
-    return prompts, held_out, warnings
 
 
 def keep_prompts(config: RunConfig, folder: Path) -> None:

@@ -14,7 +14,7 @@ from grpokit.errors import counted, shown
 from grpokit.evaluation.held_out import draw
 from grpokit.guards.hacking import too_seldom
 from grpokit.rewards.scoring import score
-from grpokit.runs import before_training, build, build_rewards, resuming, tracking
+from grpokit.runs import before_training, build, build_rewards, resuming
 from grpokit.sampling import prompt_indices
 from grpokit.tracking.progress import score_text
 from grpokit.trainer import Trainer
@@ -33,11 +33,9 @@ def dry_run(config: RunConfig, *, name: str = "run") -> Iterator[str]:
         UsageError: bad input, as for a run.
         RewardError, RunError: a reward or the policy failed.
     """
-    tracking.require(config.trackers.use)
-    prompts, held_out, warnings = before_training.readable_prompts(config)
+    prompts, held_out, warnings = before_training.check(config)
     check_pictures(prompts, held_out)
     with build_rewards.all_rewards(config) as (terms, own_terms):
-        before_training.check_scores(config, terms, held_out)
         policies = build.policies(config)
         if held_out is not None:
             check_prompts(build.drawing(policies), held_out)

@@ -109,7 +109,7 @@ class Run:
         names = self.team.first(partial(resuming.names_before, self.folder)) if resume else None
         self.config, self._warnings = with_lasting_names(self.config, names)
         config = self.config
-        self.prompts, self.held_out, unscorable = before_training.readable_prompts(config)
+        self.prompts, self.held_out, unscorable = before_training.check(config)
         self._warnings += unscorable
         data = self.prompts, self.held_out
         if self.team.rank == 0:
@@ -124,7 +124,6 @@ class Run:
         self.terms, self._own_terms = stack.enter_context(build_rewards.all_rewards(config))  # which may fetch weights
         self._digests = resuming.digests(*data)
         self._warnings += resuming.refuse_other_processes(self.team, config, self._digests)
-        before_training.check_scores(config, self.terms, self.held_out)
         self._weights = {"reward": 1.0}
         self._weights |= {term.name: term.weight for term in as_terms(self.terms)}
         stack.push(self._trackers.finish)

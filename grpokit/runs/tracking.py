@@ -26,8 +26,6 @@ from grpokit.run_folder.names import EVALUATIONS, METRICS, TRACKERS
 from grpokit.run_folder.reader import read_rows
 from grpokit.tracking import trackers
 
-require = trackers.require
-
 
 class Tracking:
     """The trackers of one run."""

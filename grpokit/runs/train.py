@@ -11,7 +11,7 @@ import torch
 
 from grpokit.config.schema import RunConfig
 from grpokit.processes.joining import join
-from grpokit.runs import resuming, signals, tracking
+from grpokit.runs import resuming, signals
 from grpokit.runs.run import Result as Result
 from grpokit.runs.run import Run
 from grpokit.runs.run import Watcher as Watcher
@@ -47,7 +47,6 @@ def train(
     """
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
-    tracking.require(config.trackers.use)
     team = join(config.run.process_timeout)  # before anything is built, since it takes this process's GPU
     folder = Path(config.run.dir or Path("runs") / name).absolute()  # the code of a component may call os.chdir
     run = Run(config, folder, watcher or Watcher(), team)

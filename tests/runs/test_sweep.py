@@ -129,6 +129,10 @@ def test_what_a_sweep_refuses_before_it_trains(call: Call, tmp_path: Path) -> No
         (("policy.size=1,2",), "has no parameter 'size'"),
         (("data.prompts=prompts.jsonl,other.jsonl",), "other.jsonl does not exist"),
         (("eval.fraction=0.5,0.01", "eval.prompts=null"), "Holding out 0.01 of 4 prompts"),
+        (("run.best=reward,digits",), "there is no held-out score 'digits'"),
+        (("run.stop=null,{reward: reward, patience: 2}", "eval.every=0"), "set eval.every"),
+        (("trackers.use=[tensorboard],[tensorbord]",), "tensorbord"),
+        (("policy={use: toy-lm}", "rewards=[{use: format, pattern: a}],[{use: ssim}]"), "the policy 'toy-lm' makes"),
         (("seed=1,2", "run.dir=x"), "Use --dir"),
     ):
         done = call("sweep", "c.yaml", *words)

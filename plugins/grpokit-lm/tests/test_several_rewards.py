@@ -17,7 +17,7 @@ from grpokit.config import presets
 from grpokit.runs import build, build_rewards
 from grpokit.runs import train as run
 
-PAGE = Path(__file__).parents[3] / "docs" / "language-models.md"
+PAGE = Path(__file__).parents[3] / "docs" / "from-trl.md"
 CONFIG = """
 policy: {use: hf-lm, model: base, max_new_tokens: 12, stop: [e, a]}
 data: {prompts: sums.jsonl}

@@ -1,4 +1,4 @@
-"""lpips with the real trunks of AlexNet and VGG: the known scores, and those of docs/lpips.md (`make weights`)."""
+"""lpips with the real trunks of AlexNet and VGG: the known scores, and those of the README (`make weights`)."""
 
 import io
 import pickle
@@ -15,7 +15,7 @@ from grpokit import Prompt, Sample, create
 from grpokit_lpips import trunk
 from grpokit_lpips.reward import LPIPSReward
 
-PAGE = Path(__file__).parents[3] / "docs/lpips.md"
+PAGE = Path(__file__).parents[1] / "README.md"
 SIZE = (256, 256)
 
 
@@ -124,7 +124,7 @@ def test_real_weights_have_the_librarys_heads(score, library):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("outputs", "target"), [(PHOTOGRAPHS, photograph), (SIGNS, lambda: sign("OPEN"))])
-def test_real_weights_give_the_scores_of_the_page(score, outputs, target):
+def test_real_weights_give_the_scores_of_the_readme(score, outputs, target):
     rows = dict(re.findall(r"^\| (.+?) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     for name, output in outputs.items():
         scores = [score(reward, output(), target()) for reward in ("alex", "vgg", "ssim")]

@@ -33,7 +33,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         api=1,
         name="diffusers-tiny",
         factory="grpokit_diffusers:presets/diffusers-tiny.yaml",
-        summary="a random SD3 of a megabyte learns to paint brightly",
+        summary="a random 1 MB SD3 learns to paint brightly",
         install=_INSTALL,
         takes="about a minute on one CPU core",
     )

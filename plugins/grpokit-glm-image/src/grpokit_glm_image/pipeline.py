@@ -221,7 +221,7 @@ def _drop_vision(writer: GlmImageForConditionalGeneration) -> None:
 
 
 def _tiny(name: str, settings: PipelineSettings, *, writes_in: torch.dtype, paints_in: torch.dtype) -> Prepared:
-    """The random model of a megabyte."""
+    """The random 1 MB model."""
     pipeline = tiny_pipeline()
     writer = pipeline.vision_language_encoder
     check_context(settings.resolution, writer.config, edits=settings.edits)

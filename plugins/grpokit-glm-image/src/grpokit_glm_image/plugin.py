@@ -85,7 +85,7 @@ def _tiny() -> Iterator[PresetSpec]:
         api=1,
         name="glm-image-tiny",
         factory="grpokit_glm_image:presets/glm-image-tiny.yaml",
-        summary="a random GLM-Image of a megabyte learns to make bright pictures",
+        summary="a random 1 MB GLM-Image learns to make bright pictures",
         install=_INSTALL,
         takes="less than a minute on two CPU cores",
     )
@@ -93,7 +93,7 @@ def _tiny() -> Iterator[PresetSpec]:
         api=1,
         name="glm-image-dit-tiny",
         factory="grpokit_glm_image:presets/glm-image-dit-tiny.yaml",
-        summary="the diffusion half of a random GLM-Image of a megabyte learns to paint brightly",
+        summary="the diffusion half of a random 1 MB GLM-Image learns to paint brightly",
         install=_INSTALL,
         takes="less than a minute on two CPU cores",
     )
@@ -101,7 +101,7 @@ def _tiny() -> Iterator[PresetSpec]:
         api=1,
         name="glm-image-halves-tiny",
         factory="grpokit_glm_image:presets/glm-image-halves-tiny.yaml",
-        summary="both halves of a random GLM-Image of a megabyte learn in turn",
+        summary="both halves of a random 1 MB GLM-Image learn in turn",
         install=_INSTALL,
         takes="about a minute on two CPU cores",
     )

@@ -28,12 +28,12 @@ class PipelineSettings(LoadingSettings):
 
     Attributes:
         model: a hub id, a folder that `GlmImagePipeline.save_pretrained` wrote, a folder in a package such as
-            "grpokit_glm_image:models/glyph", "tiny" for a random model of a megabyte, or a pipeline object.
+            "grpokit_glm_image:models/glyph", "tiny" for a random 1 MB model, or a pipeline object.
         size: height and width of the pictures in pixels, multiples of 32.
         edits: each prompt brings pictures to edit, which both halves see. Without, the vision tower is not loaded.
         dtype: of the weights: "auto", "float32" or "bfloat16".
         quantization: "4bit" or "8bit", for the blocks of both halves, where an adapter trains.
-        offload: "idle" keeps that half in the CPU's memory which is not at work, but for what trains; "none" keeps both
+        offload: "idle" moves the half that is not at work to the CPU, except trainable weights; "none" keeps both
             on the device.
     """
 
@@ -79,7 +79,7 @@ class WritingSettings(PipelineSettings, ModelSettings):
             "large", the training samples of a prompt share a draft, so that their rewards differ by what trains.
         decode: how pictures are made in training, such as {"steps": 10, "guidance": 1.0}.
         eval_decode: how they are made in evaluation; keys that it lacks are the pipeline's own.
-        lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": "folder"} to train one on; None
+        lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": "folder"} to continue one; None
             trains the weights of the language model and its head themselves.
         merge_adapter: draw with copies of the weights that have the adapter added, which is quicker. On a GPU they take
             15 GiB for the released model.
@@ -135,7 +135,7 @@ class PaintingSettings(PipelineSettings, FlowSettings):
 
     Attributes:
         model: a hub id, a folder that `GlmImagePipeline.save_pretrained` wrote, a folder in a package, "tiny" for a
-            random model of a megabyte, a pipeline object, or a `GlmImageAR`, whose model this then shares.
+            random 1 MB model, a pipeline object, or a `GlmImageAR`, whose model this then shares.
         guidance: of training samples, the same in drawing and in scoring; 1 leaves the second pass out.
         eval_guidance: in evaluation; None for `guidance`.
         eval_size: of the pictures in evaluation, in the shape of `size`; their tokens are those of a picture of `size`.
@@ -145,7 +145,7 @@ class PaintingSettings(PipelineSettings, FlowSettings):
         temperature: of the visual tokens, as the released model is used.
         top_p: likewise.
         offload: "idle" keeps the autoregressive half in the CPU's memory, and the diffusion half while tokens are
-            written, but for what trains; "none" keeps both on the device.
+            written, except trainable weights; "none" keeps both on the device.
     """
 
     size: Sequence[int] = (512, 512)

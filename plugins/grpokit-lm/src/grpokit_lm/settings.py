@@ -32,7 +32,7 @@ class CausalLMSettings(PromptSettings, SamplerSettings, StopSettings, WorldSetti
         model: a hub id, a folder, a folder in a package such as "grpokit_lm:models/arithmetic", a GGUF file in one of
             these, or a model of transformers.
         chat_template: another template than the tokenizer's own, as text or as the path of a file.
-        lora: settings of an adapter, such as {"r": 16, "alpha": 32}, or {"adapter": "folder"} to train one on; None
+        lora: settings of an adapter, such as {"r": 16, "alpha": 32}, or {"adapter": "folder"} to continue one; None
             trains the weights themselves.
         train_vision: whether full training reaches a vision tower too, and not the language model alone. What pictures
             do not pass through stays as it is.

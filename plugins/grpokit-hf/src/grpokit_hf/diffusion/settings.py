@@ -44,7 +44,7 @@ class FlowSettings(ModelSettings):
         eval_steps: of the ODE in evaluation.
         eval_guidance: in evaluation; None: the pipeline's own default.
         eval_size: of the pictures in evaluation; None for `size`.
-        lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": ...} to train on one from a
+        lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": ...} to continue one from a
             .safetensors file, a folder or the hub; None trains the transformer's own weights.
         ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.

@@ -45,7 +45,7 @@ class AdapterSettings(Settings):
         dora: split each weight into magnitude and direction, and adapt both (DoRA, Liu et al. 2024).
         rslora: the scale of rank-stabilised LoRA (Kalajdzievski 2023).
         seed: of the adapter's initial weights; the adapter itself begins as zero.
-        adapter: train on from this one, a folder that peft wrote or a hub id. It has its own of the other keys.
+        adapter: continue training this one, a folder that peft wrote or a hub id. It has its own of the other keys.
         revision: a branch, tag or commit of the adapter's repository on the hub.
     """
 
