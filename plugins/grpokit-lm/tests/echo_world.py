@@ -24,3 +24,12 @@ class Echo:
 
     def facts(self) -> Mapping[str, Any]:
         return {"return": float(sum(self.read)), "read": self.read}
+
+
+class Odd(Echo):
+    def __init__(self, message: Any) -> None:
+        super().__init__()
+        self.message = message
+
+    def start(self, prompt: Prompt, seed: int) -> Any:
+        return self.message

@@ -322,15 +322,6 @@ class Chance(Echo):
         return f"{next(self.COUNT)}"
 
 
-class Odd(Echo):
-    def __init__(self, message: Any) -> None:
-        super().__init__()
-        self.message = message
-
-    def start(self, prompt: Prompt, seed: int) -> Any:
-        return self.message
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -359,8 +350,8 @@ PICTURE = [{"role": "user", "content": [{"type": "image"}]}]
     "message", [3, [], {"content": "a"}, {"role": "word", "content": "a"}, "a<eos>b", PICTURE], ids=str
 )
 def test_a_message_of_the_wrong_form_is_refused(message: Any) -> None:
-    with pytest.raises(UsageError, match="The world 'test_worlds:Odd' sends a message that cannot be read"):
-        build(world={"use": "test_worlds:Odd", "message": message}).check(PROMPTS)
+    with pytest.raises(UsageError, match="The world 'echo_world:Odd' sends a message that cannot be read"):
+        build(world={"use": "echo_world:Odd", "message": message}).check(PROMPTS)
 
     class Late(Echo):
         def reply(self, text: str) -> Any:
