@@ -27,7 +27,7 @@ from images_job.job import CONTENDERS, PHASES, Job, job_of
 from lm_job import tables
 from lm_job.rounds import FailedError, Step, UnequalError, started
 
-from grpokit.errors import counted
+from grpokit.errors import plural
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 PACKAGES = ("torch", "transformers", "diffusers", "peft", "grpokit")
@@ -125,7 +125,7 @@ def markdown(
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
     lines = [
         f"{machine['cpu']}, {job.threads} of {machine['cores']} cores, {machine['instructions']}, fp32; {versions}; "
-        f"{datetime.date.today().isoformat()}; {counted(len(units), 'round')}; `{command}`.",
+        f"{datetime.date.today().isoformat()}; {plural(len(units), 'round')}; `{command}`.",
         f"Before: {equal}.",
         "\n".join("| " + " | ".join(row) + " |" for row in rows),
     ]

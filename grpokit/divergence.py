@@ -83,7 +83,7 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
         return _gaussian_kl(new, reference, mask)
     if new.target is not None:
         raise UsageError(f"kl '{kind}' needs log-probs, and noised copies of samples have none: set kl: velocity.")
-    d = bounded(torch.where(mask, reference.logprobs - new.logprobs, 0.0))
+    d = bound_log_ratio(torch.where(mask, reference.logprobs - new.logprobs, 0.0))
     if kind == "k1":
         return -d
     if kind == "k2":
@@ -142,7 +142,7 @@ def correction_weights(correction: Correction, old: Tensor, sampled: Tensor, mas
     difference = torch.where(mask, old - sampled, 0.0).detach()
     if correction.per == "sequence":
         difference = difference.sum(-1, keepdim=True).expand_as(difference)  # [b, t] -> [b, 1] -> [b, t]
-    weights = bounded(difference).exp()
+    weights = bound_log_ratio(difference).exp()
     if correction.how == "truncate":
         weights = weights.clamp(correction.low, correction.high)
     else:
@@ -151,7 +151,7 @@ def correction_weights(correction: Correction, old: Tensor, sampled: Tensor, mas
     return torch.where(mask, weights, 1.0)
 
 
-def bounded(log_ratio: Tensor) -> Tensor:
+def bound_log_ratio(log_ratio: Tensor) -> Tensor:
     """Keep exp() and its gradient finite; e^20 is far beyond any clip range."""
     return log_ratio.clamp(-20.0, 20.0)
 

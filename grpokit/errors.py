@@ -64,12 +64,12 @@ class RunError(GrpokitError):
     """A run cannot continue: what happened, at which step, and what to do."""
 
 
-def reworded(error: GrpokitError, text: str) -> GrpokitError:
+def reword(error: GrpokitError, text: str) -> GrpokitError:
     """The same kind of error with another message; a plugin's own class becomes grpokit's nearest base class.
 
     >>> class Mine(DataError):
     ...     def __init__(self, file, line): super().__init__(f"{file}:{line}")
-    >>> reworded(Mine("a.txt", 3), "a.txt:3, in the config")
+    >>> reword(Mine("a.txt", 3), "a.txt:3, in the config")
     DataError('a.txt:3, in the config')
     """
     kind = next(k for k in type(error).__mro__ if globals().get(k.__name__) is k)
@@ -175,21 +175,21 @@ def a_type(value: object) -> str:
     return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
-def counted(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     """A number with its noun.
 
-    >>> counted(1, "step"), counted(2000, "micro-batch")
+    >>> plural(1, "step"), plural(2000, "micro-batch")
     ('1 step', '2,000 micro-batches')
-    >>> counted(2, "loss")
+    >>> plural(2, "loss")
     '2 losses'
     """
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith(('ch', 'ss')) else 's'}"
 
 
-def shown(value: object, *, most: int = 80) -> str:
+def brief(value: object, *, most: int = 80) -> str:
     """`value` for a message: its `repr`, cut after `most` characters, or the size of a list.
 
-    >>> shown("abc"), shown([1, 2]), shown(None), shown({"b": 1})
+    >>> brief("abc"), brief([1, 2]), brief(None), brief({"b": 1})
     ("'abc'", 'a list of 2', 'nothing (null)', 'keys (b)')
     """
     if value is None:
@@ -197,7 +197,7 @@ def shown(value: object, *, most: int = 80) -> str:
     if isinstance(value, list):
         return f"a list of {len(value)}"
     if isinstance(value, dict):
-        return f"keys ({plain(', '.join(map(str, value)), most=most)})" if value else "no keys"
+        return f"keys ({on_one_line(', '.join(map(str, value)), most=most)})" if value else "no keys"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and abs(value) >= 10**80:
@@ -217,14 +217,14 @@ def one_line(error: BaseException, *, most: int = 300) -> str:
         raise
     except BaseException:  # a user's class may fail in its __str__
         return f"{type(error).__name__}, whose message cannot be shown"
-    line = plain(text.strip().rstrip("."), most=most)
+    line = on_one_line(text.strip().rstrip("."), most=most)
     return line or type(error).__name__
 
 
-def plain(text: str, *, most: int = 300) -> str:
+def on_one_line(text: str, *, most: int = 300) -> str:
     """A text on one line, cut after `most` characters, without control characters.
 
-    >>> plain("red:\\n \\x1b[31m")
+    >>> on_one_line("red:\\n \\x1b[31m")
     'red: \\\\x1b[31m'
     """
     line = " ".join(text[: 20 * most].split())
@@ -232,10 +232,10 @@ def plain(text: str, *, most: int = 300) -> str:
     return _cut(printable, most)
 
 
-def typed_line(error: BaseException, *, most: int = 300) -> str:
+def error_line(error: BaseException, *, most: int = 300) -> str:
     """An error's type and text, on one line.
 
-    >>> typed_line(ValueError("no\\n  such file.")), typed_line(KeyError())
+    >>> error_line(ValueError("no\\n  such file.")), error_line(KeyError())
     ('ValueError: no such file', 'KeyError')
     """
     name, text = type(error).__name__, one_line(error, most=most)

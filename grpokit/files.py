@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from grpokit.errors import RunError, UsageError, one_line, shown
+from grpokit.errors import RunError, UsageError, brief, one_line
 
 _UMASK = os.umask(0o077)  # it can be read only by setting it
 os.umask(_UMASK)
@@ -63,7 +63,7 @@ def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "
         UsageError: of the class `error`: the file is missing, a folder or a pipe, too large, or not UTF-8.
     """
     name = re.sub(
-        r"^(\w{2,}):/(?!/)", r"\1://", shown(str(path), most=1000)[1:-1]
+        r"^(\w{2,}):/(?!/)", r"\1://", brief(str(path), most=1000)[1:-1]
     )  # a Path drops a slash of an address
     if "://" in name:
         remedy = "It is an address: download it and give the file."
@@ -205,7 +205,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {shown(twice)} appears twice")
+        raise ValueError(f"the key {brief(twice)} appears twice")
     return content
 
 

@@ -149,14 +149,14 @@ def is_picture_name(name: str) -> bool:
     return name.lower().endswith((*PICTURES, *_OTHERS))
 
 
-def hidden(path: Path) -> bool:
+def is_hidden(path: Path) -> bool:
     """Whether a file is hidden, such as the `._1.png` that macOS writes next to a `1.png`."""
     return path.name.startswith(".")
 
 
 def other_pictures(folder: Path) -> list[Path]:
     """The pictures in a folder of other kinds than `PICTURES`; messages name them, but nothing reads them."""
-    files = sorted(path for path in folder.iterdir() if not hidden(path))
+    files = sorted(path for path in folder.iterdir() if not is_hidden(path))
     return [file for file in files if file.suffix.lower() in _OTHERS]
 
 

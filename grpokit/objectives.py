@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from grpokit.divergence import bounded, kl_divergence, log_ratio
-from grpokit.errors import UsageError, shown
+from grpokit.divergence import bound_log_ratio, kl_divergence, log_ratio
+from grpokit.errors import UsageError, brief
 from grpokit.settings import ClipSettings, ObjectiveSettings, Positive, RatioKind, Reduction
 from grpokit.types import Decisions
 
@@ -144,7 +144,7 @@ class Objective(ObjectiveSettings, ABC):
             unlikely = (advantages < 0) & (drift > self.off_policy_mask_threshold)
             advantages = torch.where(unlikely, 0.0, advantages)
             stats["off_policy_mask/mean"] = unlikely
-        ratio = bounded(log_ratio(new, old, mask, self.ratio)).exp()
+        ratio = bound_log_ratio(log_ratio(new, old, mask, self.ratio)).exp()
         unmasked = replace(new, logprobs=torch.where(mask, new.logprobs, 0.0))
         loss = self.policy_loss(ratio, advantages, mask, unmasked, old)
         self._check_loss(loss, new)
@@ -171,7 +171,7 @@ class Objective(ObjectiveSettings, ABC):
         """Refuse what would be broadcast, or would teach nothing, without a word."""
         name = f"policy_loss() of {type(self).__name__}"
         if not isinstance(loss, Loss) or not isinstance(loss.value, Tensor):
-            raise UsageError(f"{name} gave {shown(loss)}; expected a grpokit.objectives.Loss.")
+            raise UsageError(f"{name} gave {brief(loss)}; expected a grpokit.objectives.Loss.")
         expected = tuple(new.logprobs.shape)
         for what, values in {"loss": loss.value, **loss.stats}.items():
             if tuple(values.shape) != expected:

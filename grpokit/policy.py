@@ -192,7 +192,7 @@ def optional(policy: object, name: str) -> Any:
     return getattr(policy, name, MethodType(default, policy) if callable(default) else default)
 
 
-def joined(parts: Sequence[Decisions], *, dim: int) -> Decisions:
+def join_decisions(parts: Sequence[Decisions], *, dim: int) -> Decisions:
     """Concatenated: rows (`dim` 0), or consecutive slices of the same rows (1)."""
     fields = {}
     for name, first in vars(parts[0]).items():

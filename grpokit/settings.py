@@ -37,7 +37,7 @@ from typing import (
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from grpokit.errors import UsageError, counted, nearest, shown
+from grpokit.errors import UsageError, brief, nearest, plural
 
 Count: TypeAlias = Annotated[int, Ge(1), Le(1_000_000)]
 """A number of things: at least 1."""
@@ -183,13 +183,13 @@ class TrainerSettings:
         size, updates = self.micro_batch_size, self.updates_per_step
         fits = size // self.group_size  # groups in a micro-batch; a larger group is cut
         cuts = math.ceil(share / fits) if fits else share * math.ceil(self.group_size / size)
-        parts = f"{counted(cuts, 'micro-batch')} of at most {size:,}"
+        parts = f"{plural(cuts, 'micro-batch')} of at most {size:,}"
         if self.micro_batch_tokens is not None:
             parts = f"micro-batches of at most {size:,} rows and {self.micro_batch_tokens:,} decisions"
         return (
-            f"{counted(self.prompts_per_step, 'prompt')} x {self.group_size} samples = {rows:,} rows a step; "
-            f"{counted(updates, 'update')} of {share * self.group_size:,} rows in {parts}; "
-            f"{counted(self.steps, 'step')} = {counted(self.steps * updates, 'update')} on "
+            f"{plural(self.prompts_per_step, 'prompt')} x {self.group_size} samples = {rows:,} rows a step; "
+            f"{plural(updates, 'update')} of {share * self.group_size:,} rows in {parts}; "
+            f"{plural(self.steps, 'step')} = {plural(self.steps * updates, 'update')} on "
             f"{self.steps * rows:,} samples"
         )
 
@@ -497,7 +497,7 @@ def problem(value: Any, hint: Any) -> str:
         requirements.append(requirement)
         choices += map(str, get_args(rule)) if get_origin(rule) is Literal else []
     hint_text = nearest(value, choices) if isinstance(value, str) else ""
-    return f"must be {', or '.join(requirements)}, got {shown(value)}{hint_text}"
+    return f"must be {', or '.join(requirements)}, got {brief(value)}{hint_text}"
 
 
 def _alternatives(hint: Any, bounds: tuple[Any, ...] = ()) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -547,7 +547,7 @@ def _list_requirement(value: Any, kind: Any) -> str | None:
         one_text = isinstance(value, str) and not problem(value, kind)
         return f"{items}, as in [{value!r}]" if one_text else items
     wrong = [item for item in value if problem(item, kind)]
-    return f"{items} ({shown(wrong[0])} is wrong)" if wrong else None
+    return f"{items} ({brief(wrong[0])} is wrong)" if wrong else None
 
 
 def _violations(value: float, bounds: Sequence[Any]) -> Iterator[str]:

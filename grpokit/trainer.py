@@ -28,7 +28,7 @@ from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.processes import fsdp2
 from grpokit.processes.forks import forks_ended
-from grpokit.processes.joining import join
+from grpokit.processes.rendezvous import join
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.settings import SeedSettings, TrainerSettings, check_settings, with_settings_shown

@@ -98,7 +98,7 @@ def test_examples_in_docstrings(folder: Path, file: Path) -> None:
 @pytest.mark.parametrize(("name", "body"), blocks("yaml"), ids=[name for name, _ in blocks("yaml")])
 def test_config_snippets_are_valid(name: str, body: str) -> None:
     if name.startswith("evaluations.md"):
-        assert schema.validated(EvaluationConfig, body, name).samples
+        assert schema.validate(EvaluationConfig, body, name).samples
         return
     checked = schema.parse(body, name)
     assert checked.rewards
@@ -149,14 +149,14 @@ def test_readme_can_be_typed_from_top_to_bottom(typed: Typed, tmp_path: Path) ->
     small = "trainer.prompts_per_step=4 trainer.group_size=2 data.limit=8 eval.every=0"
     lines = lines_of("README.md", "\n## Use\n")
     commands = [line.split()[1] for line in lines]
-    assert set(commands) >= {"train", "evaluate", "report", "sample", "redraw", "check", "new"}
+    assert set(commands) >= {"train", "evaluate", "report", "sample", "replay", "check", "new"}
     printed = {}
     for line in lines:
         line = re.sub(r"trainer\.steps=(\d+)0\b", r"trainer.steps=\1", line)
         changes = small if "trainer.steps=" in line else f"{small} trainer.steps=2"
         printed[line] = typed(f"{line} {changes}" if re.match("grpokit train (toy|lm|glm)-", line) else line)
     assert [line for line, out in printed.items() if ": equal to the bit (" in out] == [
-        "grpokit redraw runs/first --step 7"
+        "grpokit replay runs/first --step 7"
     ]
     assert len((tmp_path / "runs/first/metrics.jsonl").read_text().splitlines()) == 10
     assert len((tmp_path / "runs/second/metrics.jsonl").read_text().splitlines()) == 12

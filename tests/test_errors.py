@@ -13,7 +13,7 @@ from markdown.extensions.toc import slugify
 from torch import nn, zeros
 
 from command_line import Call
-from grpokit.errors import ConfigError, address, raised_at, reworded
+from grpokit.errors import ConfigError, address, raised_at, reword
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,7 +64,7 @@ def test_elsewhere_the_address_comes_from_the_metadata(monkeypatch: pytest.Monke
 
 
 def test_another_wording_keeps_the_page() -> None:
-    assert reworded(ConfigError("a", page="configs#run"), "b").page == "configs#run"
+    assert reword(ConfigError("a", page="configs#run"), "b").page == "configs#run"
 
 
 def test_an_error_inside_of_torch_is_told_at_the_line_that_called_it() -> None:

@@ -183,7 +183,7 @@ def test_the_names_of_grpokit_itself_are_on_pages() -> None:
         ("def f():\n    from grpokit.config import presets as p\n    p.load()", ["grpokit.config.presets.load"]),
         ("import grpokit\ngrpokit.create('reward', 'x').close()", ["grpokit.create"]),
         ("import grpokit.flow\ngrpokit.flow.cps(1, 0)", ["grpokit.flow.cps"]),
-        ("spec(unscorable='grpokit.rewards.needs:source')", ["grpokit.rewards.needs.source"]),
+        ("spec(unscorable='grpokit.rewards.missing_inputs:source')", ["grpokit.rewards.missing_inputs.source"]),
         ("from grpokit_toy.lm import ToyLM\nfrom grpokit_hf.models import dtypes\nfrom torch import nn", []),
         ("from grpokit_hf.tokens import packing\npacking._hidden", ["grpokit_hf.tokens.packing._hidden"]),
     ],

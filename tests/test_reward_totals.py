@@ -14,10 +14,10 @@ import torch
 from grpokit import RewardTerm, Sample, Trainer, advantages, evaluate
 from grpokit.evaluation.files import evaluate_files
 from grpokit.evaluation.intervals import mean_of_totals
-from grpokit.evaluation.sample_files import find
+from grpokit.evaluation.sample_files import find_samples
 from grpokit.report.scores import changes
 from grpokit.reward_totals import totals
-from grpokit.rewards.scoring import score
+from grpokit.rewards.scoring import score_samples
 from grpokit.run_folder import rollout_record
 from grpokit.run_folder.journal import Journal, all_scores
 from tiny_policies import TinyTokens, digit_sum
@@ -73,8 +73,8 @@ def test_what_is_trained_is_what_is_shown_and_stored_and_ranked(tmp_path: Path) 
         assert trained[rows].argsort().tolist() == expected[rows].argsort().tolist()
     assert torch.equal(report.totals, expected)
     assert report.metrics["reward"] == float(expected.mean())
-    rollout_record.write(tmp_path, report)
-    assert torch.equal(rollout_record.read(tmp_path, 1).tensors["totals"], expected)
+    rollout_record.write_step(tmp_path, report)
+    assert torch.equal(rollout_record.read_step(tmp_path, 1).tensors["totals"], expected)
     for name in ("metrics.jsonl", "eval.jsonl"):
         (tmp_path / name).touch()
     Journal(tmp_path, 0).groups(report)
@@ -96,7 +96,7 @@ def test_evaluations_files_and_reports_say_the_same(tmp_path: Path) -> None:
     assert found.summary.means["reward"] == float(expected.nanmean())
     lines = [{"prompt": s.prompt.text, "output": s.output, "group": s.group} for s in found.samples]
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    of_files = evaluate_files(TERMS, find(tmp_path / "samples.jsonl"), batch_size=4)
+    of_files = evaluate_files(TERMS, find_samples(tmp_path / "samples.jsonl"), batch_size=4)
     assert torch.equal(of_files.scores.totals, expected)
     assert of_files.summary.means == pytest.approx(found.summary.means)
     assert of_files.summary.ci95 == pytest.approx(found.summary.ci95)
@@ -122,4 +122,4 @@ def test_evaluations_files_and_reports_say_the_same(tmp_path: Path) -> None:
 
 def test_scores_know_the_groups_of_their_rows() -> None:
     samples = evaluate(TinyTokens(), TERMS, ["1", "2"], samples_per_prompt=2).samples
-    assert score(TERMS, samples).groups.tolist() == [sample.group for sample in samples]
+    assert score_samples(TERMS, samples).groups.tolist() == [sample.group for sample in samples]

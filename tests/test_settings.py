@@ -13,7 +13,7 @@ import pytest
 from annotated_types import Ge
 
 from grpokit import PluginError, Trainer, UsageError
-from grpokit.registry.factories import call, declared
+from grpokit.registry.factories import call, declared_parameters
 from grpokit.settings import Count, Settings, keywords_of, meanings, settings_of
 
 
@@ -151,7 +151,7 @@ def test_a_config_reads_the_fields() -> None:
         PluginError, match=r"has no parameter 'ball' \(did you mean 'balls'\?\). It accepts: name, extras="
     ):
         call(f"{__name__}:Box", {"name": "red", "ball": 1}, what="box")
-    assert declared("advantage", f"{__name__}:Box")[0]["extras"].default == {"lid": True}
+    assert declared_parameters("advantage", f"{__name__}:Box")[0]["extras"].default == {"lid": True}
 
 
 def test_a_trainer_shows_its_own_arguments_and_then_its_settings() -> None:

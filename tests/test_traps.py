@@ -14,7 +14,7 @@ from torch import nn
 
 from grpokit import Decisions, Prompt, RunError, Sample, Trainer, adapter_off, frozen_copy, swapped
 from grpokit.objectives import GRPO
-from grpokit.rewards.scoring import score
+from grpokit.rewards.scoring import score_samples
 from grpokit.rewards.terms import RewardTerm
 from grpokit.sampling import sample_categorical, uniforms
 from grpokit_check.check import check_of
@@ -201,7 +201,7 @@ def test_a_text_that_did_not_end_is_no_reason_for_zero() -> None:
     samples = [
         Sample(prompt=Prompt(text="p"), output="33", group=0, info={"finish": reason}) for reason in ("length", "stop")
     ]
-    assert score([RewardTerm(name="r", reward=digit_sum)], samples).matrix.tolist() == [[2.02], [2.02]]
+    assert score_samples([RewardTerm(name="r", reward=digit_sum)], samples).matrix.tolist() == [[2.02], [2.02]]
 
 
 def test_k1_as_a_loss_pulls_nowhere_on_average_and_k3_does() -> None:

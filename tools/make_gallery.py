@@ -88,7 +88,7 @@ def _shown(name: str, side: str, output: Any) -> dict[str, str]:
 
 def parameters(spec: Spec) -> list[tuple[str, str, str, str]]:
     """(name, type, default, meaning) of each parameter that a config may give to a component."""
-    declared, _ = registry.declared(spec.kind, spec.name)
+    declared, _ = registry.declared_parameters(spec.kind, spec.name)
     meanings = settings.meanings(registry.resolve(spec.factory))
     rows = []
     for name, p in declared.items():

@@ -209,7 +209,7 @@ def _value(value: Any) -> str:
 
 def _parameters(spec: Spec) -> str:
     """The parameters of a component that a config may set, with their defaults and meanings."""
-    declared, _ = registry.declared(spec.kind, spec.name)
+    declared, _ = registry.declared_parameters(spec.kind, spec.name)
     words = settings.meanings(registry.resolve(spec.factory))
     return "<br>".join(f"`{name}` ({_value(p.default)}): {words.get(name, '')}" for name, p in declared.items())
 
@@ -241,7 +241,7 @@ def objectives_page() -> str:
     owners: dict[tuple[str, str], list[str]] = {}
     for _, spec in registry.installed("objective"):
         words = settings.meanings(registry.resolve(spec.factory))
-        for name in registry.declared("objective", spec.name)[0].keys() - common.keys():
+        for name in registry.declared_parameters("objective", spec.name)[0].keys() - common.keys():
             owners.setdefault((name, words[name]), []).append(f"`{spec.name}`")
     for (name, meaning), objectives in sorted(owners.items()):
         lines.append(_row(f"`{name}`", ", ".join(objectives), meaning.removesuffix(".")))

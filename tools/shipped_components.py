@@ -23,8 +23,8 @@ sys.path[:0] = [str(ROOT), *(str(folder) for folder in sorted(ROOT.glob("plugins
 from typer.main import get_command  # noqa: E402
 
 from grpokit.cli import app  # noqa: E402
-from grpokit.config.yaml_source import read  # noqa: E402  # only now that the path leads to this repository
-from grpokit.registry.entry_points import Plugin, load  # noqa: E402
+from grpokit.config.yaml_source import read_yaml  # noqa: E402  # only now that the path leads to this repository
+from grpokit.registry.entry_points import Plugin, load_plugin  # noqa: E402
 
 
 def project(folder: Path) -> dict[str, Any]:
@@ -41,7 +41,8 @@ def announced() -> dict[str, list[Plugin]]:
     """Distribution -> its plugins."""
     plugins = {
         distribution["name"]: [
-            load(EntryPoint(name, value, "grpokit")) for name, value in distribution["entry-points"]["grpokit"].items()
+            load_plugin(EntryPoint(name, value, "grpokit"))
+            for name, value in distribution["entry-points"]["grpokit"].items()
         ]
         for distribution in distributions()
         if "entry-points" in distribution  # a library has none
@@ -74,7 +75,7 @@ def components() -> dict[str, dict[str, dict[str, str]]]:
 def used_by(preset: str) -> set[tuple[str, str]]:
     """(kind, name) of each component that a preset's file names."""
     package, _, inside = preset.partition(":")
-    config, _ = read(importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8"), preset)
+    config, _ = read_yaml(importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8"), preset)
     chosen = [(kind, config["trainer"].get(kind)) for kind in ("advantage", "objective")]
     names = [(kind, value["use"] if isinstance(value, dict) else value) for kind, value in chosen if value]
     return {("policy", config["policy"]["use"]), *(("reward", reward["use"]) for reward in config["rewards"]), *names}

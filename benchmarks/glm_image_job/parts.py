@@ -16,7 +16,7 @@ from glm_image_job.meter import Measured, Meter, bandwidth
 from glm_image_job.model import build, bytes_per_token
 from glm_image_job.training import QUICK, train
 from grpokit import Prompt
-from grpokit.errors import counted
+from grpokit.errors import plural
 from grpokit.sampling import derive_seeds
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_plan import Moment
@@ -89,7 +89,7 @@ def phases(job: Job) -> Table:
         pictures = {name: times["decode"] for name, times in expected.items()}
         rows.append(["plan", *_seconds(expected["quick"]["rollout"], pictures, [*rest, 0.0])])
     note = (
-        f"Seconds of a step of {job.prompts} x {job.group} pictures; medians of {counted(job.rounds, 'step')} after "
+        f"Seconds of a step of {job.prompts} x {job.group} pictures; medians of {plural(job.rounds, 'step')} after "
         f"the first. Micro-batches of {_micro(steps.micro, job)}, gradient checkpointing, LoRA r {job.rank}, mixed "
         f"precision {job.mixed_precision}. `score` is the reference's pass. Pictures take {job.steps} steps of "
         "denoising: one group was decoded, times the number of prompts."
@@ -108,7 +108,7 @@ def tokens(job: Job) -> Table:
         speeds = [f"{taken:.3g}", f"{1e3 * step:.3g}", f"{drawn / step:,.0f}", f"{1e3 * floor:.3g}"]
         rows.append([str(drawn), *speeds, f"{floor / step:.1%}"])
     note = (
-        f"{count:,} tokens a row, medians of {counted(job.rounds, 'rollout')} after the first; merging the adapter, "
+        f"{count:,} tokens a row, medians of {plural(job.rounds, 'rollout')} after the first; merging the adapter, "
         f"reading the prompts and capturing graphs included, pictures not. The floor reads {read / 1e9:.3g} GB of "
         f"weights for each token of all rows together, at the {speed / 1e9:,.0f} GB/s of a copy; keys and values are "
         "not in it."

@@ -2,7 +2,7 @@ r"""What a model writes around an answer: code fences, LaTeX, quotes, emphasis, 
 
 All rewards that read answers share this.
 
->>> list(unwrapped("```\n**Paris.**\n```")), boxed(r"so \boxed{\frac{1}{2}}, which is right")
+>>> list(unwrap("```\n**Paris.**\n```")), boxed_answer(r"so \boxed{\frac{1}{2}}, which is right")
 (['```\n**Paris.**\n```', '**Paris.**', 'Paris.', 'Paris'], '\\frac{1}{2}')
 """
 
@@ -25,7 +25,7 @@ _WRAPPED = re.compile(
 _LAST_BOX = re.compile(r".*\\boxed *\{", re.DOTALL)
 
 
-def unwrapped(answer: str) -> Iterator[str]:
+def unwrap(answer: str) -> Iterator[str]:
     """An answer, and what is left of it as each of its wrappings is taken off, from the outside in.
 
     A wrapping holds the whole answer: of words beside it nothing is taken off.
@@ -40,7 +40,7 @@ def unwrapped(answer: str) -> Iterator[str]:
     yield text
 
 
-def boxed(text: str) -> str | None:
+def boxed_answer(text: str) -> str | None:
     r"""What the last \boxed{...} of a text holds; None where there is none, or it is not closed."""
     last = _LAST_BOX.match(text)
     rest = text[last.end() :] if last else ""

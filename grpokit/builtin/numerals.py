@@ -41,10 +41,10 @@ _UNCOUNTED = re.compile(r"\\?[$%]|[€£¥₹°]|\^\{?\\circ\}?|\\!")
 _GAP = re.compile(r"(?<=[0-9]) (?=[0-9]{3}(?![0-9]))|(?<=^[-+]) +")
 
 
-def plain(text: str) -> str:
+def normal_form(text: str) -> str:
     """A text in NFC without invisible characters, with one kind of minus sign, of digits and of fractions.
 
-    >>> plain("\\u22125 \\uff15\\u200b 1\\u00bd")
+    >>> normal_form("\\u22125 \\uff15\\u200b 1\\u00bd")
     '-5 5 1 1/2'
     """
     if text.isascii():
@@ -67,7 +67,7 @@ def bare(answer: str) -> str:
     >>> bare(r"**$5\ \text{cm}^2.**"), bare(r"\text{yes}")
     ('5', 'yes')
     """
-    text = plain(answer)
+    text = normal_form(answer)
     is_unit_alone = not _UNIT.sub("", text).strip()
     text = _UNIT.sub(r"\1" if is_unit_alone else " ", text)
     text = _UNCOUNTED.sub("", _SPACE.sub(" ", text))
@@ -83,7 +83,7 @@ def number(text: str) -> Fraction | None:
 def last_number(text: str) -> Fraction | None:
     """The last number in a text; None if there is no number, or its value is undefined, such as 1/0."""
     # the power of a unit is none of the answer's
-    text = _POWER_OF_LETTERS.sub(" ", _UNIT.sub(r" \1 ", plain(text)))
+    text = _POWER_OF_LETTERS.sub(" ", _UNIT.sub(r" \1 ", normal_form(text)))
     found = deque(_NUMBER.finditer(text), maxlen=1)
     return _value(found[0]) if found else None
 

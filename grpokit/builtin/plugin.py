@@ -17,8 +17,8 @@ _EXAMPLES = {
     "repetition-penalty": (({"output": "one two three four five six"}, {"output": "one two three one two three"}),),
 }  # the others score nothing that their parameters do not ask for
 _UNSCORABLE = {
-    "exact-match": "grpokit.rewards.needs:text_target",
-    "contains": "grpokit.rewards.needs:filled_target",
+    "exact-match": "grpokit.rewards.missing_inputs:text_target",
+    "contains": "grpokit.rewards.missing_inputs:any_target",
     "numeric-answer": "grpokit.builtin.text_rewards:without_number",
 }
 _EXPECTED_FAILURES = {

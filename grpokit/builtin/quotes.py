@@ -20,14 +20,14 @@ _QUOTED = re.compile(
 )
 
 
-def quoted(text: str) -> list[str]:
+def quotations(text: str) -> list[str]:
     """The spans of a text in quotation marks, in order, blank ones left out; of nested ones the outermost.
 
     Marks are those of GLM-Image's pipeline ("...", “...”, '...' and 「...」) and of other languages («...», »...«,
     „...“, ”...”, ‹...› and 『...』). An apostrophe inside or after a word does not count, nor does an inch mark after a
     digit.
 
-    >>> quoted('a cup with "Tea", a sign “it\\'s hot” and one dog\\'s „Wau“')
+    >>> quotations('a cup with "Tea", a sign “it\\'s hot” and one dog\\'s „Wau“')
     ['Tea', "it's hot", 'Wau']
     """
     spans = [next((span for span in match.groups() if span), "") for match in _QUOTED.finditer(text)]

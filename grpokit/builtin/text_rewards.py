@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Literal
 
-from grpokit.builtin.answers import boxed, unwrapped
+from grpokit.builtin.answers import boxed_answer, unwrap
 from grpokit.builtin.numerals import last_number, number
-from grpokit.errors import DataError, UsageError, a_type, shown
-from grpokit.rewards.needs import text_target
+from grpokit.errors import DataError, UsageError, a_type, brief
+from grpokit.rewards.missing_inputs import text_target
 from grpokit.types import Prompt, Sample
 
 _GOES_ON = re.compile(r"[0-9]*(?:[.,/][0-9]+)*")
@@ -36,7 +36,7 @@ class ExactMatch:
     """
 
     def __init__(self, *, pattern: str | None = None, ignore_case: bool = False) -> None:
-        self.pattern = None if pattern is None else compiled(pattern, "exact-match")
+        self.pattern = None if pattern is None else compile_pattern(pattern, "exact-match")
         self.ignore_case = ignore_case
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
@@ -47,7 +47,7 @@ class ExactMatch:
         answer = text if self.pattern is None else _extract(text, self.pattern)
         if answer is None:
             return 0.0
-        right, answers = target.strip(), unwrapped(answer)
+        right, answers = target.strip(), unwrap(answer)
         if self.ignore_case:
             right, answers = right.casefold(), map(str.casefold, answers)
         return float(right in answers)
@@ -78,7 +78,7 @@ class TextFormat:
     """
 
     def __init__(self, *, pattern: str) -> None:
-        self.pattern = compiled(pattern, "format")
+        self.pattern = compile_pattern(pattern, "format")
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """One number per sample."""
@@ -114,9 +114,9 @@ class NumericAnswer:
     def _one(self, text: str, target: str) -> float:
         right = _target_number(target)
         if self.pattern is None:
-            answer = last_number(boxed(text) or text)
+            answer = last_number(boxed_answer(text) or text)
         else:
-            numbers = map(number, unwrapped(_whole_number(text, self.pattern)))
+            numbers = map(number, unwrap(_whole_number(text, self.pattern)))
             answer = next((each for each in numbers if each is not None), None)
         return float(answer is not None and abs(answer - right) <= self.tolerance)
 
@@ -136,7 +136,7 @@ def without_number(prompt: Prompt) -> str:
 def _target_number(target: str) -> Fraction:
     right = number(target)
     if right is None:
-        raise DataError(f"numeric-answer: the target {shown(target)} is not a number. Correct it, or leave it out.")
+        raise DataError(f"numeric-answer: the target {brief(target)} is not a number. Correct it, or leave it out.")
     return right
 
 
@@ -266,7 +266,7 @@ def with_group(pattern: str, reward: str, *, finds: str, example: str) -> re.Pat
     Raises:
         UsageError: it is not a regular expression, or has no group.
     """
-    regular = compiled(pattern, reward)
+    regular = compile_pattern(pattern, reward)
     if not regular.groups:
         raise UsageError(
             f"{reward}: the pattern {pattern!r} has no group, so it does not say where {finds} is. Put parentheses "
@@ -275,7 +275,7 @@ def with_group(pattern: str, reward: str, *, finds: str, example: str) -> re.Pat
     return regular
 
 
-def compiled(pattern: str, reward: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str, reward: str) -> re.Pattern[str]:
     """The regular expression of a reward's `pattern`, in which the dot matches line breaks.
 
     Raises:

@@ -121,18 +121,18 @@ def _options(
     ] = False,
 ) -> None:
     command = f"{context.invoked_subcommand}{' --dry-run' * ('--dry-run' in sys.argv)}"
-    if command != "train" and started_together() > 1:
+    if command != "train" and process_count() > 1:
         raise UsageError(f"grpokit {command} runs in one process. Start it without torchrun.")
 
 
-def started_together() -> int:
+def process_count() -> int:
     """The number of processes that torchrun started to train together."""
     return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def is_first() -> bool:
     """Whether this process prints: rank 0 among those of torchrun, or the only process."""
-    return started_together() <= 1 or os.environ.get("RANK", "0") == "0"
+    return process_count() <= 1 or os.environ.get("RANK", "0") == "0"
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import typer
 
 from grpokit.cli.app import FAILED, app, console, grid, own_commands
 from grpokit.cli.options import Json
-from grpokit.errors import address, counted
+from grpokit.errors import address, plural
 
 _KINDS = (
     "policy",
@@ -82,11 +82,11 @@ def _facts(kind: str, name: str) -> dict[str, Any]:
     facts |= {"summary": spec.summary, "parameters": [], "problem": ""}
     try:
         if isinstance(spec, PresetSpec | EvaluationSpec):
-            facts |= {"needs": spec.needs, "takes": getattr(spec, "takes", ""), "config": presets.text_of(spec)}
+            facts |= {"needs": spec.needs, "takes": getattr(spec, "takes", ""), "config": presets.preset_text(spec)}
             if kind == "preset":
                 presets.read_config(name)
             return facts
-        parameters, _ = registry.declared(kind, name)
+        parameters, _ = registry.declared_parameters(kind, name)
         described = meanings(registry.resolve(spec.factory))
     except GrpokitError as error:  # a dependency is missing
         facts["problem"] = f"{error} {spec.install if kind == 'preset' else ''}".strip()
@@ -171,7 +171,7 @@ def doctor(as_json: Json = False) -> None:
     if as_json:
         print(json.dumps({"healthy": not problems, "findings": [*map(dataclasses.asdict, findings)]}, indent=2))
     else:
-        words = counted(problems, "problem") if problems else "healthy"
-        print(f"{words}, {counted(notes, 'note')}; see {address('doctor')}")
+        words = plural(problems, "problem") if problems else "healthy"
+        print(f"{words}, {plural(notes, 'note')}; see {address('doctor')}")
     if problems:
         raise typer.Exit(FAILED)

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from grpokit.cli.app import app, console, grid
-from grpokit.cli.options import ConfigCommand, Count, Json, Limit
-from grpokit.cli.runs import print_scores, read
-from grpokit.errors import DataError, UsageError, counted
+from grpokit.cli.options import ConfigCommand, Json, PromptLimit, SampleCount
+from grpokit.cli.runs import print_scores, read_source
+from grpokit.errors import DataError, UsageError, plural
 
 if TYPE_CHECKING:
     from grpokit.config.evaluation import EvaluationConfig
     from grpokit.evaluation.evaluation import Evaluation
     from grpokit.evaluation.sample_files import Entry
     from grpokit.runs.evaluation_task import Task
-    from grpokit.runs.evaluations import Columns, Scored, Source
+    from grpokit.runs.evaluations import Comparison, SampleSource, Scored
 
 _FEW = 20  # samples that a table shows one by one
 _NAMED = 5  # files that a message names
@@ -52,18 +52,18 @@ With = Annotated[
         help="Prompts and rewards: an evaluation's name or file. Of a preset, config or run: its rewards.",
     ),
 ]
-Rewards = Annotated[
+RewardNames = Annotated[
     list[str] | None,
     typer.Option("--reward", help="A reward in place of the config's: its name, or package.module:function."),
 ]
 OnePrompt = Annotated[str | None, typer.Option("--prompt", help="The prompt of the picture or pictures.")]
-PromptsFile = Annotated[
+NumberedPrompts = Annotated[
     Path | None, typer.Option("--prompts", help="A file of prompts; pictures are named by its line numbers.")
 ]
 Targets = Annotated[
     Path | None, typer.Option("--targets", help="The picture to compare with, or a folder of them named by line.")
 ]
-Sources = Annotated[
+SourcePictures = Annotated[
     Path | None, typer.Option("--sources", help="The picture that was edited, or a folder of them named by line.")
 ]
 Out = Annotated[Path | None, typer.Option("--out", file_okay=False, help="Folder for the page; by default the run's.")]
@@ -79,14 +79,14 @@ def evaluate(
     words: Words = None,
     against: Against = None,
     using: With = None,
-    reward: Rewards = None,
+    reward: RewardNames = None,
     prompt: OnePrompt = None,
-    prompts: PromptsFile = None,
+    prompts: NumberedPrompts = None,
     targets: Targets = None,
-    sources: Sources = None,
+    sources: SourcePictures = None,
     out: Out = None,
-    count: Count = None,
-    limit: Limit = None,
+    count: SampleCount = None,
+    limit: PromptLimit = None,
     max_pixels: MaxPixels = None,
     batch_size: BatchSize = 32,
     as_json: Json = False,
@@ -100,8 +100,8 @@ def evaluate(
     evaluation, what, overrides = _asked(what, words or [], using, reward or [])
     names = [what] if against is None else [against, what]
     kinds = {name: _kind(name) for name in names}
-    drawn = {name: read(name, overrides if name == what else []) for name in names if kinds[name] == "policy"}
-    from grpokit.runs.evaluation_task import Options, prepared
+    drawn = {name: read_source(name, overrides if name == what else []) for name in names if kinds[name] == "policy"}
+    from grpokit.runs.evaluation_task import Options, prepare
 
     options = Options(
         prompt=prompt,
@@ -119,7 +119,7 @@ def evaluate(
         _score_record(Path(what).parent, evaluation, out, as_json=as_json)
         return
     name = "" if using is None else Path(using).stem.rpartition(":")[2]
-    task = prepared(names, drawn, evaluation, options, name=name, changed=bool(overrides))
+    task = prepare(names, drawn, evaluation, options, name=name, changed=bool(overrides))
     for line in task.warnings:
         print(f"warning: {line}", file=sys.stderr)
     _evaluate(task, out or task.folder([*(words or []), repr(options)]), batch_size, as_json=as_json)
@@ -187,7 +187,7 @@ def _evaluate(task: Task, folder: Path | None, batch_size: int, *, as_json: bool
     with evaluations.reserved(folder) if folder else nullcontext() as own_folder:
         with _following(task, own_folder) as scored:
             results = task.run(batch_size=batch_size, scored=scored, say=_say)
-        columns = evaluations.compared(results)
+        columns = evaluations.compare_sources(results)
         parts = evaluations.by_value(results, task.evaluation.by)
         judges = task.judges(next(iter(results.values())).scores.names)
         lines = list(_lines(task, results))
@@ -213,15 +213,15 @@ def _evaluate(task: Task, folder: Path | None, batch_size: int, *, as_json: bool
 
 def _score_record(run: Path, evaluation: EvaluationConfig, out: Path | None, *, as_json: bool) -> None:
     """Score a run's recorded rollouts with another reward, and compare the rankings."""
-    from grpokit.config.schema import resolved
+    from grpokit.config.schema import to_dict
     from grpokit.runs import evaluations
-    from grpokit.runs.rescore import HEADINGS, lines, rescore, table
+    from grpokit.runs.rescore import HEADINGS, lines, ranking_table, rescore
 
     with evaluations.reserved(out) if out else nullcontext() as folder:
-        page = evaluations.written(folder, resolved(evaluation)) if folder else nullcontext(_nothing)
+        page = evaluations.written(folder, to_dict(evaluation)) if folder else nullcontext(_nothing)
         with page as keep:
             result = rescore(run, evaluation, evaluated=keep)
-        rows = list(table(result))
+        rows = list(ranking_table(result))
         if as_json:
             rankings = [dict(zip(["reward", *HEADINGS], row, strict=True)) for row in rows]
             print(json.dumps({"run": str(run), "rankings": rankings, "notes": list(lines(result))}))
@@ -240,7 +240,7 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _as_json(columns: Columns) -> dict[str, dict[str, dict[str, float | None]]]:
+def _as_json(columns: Comparison) -> dict[str, dict[str, dict[str, float | None]]]:
     """Title -> score -> its mean and half the width of its 95 % interval."""
     return {
         title: {name: {"mean": mean, "ci95": summary.ci95[name]} for name, mean in summary.means.items()}
@@ -260,7 +260,7 @@ def _following(task: Task, folder: Path | None) -> Iterator[Scored]:
     with Progress(console=screen, transient=True, disable=not (count and screen.is_terminal)) as progress:
         bar = progress.add_task("scoring", total=count)
 
-        def scored(source: Source, entry: Entry, scores: Mapping[str, float], problem: str) -> None:
+        def scored(source: SampleSource, entry: Entry, scores: Mapping[str, float], problem: str) -> None:
             progress.advance(bar)
             if folder is not None:
                 _append(folder, [_titled(task, source, as_line(entry, scores, problem))])
@@ -268,7 +268,7 @@ def _following(task: Task, folder: Path | None) -> Iterator[Scored]:
         yield scored
 
 
-def _titled(task: Task, source: Source, line: dict[str, Any]) -> dict[str, Any]:
+def _titled(task: Task, source: SampleSource, line: dict[str, Any]) -> dict[str, Any]:
     """A line of `scores.jsonl`, with its source where there are two."""
     return {"of": source.title, **line} if len(task.sources) > 1 else line
 
@@ -299,7 +299,7 @@ def _append(folder: Path, lines: Sequence[Mapping[str, Any]]) -> None:
             file.write(text)
 
 
-def _print_each(sources: Sequence[Source], results: Mapping[str, Evaluation], names: Mapping[str, Any]) -> None:
+def _print_each(sources: Sequence[SampleSource], results: Mapping[str, Evaluation], names: Mapping[str, Any]) -> None:
     """A table of the samples in files, if they are few."""
     for source in sources:
         if not 1 < len(source.entries) <= _FEW:
@@ -320,7 +320,7 @@ def _shown(value: float) -> str:
     return "-" if value != value else f"{value:z.4f}"
 
 
-def _say_what_is_missing(sources: Sequence[Source], results: Mapping[str, Evaluation]) -> None:
+def _say_what_is_missing(sources: Sequence[SampleSource], results: Mapping[str, Evaluation]) -> None:
     """Name the samples in files without a score.
 
     Raises:
@@ -330,7 +330,7 @@ def _say_what_is_missing(sources: Sequence[Source], results: Mapping[str, Evalua
     for source in sources:
         evaluation = results[source.title]
         problems = evaluation.problems
-        total = counted(len(source.entries), "sample")
+        total = plural(len(source.entries), "sample")
         if problems:
             places = {source.entries[row].where: problem for row, problem in problems.items()}
             lines = [problem if where in problem else f"{where} ({problem})" for where, problem in places.items()]

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
     from grpokit.data import PromptSequence
 
-Source = Annotated[
+PresetOrFile = Annotated[
     str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, a config file, or a run folder.")
 ]
 """The argument that names a config; `grpokit.config.presets.read_config` reads it."""
-RunOrSource = Annotated[
+RunOrPreset = Annotated[
     str,
     typer.Argument(metavar="RUN_OR_PRESET", help="A run folder or one of its checkpoints, a preset, a config file."),
 ]
-"""The argument that names a config and perhaps trained weights; `grpokit.cli.runs.read` reads it."""
+"""The argument that names a config and perhaps trained weights; `grpokit.cli.runs.read_source` reads it."""
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config, as in trainer.steps=50.")
 ]
 """The words behind it that change the config; the command's spec says `config=True`."""
-Count = Annotated[int | None, typer.Option("-n", "--count", min=1, help="Samples per prompt.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="The most prompts to take.")]
+SampleCount = Annotated[int | None, typer.Option("-n", "--count", min=1, help="Samples per prompt.")]
+PromptLimit = Annotated[int | None, typer.Option("--limit", min=1, help="The most prompts to take.")]
 """The option for fewer prompts than the config has."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 """The option that asks for JSON."""
@@ -46,7 +46,7 @@ _USUAL = (
 )
 
 
-def read_prompts(
+def prompts_of_options(
     prompt: list[str] | None, prompts: Path | None, columns: Mapping[str, str | None] | None = None
 ) -> PromptSequence | None:
     """The prompts of --prompt or --prompts, or None without either option; `columns` are the config's.

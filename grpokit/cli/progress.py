@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 
-from grpokit.errors import counted
+from grpokit.errors import plural
 
 if TYPE_CHECKING:
     from grpokit.evaluation.evaluation import Evaluation
@@ -33,9 +33,9 @@ class _Screen:
     """What a run shows, as the methods of a `Watcher`."""
 
     def __init__(self, console: Console) -> None:
-        from grpokit.tracking.progress import Course, Eta
+        from grpokit.tracking.progress import Eta, RewardTrend
 
-        self.console, self.eta, self.course = console, Eta(), Course()
+        self.console, self.eta, self.course = console, Eta(), RewardTrend()
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(20),
@@ -56,7 +56,7 @@ class _Screen:
         self.eta.start()
         self.say(trainer.describe())
         if trainer.completed == trainer.steps:
-            steps = counted(trainer.steps, "step")
+            steps = plural(trainer.steps, "step")
             self.say(f"The run is already complete ({steps}). Raise trainer.steps, or rounds, to train further.")
         self.bar.update(self.task, total=trainer.steps, completed=trainer.completed, visible=True)
 
@@ -82,7 +82,7 @@ class _Screen:
     def evaluating(self, samples: int) -> None:
         self.bar.update(self.task, description="evaluating")
         if not self.console.is_terminal:
-            self.say(f"drawing and scoring {counted(samples, 'sample')} of held-out prompts ...")
+            self.say(f"drawing and scoring {plural(samples, 'sample')} of held-out prompts ...")
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
         from grpokit.tracking.progress import score_text
@@ -95,7 +95,7 @@ class _Screen:
 
 
 @contextmanager
-def watch(console: Console) -> Iterator[Watcher]:
+def follow(console: Console) -> Iterator[Watcher]:
     """A watcher that shows the run on `console`."""
     from grpokit.runs.run import Watcher
 

@@ -1,4 +1,4 @@
-"""The commands that make runs and show them: train, sweep, report, watch, export, redraw."""
+"""The commands that make runs and show them: train, sweep, report, watch, export, replay."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpokit.cli.app import FAILED, INTERRUPTED, app, console, grid, is_first, started_together
-from grpokit.cli.options import ConfigCommand, Overrides, Source
-from grpokit.errors import RunError, UsageError, counted
+from grpokit.cli.app import FAILED, INTERRUPTED, app, console, grid, is_first, process_count
+from grpokit.cli.options import ConfigCommand, Overrides, PresetOrFile
+from grpokit.errors import RunError, UsageError, plural
 
 if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
@@ -29,7 +29,7 @@ Runs = Annotated[
 
 @app.command(cls=ConfigCommand)
 def train(
-    source: Source,
+    source: PresetOrFile,
     overrides: Overrides = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the run folder's last checkpoint; start if it has none.")
@@ -56,11 +56,11 @@ def train(
             print(line, flush=True)
         print("\nNothing was trained and nothing was written.")
         return
-    from grpokit.cli.progress import watch
+    from grpokit.cli.progress import follow
     from grpokit.runs import train as run
 
     try:
-        with watch(console()) as watcher:
+        with follow(console()) as watcher:
             result = run.train(config, name=name, resume=resume, overwrite=overwrite, force=force, watcher=watcher)
     except KeyboardInterrupt:
         if is_first():
@@ -70,7 +70,7 @@ def train(
         raise typer.Exit(INTERRUPTED if result.interrupted else 0)
     if result.interrupted:
         count = os.environ.get("LOCAL_WORLD_SIZE", "1")  # of processes on each machine
-        several = ["torchrun", "--nproc-per-node", count, "-m"] if started_together() > 1 else []
+        several = ["torchrun", "--nproc-per-node", count, "-m"] if process_count() > 1 else []
         words = shlex.join([*several, "grpokit", "train", source, *(overrides or []), "--resume"])
         print(f"Stopped after step {result.steps}; the state is saved. Continue with:\n  {words}")
         raise typer.Exit(INTERRUPTED)
@@ -104,23 +104,23 @@ def sweep(
 
     points = grid.points(values)
     presets.read_config(source, points[0].overrides)  # a mistake is told before torch is imported, which takes seconds
-    from grpokit.cli.progress import watch
+    from grpokit.cli.progress import follow
     from grpokit.runs import sweep as sweeping
 
     again = shlex.join(["grpokit", "sweep", source, *values, *(["--dir", str(folder)] if folder else [])])
     try:
-        swept = sweeping.sweep(source, points, folder=folder, say=print, watching=lambda: watch(console()))
+        swept = sweeping.sweep(source, points, folder=folder, say=print, watching=lambda: follow(console()))
     except KeyboardInterrupt:
         print(f"Stopped at once. Continue from the last saved checkpoints with:\n  {again}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    print(f"{sweeping.table(swept.settings)}comparison: {swept.folder / sweeping.PAGE}")
+    print(f"{sweeping.settings_table(swept.settings)}comparison: {swept.folder / sweeping.PAGE}")
     if swept.interrupted:
         print(f"Stopped after a step; the state is saved. Continue with:\n  {again}")
         raise typer.Exit(INTERRUPTED)
     if swept.failed:
         lines = "".join(f"\n  {name}: {error}" for name, error in swept.failed.items())
         raise RunError(
-            f"{counted(len(swept.failed), 'run')} of the sweep failed:{lines}\nCorrect the cause and run the same "
+            f"{plural(len(swept.failed), 'run')} of the sweep failed:{lines}\nCorrect the cause and run the same "
             "command again; it continues these runs."
         )
 
@@ -164,7 +164,7 @@ def watch(
 
     with serving(folders, port=port) as server:
         watched = server.front.folders()
-        print(f"watching {counted(len(watched), 'run')} at {server.address}  (Ctrl-C ends it)", flush=True)
+        print(f"watching {plural(len(watched), 'run')} at {server.address}  (Ctrl-C ends it)", flush=True)
         for folder in watched:
             if not (folder / "config.yaml").is_file():
                 print(f"{folder} is not a run folder yet; waiting", flush=True)
@@ -188,7 +188,7 @@ def export(
     It takes the last checkpoint, or the one that RUN names. The policy decides which files: transformers and peft load
     those of hf-lm.
     """
-    config, place = read(run, overrides)
+    config, place = read_source(run, overrides)
     if place is None:
         raise UsageError(f"{run} is not a run folder. Give one, or one of its checkpoints.")
     from grpokit.runs.export import export as write
@@ -198,7 +198,7 @@ def export(
 
 
 @app.command()
-def redraw(
+def replay(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     step: Annotated[int, typer.Option("--step", min=1, help="The step, from 1.")],
 ) -> None:
@@ -207,7 +207,7 @@ def redraw(
     The comparison is with the run's metrics for that step. With run.record=true it also covers every sample and
     decision.
     """
-    from grpokit.runs.redraw import redraw as draw_again
+    from grpokit.runs.replay import replay as draw_again
 
     comparison = draw_again(run, step, say=lambda line: print(line, file=sys.stderr))
     for line in comparison.lines():
@@ -216,7 +216,7 @@ def redraw(
         raise typer.Exit(FAILED)
 
 
-def read(source: str, overrides: list[str] | None) -> tuple[RunConfig, Path | None]:
+def read_source(source: str, overrides: list[str] | None) -> tuple[RunConfig, Path | None]:
     """The config of a run, checkpoint, preset or file, and the checkpoint: the run's last, or `source` itself."""
     from grpokit.config import presets
 
@@ -225,7 +225,7 @@ def read(source: str, overrides: list[str] | None) -> tuple[RunConfig, Path | No
         return presets.read_config(source, overrides or [])[0], None
     from grpokit.runs import trained
 
-    return trained.read(folder, overrides or [])
+    return trained.checkpoint_of(folder, overrides or [])
 
 
 def print_scores(

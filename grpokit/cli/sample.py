@@ -11,16 +11,16 @@ import typer
 from grpokit.cli.app import app
 from grpokit.cli.options import (
     ConfigCommand,
-    Count,
-    Limit,
     Overrides,
+    PromptLimit,
     Prompts,
     PromptsFile,
-    RunOrSource,
-    read_prompts,
+    RunOrPreset,
+    SampleCount,
+    prompts_of_options,
 )
-from grpokit.cli.runs import read
-from grpokit.errors import UsageError, counted, shown
+from grpokit.cli.runs import read_source
+from grpokit.errors import UsageError, brief, plural
 
 if TYPE_CHECKING:
     from grpokit.types import Sample
@@ -34,13 +34,13 @@ _PROMPTS = 16  # prompts that `sample` takes
 
 @app.command(cls=ConfigCommand)
 def sample(
-    source: RunOrSource,
+    source: RunOrPreset,
     overrides: Overrides = None,
     out: Annotated[Path, typer.Option("--out", file_okay=False, help="Folder for the samples.")] = Path("samples"),
     prompt: Prompts = None,
     prompts: PromptsFile = None,
-    count: Count = None,
-    limit: Limit = None,
+    count: SampleCount = None,
+    limit: PromptLimit = None,
     before: Before = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Write into a folder that already holds files.")
@@ -52,7 +52,7 @@ def sample(
     folders after and before hold samples of the trained and of the untrained policy. contact_sheet.png shows all
     pictures together.
     """
-    config, place = read(source, overrides)
+    config, place = read_source(source, overrides)
     if before and place is None:
         raise UsageError(f"--before needs a run folder, and {source} is not one. Remove --before.")
     if out.is_dir() and any(out.iterdir()) and not overwrite:
@@ -65,20 +65,20 @@ def sample(
     from grpokit.runs.contact_sheet import SHEET, contact_sheet
     from grpokit.training import checkpoint
 
-    own_prompts = read_prompts(prompt, prompts, config.data.columns)
+    own_prompts = prompts_of_options(prompt, prompts, config.data.columns)
     if own_prompts is None:
         training, held_out = build.prompts(config)
         own_prompts = training if held_out is None else held_out
     drawn = own_prompts.first(limit or _PROMPTS)
-    build.check_prompts(config, drawn)
+    build.check_readable(config, drawn)
     policies = build.policies(config)
-    check_prompts(build.drawing(policies), drawn)
+    check_prompts(build.evaluation_policy(policies), drawn)
     sheet: dict[str, Sequence[Sample]] = {}
     for folder, weights in ((out / "before", None), (out / "after", place)) if before else ((out, place),):
         if weights is not None:
             checkpoint.load_policies(weights, policies)
         samples = draw(
-            build.drawing(policies),
+            build.evaluation_policy(policies),
             drawn,
             seed=config.seed,
             samples_per_prompt=count or 1,
@@ -87,7 +87,7 @@ def sample(
         )
         sheet[folder.name] = samples
         journal.save_outputs(folder, samples)
-        print(f"{counted(len(samples), 'sample')} in {folder}")
+        print(f"{plural(len(samples), 'sample')} in {folder}")
         _print_texts(samples)
     with writing(out):
         contact_sheet(sheet, out / SHEET)
@@ -99,6 +99,6 @@ def _print_texts(samples: Sequence[Sample]) -> None:
     """Print the first texts with their prompts; pictures are in their folder."""
     texts = [sample for sample in samples if isinstance(sample.output, str)]
     for sample in texts[:_TEXTS]:
-        print(f"  {shown(sample.prompt.text, most=40)} -> {shown(sample.output, most=100)}")
+        print(f"  {brief(sample.prompt.text, most=40)} -> {brief(sample.output, most=100)}")
     if len(texts) > _TEXTS:
         print(f"  and {len(texts) - _TEXTS:,} more")

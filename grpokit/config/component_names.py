@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from grpokit import registry
-from grpokit.config.schema import RunConfig, resolved
+from grpokit.config.schema import RunConfig, to_dict
 from grpokit.registry.specs import Spec
 
 _KINDS = {
@@ -30,17 +30,17 @@ _WITHOUT_USE = ("advantage", "objective", "modifiers", "world")
 """Keys whose value may be the name alone."""
 
 Model = TypeVar("Model", bound=BaseModel)
-Path = tuple[str | int, ...]
-Names = Mapping[Path, tuple[str, str]]
+KeyPath = tuple[str | int, ...]
+Names = Mapping[KeyPath, tuple[str, str]]
 """Place -> the kind and the name of a component."""
 
 
 def component_names(config: BaseModel) -> Names:
     """The components that a config names, except those that a component's own parameters name under other keys."""
-    return {place: (kind, name) for place, kind, name in _walk(resolved(config), "", ())}
+    return {place: (kind, name) for place, kind, name in _walk(to_dict(config), "", ())}
 
 
-def _walk(value: Any, key: str, place: Path) -> Iterator[tuple[Path, str, str]]:
+def _walk(value: Any, key: str, place: KeyPath) -> Iterator[tuple[KeyPath, str, str]]:
     kind = _KINDS.get(key, "")
     if isinstance(value, list):
         for index, item in enumerate(value):
@@ -98,7 +98,7 @@ def with_own_names(config: Model, spec: Spec) -> Model:
     return config
 
 
-def _put(config: BaseModel, place: Path, name: str) -> None:
+def _put(config: BaseModel, place: KeyPath, name: str) -> None:
     """Write a name to its place in a config."""
     around: Any = config
     for key in place[:-1]:

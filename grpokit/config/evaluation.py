@@ -17,9 +17,9 @@ from grpokit import files, registry
 from grpokit.config import presets
 from grpokit.config.component_names import with_own_names
 from grpokit.config.overrides import parse_parameters
-from grpokit.config.parts import DataConfig, EvalConfig, PathText, Rewards, Text
-from grpokit.config.schema import Located, RunConfig, validated
-from grpokit.config.yaml_source import Source, read, write
+from grpokit.config.parts import DataConfig, EvalConfig, PathText, RewardConfigs, Text
+from grpokit.config.schema import Located, RunConfig, validate
+from grpokit.config.yaml_source import KeyPlaces, read_yaml, to_yaml
 from grpokit.errors import ConfigError, UsageError
 from grpokit.registry.specs import Spec
 from grpokit.settings import Count, SeedSettings
@@ -29,7 +29,7 @@ class EvaluationConfig(Located, SeedSettings):
     """An evaluation file."""
 
     data: DataConfig | None = Field(default=None, description="the prompts; null: the run's held-out prompts")
-    rewards: Rewards
+    rewards: RewardConfigs
     samples: Count = Field(default=1, description="samples per prompt")
     by: list[Text] = Field(default_factory=list, description="columns of the prompts whose values have scores as well")
     files: PathText | None = Field(default=None, description="pictures or records that are scored, without a policy")
@@ -47,12 +47,12 @@ def put_in(config: RunConfig, evaluation: EvaluationConfig) -> RunConfig:
         samples = EvalConfig(samples=evaluation.samples)
         changes |= {"data": evaluation.data, "seed": evaluation.seed, "eval": samples}
     changed = config.model_copy(update=changes)
-    source = evaluation._source or Source("")
+    source = evaluation._source or KeyPlaces("")
     places = {place: line for place, line in source.places.items() if place}
     for place, line in config._source.places.items() if config._source else ():
         if place and place[0] not in changes:
             places[place] = line
-    changed._source = Source(source.name, places)
+    changed._source = KeyPlaces(source.name, places)
     return changed
 
 
@@ -61,7 +61,7 @@ def is_evaluation_file(name: str) -> bool:
     path = Path(name)
     if path.suffix not in (".yaml", ".yml") or not path.is_file() or registry.named("preset", name):
         return False
-    keys, _ = read(files.read_text(path, kind="evaluation file", error=ConfigError, most=2**20), name)
+    keys, _ = read_yaml(files.read_text(path, kind="evaluation file", error=ConfigError, most=2**20), name)
     return not isinstance(keys, dict) or "policy" not in keys
 
 
@@ -81,7 +81,7 @@ def read_evaluation(name: str, overrides: Sequence[str] = ()) -> EvaluationConfi
     path = Path(name)
     if is_evaluation_file(name):
         text = files.read_text(path, kind="evaluation file", error=ConfigError, most=2**20)
-        return validated(EvaluationConfig, text, name, overrides)
+        return validate(EvaluationConfig, text, name, overrides)
     if path.suffix not in (".yaml", ".yml") and not os.path.isdir(path) and not presets.names_preset(name):
         raise ConfigError(f"{registry.unknown(name, 'evaluation')} An evaluation file ends in .yaml.")
     config, _ = presets.read_config(name, overrides)
@@ -97,7 +97,7 @@ def of_plugin(spec: Spec, overrides: Sequence[str] = (), *, title: str = "") -> 
         PluginError: it cannot be read.
         ConfigError: it is wrong.
     """
-    evaluation = validated(EvaluationConfig, presets.text_of(spec), title or f"evaluation {spec.name}", overrides)
+    evaluation = validate(EvaluationConfig, presets.preset_text(spec), title or f"evaluation {spec.name}", overrides)
     return with_own_names(evaluation, spec)
 
 
@@ -121,6 +121,6 @@ def of_rewards(names: Sequence[str], words: Sequence[str]) -> EvaluationConfig:
     rewards: list[Mapping[str, Any]] = []
     for name, own in assignments.items():
         rewards.append({"use": name, **parse_parameters(own)})
-    evaluation = validated(EvaluationConfig, write({"rewards": rewards}), "--reward")
-    evaluation._source = Source("--reward")  # in no line of a file
+    evaluation = validate(EvaluationConfig, to_yaml({"rewards": rewards}), "--reward")
+    evaluation._source = KeyPlaces("--reward")  # in no line of a file
     return evaluation

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpokit.config.overrides import key_value
-from grpokit.config.yaml_source import write
+from grpokit.config.yaml_source import to_yaml
 from grpokit.errors import UsageError
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -71,7 +71,7 @@ def _values(key: str, text: str) -> list[str]:
             first, last = int(ends[1]), int(ends[2])
             values += map(str, range(first, last + 1))
         else:
-            values.append(write([value], inline=True).strip()[1:-1])
+            values.append(to_yaml([value], inline=True).strip()[1:-1])
     return list(dict.fromkeys(values))
 
 

@@ -8,8 +8,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from grpokit.config.synonyms import ADVICE, KEYS
-from grpokit.config.yaml_source import Path, Source
-from grpokit.errors import nearest, shown
+from grpokit.config.yaml_source import KeyPath, KeyPlaces
+from grpokit.errors import brief, nearest
 from grpokit.files import PLAIN_NAME
 
 _BRANCHES = ("str", "constrained-str", "Component")  # a component is a name or a group of keys
@@ -43,7 +43,7 @@ _EXAMPLES = {
 }
 
 
-def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> str:
+def explain(error: ValidationError, source: KeyPlaces, model: type[BaseModel]) -> str:
     """All mistakes of a config, one a line.
 
     Args:
@@ -73,7 +73,7 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> s
             context = {k: int(v) if isinstance(v, float) else v for k, v in issue.get("ctx", {}).items()}  # 0, not 0.0
             own = f"expected {_EXPECTED.get(kind, 'another value')}".format(**context)
             remedy = "" if text else _remedy(kind, key, value, context)
-            what = f"{key}: {own}{' or keys with `use`' * text}, got {shown(value)}{remedy}"
+            what = f"{key}: {own}{' or keys with `use`' * text}, got {brief(value)}{remedy}"
         lines.append(f"{source.place(path)}: {what}.")
     return "\n".join(dict.fromkeys(lines))
 
@@ -97,7 +97,7 @@ def key_for(name: str, model: type[BaseModel]) -> str:
     return f" (did you mean {' or '.join(map(repr, keys))}?)" if keys else ""
 
 
-def _beside(path: Path, model: type[BaseModel]) -> list[str]:
+def _beside(path: KeyPath, model: type[BaseModel]) -> list[str]:
     """The keys of the group that a key is in."""
     for part in path[:-1]:
         if isinstance(part, str):

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from grpokit.config.yaml_source import Source, read
-from grpokit.errors import ConfigError, shown
+from grpokit.config.yaml_source import KeyPlaces, read_yaml
+from grpokit.errors import ConfigError, brief
 
 
 def key_value(word: str, *, what: str = "override") -> tuple[str, Any]:
@@ -27,11 +27,11 @@ def key_value(word: str, *, what: str = "override") -> tuple[str, Any]:
     """
     key, equals, text = word.partition("=")
     if not equals or not all(key.split(".")):
-        raise ConfigError(f"The {what} {shown(word)} is not of the form key=value.", page="configs")
+        raise ConfigError(f"The {what} {brief(word)} is not of the form key=value.", page="configs")
     if re.search(r"(^|\s)#", text) and not text.lstrip().startswith(("'", '"', "[", "{", "|", ">", "!", "&")):
         text = f"""'{text.strip().replace("'", "''")}'"""
     try:
-        return key, read(text, f"The {what} {shown(word)}")[0]
+        return key, read_yaml(text, f"The {what} {brief(word)}")[0]
     except ConfigError as error:
         remedy = "Put quotes round a text with brackets, braces or a colon."
         raise ConfigError(f"{error} {remedy}", page="configs") from error
@@ -46,7 +46,7 @@ def parse_parameters(words: Sequence[str]) -> dict[str, Any]:
     return dict(key_value(word, what="parameter") for word in words)
 
 
-def apply(data: dict[str, Any], override: str, source: Source) -> None:
+def apply(data: dict[str, Any], override: str, source: KeyPlaces) -> None:
     """Set one key of `data`, and note in `source` that the override set it.
 
     Args:
@@ -69,9 +69,9 @@ def apply(data: dict[str, Any], override: str, source: Source) -> None:
         else:
             kind = "a single value, not a group of keys"
             if isinstance(here, list):
-                kind = f"a list of {len(here)}, whose entries are numbered from 0; got {shown(part)}"
+                kind = f"a list of {len(here)}, whose entries are numbered from 0; got {brief(part)}"
             group = ".".join(parts[:i])
-            raise ConfigError(f"The override {shown(override)}: {group} is {kind}.", page="configs")
+            raise ConfigError(f"The override {brief(override)}: {group} is {kind}.", page="configs")
         if i == len(parts) - 1:
             here[path[-1]] = value
         elif isinstance(here, dict) and here.get(part) is None:  # missing, or nothing follows its colon

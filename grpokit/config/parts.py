@@ -126,7 +126,7 @@ def _trained_on(rewards: list[RewardConfig]) -> list[RewardConfig]:
     return rewards
 
 
-Rewards = Annotated[list[RewardConfig], Field(min_length=1), AfterValidator(_trained_on)]
+RewardConfigs = Annotated[list[RewardConfig], Field(min_length=1), AfterValidator(_trained_on)]
 
 
 class PromptSource(Strict):
@@ -251,7 +251,7 @@ class PhaseConfig(Strict):
     name: str = Field(description="letters, digits, - and _", pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$")
     policy: Text | None = Field(default=None, description="the policy that learns, if `policy` gives several")
     steps: Total = Field(description="its steps in each round")
-    rewards: Rewards | None = Field(default=None, description="what it learns from; by default the run's rewards")
+    rewards: RewardConfigs | None = Field(default=None, description="what it learns from; by default the run's rewards")
     trainer: PhaseTrainerConfig = Field(
         default_factory=PhaseTrainerConfig, description="keys that replace those of `trainer`"
     )

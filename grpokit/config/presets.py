@@ -12,8 +12,8 @@ from pathlib import Path
 
 from grpokit import registry
 from grpokit.config.component_names import with_own_names
-from grpokit.config.schema import RunConfig, load, parse
-from grpokit.errors import ConfigError, PluginError, typed_line
+from grpokit.config.schema import RunConfig, load_config, parse
+from grpokit.errors import ConfigError, PluginError, error_line
 from grpokit.registry.specs import Spec
 
 
@@ -29,11 +29,11 @@ def read_config(source: str | Path, overrides: Sequence[str] = ()) -> tuple[RunC
     if isinstance(source, str) and names_preset(source):
         return _read_preset(source, overrides)
     if os.path.isfile(path / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
-        config = load(path / "config.yaml", overrides)
+        config = load_config(path / "config.yaml", overrides)
         config.run.dir = str(path)  # wherever it was when it was written
         return config, path.resolve().name
     if path.suffix in (".yaml", ".yml") or os.path.isfile(path):
-        return load(path, overrides), path.stem
+        return load_config(path, overrides), path.stem
     if os.path.isdir(path):
         raise ConfigError(
             f"{path} is a folder without a config.yaml; expected a preset, a config file or a run folder."
@@ -46,7 +46,7 @@ def names_preset(source: str) -> bool:
     return bool(registry.named("preset", source))
 
 
-def text_of(spec: Spec) -> str:
+def preset_text(spec: Spec) -> str:
     """The YAML of a preset or an evaluation, from its package.
 
     Raises:
@@ -58,7 +58,7 @@ def text_of(spec: Spec) -> str:
     except Exception as error:  # importing the plugin's package may raise anything
         raise PluginError(
             f"The {spec.kind} '{spec.name}' cannot be read from the file {inside} in package {package}: "
-            f"{typed_line(error)}."
+            f"{error_line(error)}."
         ) from error
 
 
@@ -78,5 +78,5 @@ def preset(spec: Spec, overrides: Sequence[str] = (), *, title: str = "") -> Run
         PluginError: it cannot be read.
         ConfigError: it is wrong.
     """
-    config = parse(text_of(spec), title or f"preset {spec.name}", overrides)
+    config = parse(preset_text(spec), title or f"preset {spec.name}", overrides)
     return with_own_names(config, spec)

@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from grpokit import files
-from grpokit.config.former import leave_out
 from grpokit.config.mistakes import explain
 from grpokit.config.overrides import apply
 from grpokit.config.parts import (
@@ -24,13 +23,14 @@ from grpokit.config.parts import (
     PathText,
     PhaseConfig,
     PhaseTrainerConfig,
-    Rewards,
+    RewardConfigs,
     Strict,
     Text,
     TrainerConfig,
 )
-from grpokit.config.yaml_source import Source, read
-from grpokit.errors import ConfigError, UsageError, reworded, shown
+from grpokit.config.replaced import leave_out
+from grpokit.config.yaml_source import KeyPlaces, read_yaml
+from grpokit.errors import ConfigError, UsageError, brief, reword
 from grpokit.settings import Count, SeedSettings, Total, Whole
 
 _Tracker = Literal[  # accelerate's, which is too heavy to be asked
@@ -69,7 +69,7 @@ class RunSettings(Strict):
     stop: StopConfig | None = Field(
         default=None, description="ends the run early, as in {reward: ocr, patience: 5}; null: it runs all its steps"
     )
-    record: bool = Field(default=False, description="keep every rollout in rollouts/, for evaluate and redraw")
+    record: bool = Field(default=False, description="keep every rollout in rollouts/, for evaluate and replay")
     threads: int | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
     sharding: Literal["fsdp2", "fsdp2-offload"] | None = Field(
         default=None, description="spread the policy's weights over the processes; offload: keep the parts on the CPU"
@@ -90,7 +90,7 @@ class RunSettings(Strict):
 class Located(Strict):
     """Keys that know their places in the text that they were read from."""
 
-    _source: Source | None = PrivateAttr(default=None)
+    _source: KeyPlaces | None = PrivateAttr(default=None)
     _phase: int = PrivateAttr(default=-1)  # of which this is the config
 
     def place(self, *path: str | int) -> str:
@@ -111,7 +111,7 @@ class Located(Strict):
         try:
             yield
         except UsageError as error:
-            raise reworded(error, f"{self.place(*path)}{error}") from error
+            raise reword(error, f"{self.place(*path)}{error}") from error
 
 
 Model = TypeVar("Model", bound=Located)
@@ -123,7 +123,7 @@ class RunConfig(Located, SeedSettings):
     policy: Component
     data: DataConfig
     eval: EvalConfig = Field(default_factory=EvalConfig)
-    rewards: Rewards
+    rewards: RewardConfigs
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     phases: list[PhaseConfig] = Field(default_factory=list, description="policies that learn in turn")
     rounds: Count = Field(default=1, description="how many times the phases are repeated")
@@ -162,7 +162,7 @@ class RunConfig(Located, SeedSettings):
         return views
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a config file and apply `key=value` overrides such as `trainer.steps=50` or `rewards.0.weight=1`.
 
     Raises:
@@ -184,16 +184,16 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: as in `load`.
     """
-    config = validated(RunConfig, text, name, overrides)
+    config = validate(RunConfig, text, name, overrides)
     config.phased()  # which refuses keys that do not fit together
     return config
 
 
-def validated(model: type[Model], text: str, name: str, overrides: Sequence[str] = ()) -> Model:
+def validate(model: type[Model], text: str, name: str, overrides: Sequence[str] = ()) -> Model:
     """What YAML text and overrides say, as a model that knows the places of its keys; arguments as for `parse`."""
-    data, source = read(text, name)
+    data, source = read_yaml(text, name)
     if not isinstance(data, dict):
-        content = "an empty file" if data is None else shown(data)
+        content = "an empty file" if data is None else brief(data)
         *first, last = (key for key, field in model.model_fields.items() if field.is_required())
         needed = f"{', '.join(first)} and {last}" if first else last
         raise ConfigError(f"{name}: expected keys such as {needed}, got {content}.", page="configs")
@@ -209,7 +209,7 @@ def validated(model: type[Model], text: str, name: str, overrides: Sequence[str]
     return config
 
 
-def resolved(config: BaseModel) -> dict[str, Any]:
+def to_dict(config: BaseModel) -> dict[str, Any]:
     """The config as plain data, defaults included; `parse` reads it back to the same config.
 
     A null that the config sets is kept, since it may differ from the default. A phase has only the keys that it
@@ -219,7 +219,7 @@ def resolved(config: BaseModel) -> dict[str, Any]:
     def plain(value: Any) -> Any:
         if isinstance(value, list):
             return [plain(item) for item in value]
-        return resolved(value) if isinstance(value, BaseModel) else value
+        return to_dict(value) if isinstance(value, BaseModel) else value
 
     given = config.model_fields_set
     keys = {name: plain(value) for name, value in config if value is not None or name in given}

@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from grpokit.errors import ConfigError, one_line, shown
+from grpokit.errors import ConfigError, brief, one_line
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Keys and list positions from the top of a config down to a value."""
 
 _OVERRIDE = "override "
@@ -23,7 +23,7 @@ _MOST_VALUES = 100_000  # some lines of aliases that repeat each other stand for
 
 
 @dataclass
-class Source:
+class KeyPlaces:
     """The place of each key of a config.
 
     Attributes:
@@ -32,9 +32,9 @@ class Source:
     """
 
     name: str
-    places: dict[Path, str] = field(default_factory=dict)
+    places: dict[KeyPath, str] = field(default_factory=dict)
 
-    def place(self, path: Path) -> str:
+    def place(self, path: KeyPath) -> str:
         """The place of a key, or of the nearest one around it, with the overrides that set keys inside it."""
         inside = (place for key, place in self.places.items() if key[: len(path)] == path)
         overrides = [place for place in inside if place.startswith(_OVERRIDE)]
@@ -44,26 +44,26 @@ class Source:
         nearest = self.places.get(path, self.name)
         return ", with ".join(dict.fromkeys([nearest, *overrides]))
 
-    def in_file(self, path: Path) -> bool:
+    def in_file(self, path: KeyPath) -> bool:
         """Whether the value of a key is the file's."""
         return not self.places.get(path, _OVERRIDE).startswith(_OVERRIDE)
 
-    def override(self, path: Path, text: str) -> None:
+    def override(self, path: KeyPath, text: str) -> None:
         """Note that the override `text` set the key at `path`, and so replaced everything below it."""
         for below in [other for other in self.places if other[: len(path)] == path]:
             del self.places[below]
         for end in range(1, len(path)):  # groups that the override made
-            self.places.setdefault(path[:end], f"{_OVERRIDE}{shown(text)}")
-        self.places[path] = f"{_OVERRIDE}{shown(text)}"
+            self.places.setdefault(path[:end], f"{_OVERRIDE}{brief(text)}")
+        self.places[path] = f"{_OVERRIDE}{brief(text)}"
 
 
-def read(text: str, name: str) -> tuple[Any, Source]:
+def read_yaml(text: str, name: str) -> tuple[Any, KeyPlaces]:
     """Read YAML; `name` names it in messages, such as its file.
 
     Raises:
         ConfigError: it is not YAML; with the line if it is known.
     """
-    source = Source(name)
+    source = KeyPlaces(name)
     try:
         node = yaml.compose(text, Loader=_Loader)
         if node is None:
@@ -81,21 +81,21 @@ def read(text: str, name: str) -> tuple[Any, Source]:
     raise ConfigError(f"{name}: not YAML: {problem}.", page="configs")
 
 
-def write(data: Any, *, inline: bool = False) -> str:
+def to_yaml(data: Any, *, inline: bool = False) -> str:
     """Plain data as YAML that `read` gives back as it was.
 
     Args:
         data: the data.
         inline: write one line.
 
-    >>> write({"name": "5e-6", "rate": 5e-6, "answer": "no"}, inline=True)
+    >>> to_yaml({"name": "5e-6", "rate": 5e-6, "answer": "no"}, inline=True)
     "{name: '5e-6', rate: 5.0e-06, answer: 'no'}\\n"
     """
     width = 10**9 if inline else 80
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=inline, width=width)
 
 
-def _note(node: yaml.Node, path: Path, source: Source) -> None:
+def _note(node: yaml.Node, path: KeyPath, source: KeyPlaces) -> None:
     """Note the place of everything below `node`, and refuse keys that YAML allows but nobody means."""
     source.places[path] = f"{source.name}, line {node.start_mark.line + 1}"
     if len(source.places) > _MOST_VALUES:
@@ -109,7 +109,7 @@ def _note(node: yaml.Node, path: Path, source: Source) -> None:
         for key, child in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.value in keys:
                 twice = isinstance(key, yaml.ScalarNode)
-                what = f"the key {shown(key.value)} appears twice" if twice else "expected a text key, got brackets"
+                what = f"the key {brief(key.value)} appears twice" if twice else "expected a text key, got brackets"
                 raise yaml.MarkedYAMLError(problem=what, problem_mark=key.start_mark)
             keys.add(key.value)
             _note(child, (*path, key.value), source)

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpokit.data.roles import Columns, Roles, assigned, nested, prompt_of
-from grpokit.data.sequences import PromptSequence, Row, Stored
-from grpokit.errors import DataError, one_line, shown, typed_line
+from grpokit.data.roles import ColumnNames, Roles, assign_roles, nested_columns, prompt_of
+from grpokit.data.sequences import PromptRow, PromptSequence, Stored
+from grpokit.errors import DataError, brief, error_line, one_line
 from grpokit.images import MAX_PIXELS
 
 
@@ -20,7 +20,7 @@ def read_dataset(
     *,
     subset: str | None = None,
     split: str = "train",
-    columns: Columns | None = None,
+    columns: ColumnNames | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> PromptSequence:
     """Read a Hugging Face dataset by hub id, from a folder (saved with `save_to_disk`, or of data files) or a file.
@@ -55,7 +55,7 @@ def read_dataset(
             images.append(column)
         elif _may_be_picture(kinds[column]):
             others.append(column)
-    roles = assigned(nested(table.features), columns, where=f"Dataset {name}", pictured=[*images, *others])
+    roles = assign_roles(nested_columns(table.features), columns, where=f"Dataset {name}", pictured=[*images, *others])
     taken = (*roles["image"], *roles["target"])
     pictured = images + [column for column in others if column in taken]
     raw = datasets.Image(decode=False)  # to be opened here, after a check of their size
@@ -78,7 +78,7 @@ def _table(datasets: Any, name: str, subset: str | None, split: str) -> Any:
     except DataError:
         raise
     except Exception as error:  # datasets raises a dozen kinds: offline, unknown id, bad split, bad files
-        reason = typed_line(error)
+        reason = error_line(error)
         if isinstance(error.__cause__, Exception):  # it often says more
             reason += f" ({one_line(error.__cause__)})"
         remedy = ""
@@ -116,7 +116,7 @@ def _may_be_picture(feature: Any) -> bool:
     return getattr(feature, "dtype", "") in ("binary", "large_binary")
 
 
-def _row(table: Any, pictured: list[str], roles: Roles, where: str, index: int) -> Row:
+def _row(table: Any, pictured: list[str], roles: Roles, where: str, index: int) -> PromptRow:
     """A row of a dataset, with the pictures of its columns as they are stored."""
     where = f"{where}, row {index}"
     try:
@@ -132,13 +132,13 @@ def _row(table: Any, pictured: list[str], roles: Roles, where: str, index: int) 
     def stored(value: Any, role: str) -> Any:
         if role == "source" and not isinstance(value, Stored):
             raise DataError(
-                f"{where} has {shown(value)} as its picture; expected a picture or a list of them. Cast the column to "
+                f"{where} has {brief(value)} as its picture; expected a picture or a list of them. Cast the column to "
                 "datasets.Image(), or write `columns: {image: null}`."
             )
         return value
 
     prompt = prompt_of(row, roles, where=where, stored=stored)
-    return Row(prompt=prompt, where=where, number=index + 1)
+    return PromptRow(prompt=prompt, where=where, number=index + 1)
 
 
 def _file(picture: Any) -> Stored:

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from grpokit import files
-from grpokit.data import shards
-from grpokit.data.roles import Columns, assigned, nested, prompt_of
-from grpokit.data.sequences import PromptSequence, Row, Stored
-from grpokit.errors import DataError, counted, one_line, shown
-from grpokit.images import MAX_PIXELS, PICTURES, check_picture, hidden, is_picture_name, other_pictures, to_convert
+from grpokit.data import webdataset
+from grpokit.data.roles import ColumnNames, assign_roles, nested_columns, prompt_of
+from grpokit.data.sequences import PromptRow, PromptSequence, Stored
+from grpokit.errors import DataError, brief, one_line, plural
+from grpokit.images import MAX_PIXELS, PICTURES, check_picture, is_hidden, is_picture_name, other_pictures, to_convert
 
 _REMEDY = "Run the command in the folder that holds it, or give its path."
 _METADATA = ("metadata.jsonl", "metadata.csv")  # of a folder of pictures, as Hugging Face lays it out
@@ -36,7 +36,7 @@ _Found: TypeAlias = tuple[int, str, dict[str, Any]]  # line from 1, where it is,
 def read_prompts(
     path: Path | str,
     *,
-    columns: Columns | None = None,
+    columns: ColumnNames | None = None,
     targets: Path | None = None,
     images: Path | None = None,
     max_pixels: int = MAX_PIXELS,
@@ -75,7 +75,7 @@ def read_prompts(
     return PromptSequence(rows.__getitem__, range(len(rows)), max_pixels=max_pixels)
 
 
-def _rows(path: Path, columns: Columns | None, max_pixels: int) -> list[Row]:
+def _rows(path: Path, columns: ColumnNames | None, max_pixels: int) -> list[PromptRow]:
     """The rows of a file, of a folder's metadata, or of shards; a column has the same role in all of them."""
     is_folder = os.path.isdir(path)  # unlike Path.is_dir, it is False for a name that no file can have
     if is_folder:
@@ -84,7 +84,7 @@ def _rows(path: Path, columns: Columns | None, max_pixels: int) -> list[Row]:
         archives = [Path(name) for name in sorted(glob.glob(str(path)))]
     metadata = [path / name for name in _METADATA if os.path.isfile(path / name)]
     if archives and archives[0].suffix.lower() == ".tar":
-        samples = itertools.chain.from_iterable(map(shards.samples, archives))
+        samples = itertools.chain.from_iterable(map(webdataset.samples, archives))
         found = [(number, where, row) for number, (where, row) in enumerate(samples, 1)]
     elif is_folder and not metadata:
         found = list(_of_captions(path))
@@ -100,23 +100,23 @@ def _rows(path: Path, columns: Columns | None, max_pixels: int) -> list[Row]:
     names: dict[str, None] = {}  # as an ordered set
     pictured = set()
     for _, _, row in found:
-        names |= dict.fromkeys(nested(row))
+        names |= dict.fromkeys(nested_columns(row))
         pictured |= {name for name, value in row.items() if _is_picture(value)}
-    roles = assigned(list(names), columns, where=str(path), pictured=pictured)
+    roles = assign_roles(list(names), columns, where=str(path), pictured=pictured)
     folder = path if is_folder else path.parent
     rows = []
     for number, where, row in found:
         stored = partial(_stored, folder, where, max_pixels)
         prompt = prompt_of(row, roles, where=where, stored=stored)
         if not prompt.text.strip():
-            raise DataError(f"{where}: the prompt is {shown(prompt.text)}; expected a text that is not empty.")
+            raise DataError(f"{where}: the prompt is {brief(prompt.text)}; expected a text that is not empty.")
         meta = {name: value for name, value in prompt.meta.items() if not isinstance(value, Stored)}
         prompt = replace(prompt, image=None, meta=meta)
-        rows.append(Row(prompt=prompt, where=where, number=number))
+        rows.append(PromptRow(prompt=prompt, where=where, number=number))
     return rows
 
 
-def _with(row: Row, **parts: Any) -> Row:
+def _with(row: PromptRow, **parts: Any) -> PromptRow:
     return replace(row, prompt=replace(row.prompt, **parts))
 
 
@@ -171,8 +171,8 @@ def _of_table(text: str, path: Path) -> Iterator[_Found]:
             where = f"{path}, row {number}"
             if len(cells) != len(names):
                 raise DataError(
-                    f"{where} (line {reader.line_num}) has {counted(len(cells), 'cell')}, and the first line names "
-                    f"{counted(len(names), 'column')}. Put a text with '{delimiter}' in it into double quotes."
+                    f"{where} (line {reader.line_num}) has {plural(len(cells), 'cell')}, and the first line names "
+                    f"{plural(len(names), 'column')}. Put a text with '{delimiter}' in it into double quotes."
                 )
             row = dict(zip(names, cells, strict=True))
             yield number, where, {name: cell or None for name, cell in row.items()}
@@ -190,7 +190,7 @@ def _of_captions(folder: Path) -> Iterator[_Found]:
         DataError: there is no picture with a text, or one of the pictures has none.
     """
     paths = sorted([*folder.glob("*"), *folder.glob("*/*")])
-    pictures = [path for path in paths if is_picture_name(path.name) and not hidden(path)]
+    pictures = [path for path in paths if is_picture_name(path.name) and not is_hidden(path)]
     captions = [_caption(path) for path in pictures]
     alone = [path for path in captions if not path.is_file()]
     if len(alone) == len(captions):
@@ -200,7 +200,7 @@ def _of_captions(folder: Path) -> Iterator[_Found]:
             "data.dataset, and pictures named by line number as data.targets, next to a file of prompts."
         )
     if alone:
-        some = f"{len(alone):,} of {counted(len(captions), 'picture')}"
+        some = f"{len(alone):,} of {plural(len(captions), 'picture')}"
         raise DataError(f"{some} in {folder} have no text beside them: the first that is missing is {alone[0]}.")
     for number, (picture, caption) in enumerate(zip(pictures, captions, strict=True), 1):
         text = files.read_text(caption, kind="text file", error=DataError).strip()
@@ -235,19 +235,19 @@ def _stored(folder: Path, where: str, max_pixels: int, value: Any, role: str) ->
     if role == "target" and (isinstance(value, list) or not _is_picture(value)):
         return value
     if not isinstance(value, str) or not value:
-        raise DataError(f"{where}: {role} is {shown(value)}; expected a file name.")
+        raise DataError(f"{where}: {role} is {brief(value)}; expected a file name.")
     if "://" in value:
-        raise DataError(f"{where}: {role} is the address {shown(value)}. Download it: pictures are read from files.")
+        raise DataError(f"{where}: {role} is the address {brief(value)}. Download it: pictures are read from files.")
     if is_picture_name(value) and not value.lower().endswith(PICTURES):
-        raise DataError(f"{where}: {role} is {shown(value)}, and {', '.join(PICTURES)} are read. Convert it.")
+        raise DataError(f"{where}: {role} is {brief(value)}, and {', '.join(PICTURES)} are read. Convert it.")
     path = folder / Path(value).expanduser()
     if not os.path.exists(path):
-        raise DataError(f"{where}: {role}: the file {shown(str(path), most=1000)[1:-1]} does not exist.")
+        raise DataError(f"{where}: {role}: the file {brief(str(path), most=1000)[1:-1]} does not exist.")
     check_picture(path, where=f"{where}: {role}", max_pixels=max_pixels)
     return Stored(path)
 
 
-def _numbered(folder: Path, rows: Sequence[Row], prompts: Path, max_pixels: int) -> dict[int, Stored]:
+def _numbered(folder: Path, rows: Sequence[PromptRow], prompts: Path, max_pixels: int) -> dict[int, Stored]:
     """The pictures of a folder by their line numbers, after a check that each row has one."""
     if not os.path.isdir(folder):
         raise DataError(
@@ -267,13 +267,13 @@ def _numbered(folder: Path, rows: Sequence[Row], prompts: Path, max_pixels: int)
             hint += f" {to_convert(others)}." if others else ""
             raise DataError(
                 f"{prompts}, line {row.number}, has no picture in {folder}: expected {row.number}.png (or .jpg, .jpeg, "
-                f".webp). The folder has {counted(len(pictures), 'numbered picture')}.{hint}"
+                f".webp). The folder has {plural(len(pictures), 'numbered picture')}.{hint}"
             )
         check_picture(pictures[row.number], where=f"{prompts}, line {row.number}", max_pixels=max_pixels)
     spare = [number for number in sorted(pictures) if not 1 <= number <= rows[-1].number]
     if spare:
         warnings.warn(
-            f"{counted(len(spare), 'picture')} in {folder} {'has' if len(spare) == 1 else 'have'} no prompt: the first "
+            f"{plural(len(spare), 'picture')} in {folder} {'has' if len(spare) == 1 else 'have'} no prompt: the first "
             f"is {pictures[spare[0]].name}, and {prompts} has lines from 1 to {rows[-1].number}. If a line was taken "
             "out, all prompts below it have the wrong pictures",
             stacklevel=2,

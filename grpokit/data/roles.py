@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from grpokit.errors import DataError, nearest, shown
+from grpokit.errors import DataError, brief, nearest
 from grpokit.images import PICTURES
 from grpokit.types import Prompt
 
-Columns = Mapping[str, str | None]
+ColumnNames = Mapping[str, str | None]
 """Role -> column; None for a role that no column has."""
 Roles = Mapping[str, Sequence[str]]
 """Role -> columns, of which one has it in each row."""
@@ -27,7 +27,9 @@ _OF_SHAREGPT = """Make a question and its answer of each:
   json.dump([{"prompt": p["value"], "target": t["value"]} for p, t in pairs], open("prompts.json", "w"))"""
 
 
-def assigned(names: Collection[str], columns: Columns | None, *, where: str, pictured: Collection[str]) -> Roles:
+def assign_roles(
+    names: Collection[str], columns: ColumnNames | None, *, where: str, pictured: Collection[str]
+) -> Roles:
     """The columns of each role: as `columns` says, else by its usual names, unless a column has another role.
 
     Args:
@@ -40,10 +42,10 @@ def assigned(names: Collection[str], columns: Columns | None, *, where: str, pic
         DataError: a role or column does not exist, no column is the prompt, or one picture would be source and target.
     """
     columns = columns or {}
-    there = f"it has: {shown(', '.join(names), most=200)[1:-1] or 'none'}"
+    there = f"it has: {brief(', '.join(names), most=200)[1:-1] or 'none'}"
     for role, column in columns.items():
         if role not in _USUAL:
-            raise DataError(f"`columns` maps prompt, target and image, not {shown(role)}.")
+            raise DataError(f"`columns` maps prompt, target and image, not {brief(role)}.")
         if column is not None and column not in names:
             raise DataError(
                 f"{where} has no column '{column}' for the {role}{nearest(column, names)}; {there}. Name the right one "
@@ -70,10 +72,10 @@ def assigned(names: Collection[str], columns: Columns | None, *, where: str, pic
     return roles | {"prompt": roles["prompt"][:1]}
 
 
-def nested(row: Mapping[str, Any]) -> list[str]:
+def nested_columns(row: Mapping[str, Any]) -> list[str]:
     """The names of a row's columns, and with dots those of what they hold.
 
-    >>> nested({"id": 7, "reward_model": {"ground_truth": "12"}})
+    >>> nested_columns({"id": 7, "reward_model": {"ground_truth": "12"}})
     ['id', 'reward_model', 'reward_model.ground_truth']
     """
     names = list(row)
@@ -123,7 +125,7 @@ def prompt_of(row: Mapping[str, Any], roles: Roles, *, where: str, stored: Calla
             raise DataError(f"{where} has ShareGPT's messages with `from` and `value`. {_OF_SHAREGPT}")
     if not isinstance(text, str):
         raise DataError(
-            f"{where} has the prompt {shown(value)}; expected a text, or messages that include a user's. Name "
+            f"{where} has the prompt {brief(value)}; expected a text, or messages that include a user's. Name "
             "another column with `columns: {prompt: ...}`."
         )
     target = next((cell(row, name) for name in roles["target"]), None)

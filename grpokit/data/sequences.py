@@ -14,7 +14,7 @@ from typing import Any, overload
 
 from PIL.ContainerIO import ContainerIO
 
-from grpokit.errors import DataError, UsageError, a_type, counted, reworded, shown
+from grpokit.errors import DataError, UsageError, a_type, brief, plural, reword
 from grpokit.images import MAX_PIXELS, blank_picture, check_whole, open_picture
 from grpokit.policy import Policy
 from grpokit.processes.forks import forks_ended
@@ -49,7 +49,7 @@ class Stored:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class PromptRow:
     """A prompt and where it comes from.
 
     Attributes:
@@ -77,7 +77,7 @@ class PromptSequence(Sequence[Prompt]):
 
     checked = False
 
-    def __init__(self, row: Callable[[int], Row], order: Sequence[int], *, max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(self, row: Callable[[int], PromptRow], order: Sequence[int], *, max_pixels: int = MAX_PIXELS) -> None:
         self._row = row
         self._order = order
         self._max_pixels = max_pixels
@@ -94,7 +94,7 @@ class PromptSequence(Sequence[Prompt]):
             return [self[i] for i in range(len(self))[index]]
         return self._read(range(len(self))[index], open_picture)
 
-    def row(self, index: int) -> Row:
+    def row(self, index: int) -> PromptRow:
         """A prompt as it is stored, and where; no picture is opened."""
         return self._row(self._order[index])
 
@@ -162,14 +162,14 @@ def as_prompts(prompts: Iterable[str | Prompt], *, source: str = "") -> PromptSe
     for i, item in enumerate(prompts):
         prompt = Prompt(text=item) if isinstance(item, str) else item
         if not isinstance(prompt, Prompt) or not isinstance(prompt.text, str):
-            raise DataError(f"Prompt {i} is {shown(item)}; expected a text, or a grpokit.Prompt with one.")
+            raise DataError(f"Prompt {i} is {brief(item)}; expected a text, or a grpokit.Prompt with one.")
         names = [picture for picture in prompt.images if isinstance(picture, (str, Path))]
         if names:
             raise DataError(
                 f"Prompt {i} has the text '{names[0]}' among its pictures; expected a list of pictures, such as "
                 "[PIL.Image.open(path)]."
             )
-        rows.append(Row(prompt=prompt, where=f"prompt {i}{source and f' of {source}'}", number=i + 1))
+        rows.append(PromptRow(prompt=prompt, where=f"prompt {i}{source and f' of {source}'}", number=i + 1))
     return PromptSequence(rows.__getitem__, range(len(rows)))
 
 
@@ -182,7 +182,7 @@ def hold_out(prompts: PromptSequence, fraction: float, seed: int) -> tuple[Promp
     held = round(len(prompts) * fraction)
     if held == 0 or held == len(prompts):
         raise DataError(
-            f"Holding out {fraction} of {counted(len(prompts), 'prompt')} leaves {len(prompts) - held} for training "
+            f"Holding out {fraction} of {plural(len(prompts), 'prompt')} leaves {len(prompts) - held} for training "
             f"and {held} for evaluation; give more prompts, another fraction, or an evaluation file."
         )
     order = permutation(len(prompts), seed, STREAMS["evaluate"])
@@ -218,7 +218,7 @@ def check_prompts(policy: Policy, prompts: Iterable[str | Prompt]) -> None:
                     with forks_ended():
                         check([prompt])
                 except UsageError as error:
-                    raise reworded(error, f"{sequence.row(index).where}: {error}") from error
+                    raise reword(error, f"{sequence.row(index).where}: {error}") from error
             raise
 
 
@@ -236,7 +236,7 @@ def refuse_pictures(prompts: Iterable[Prompt], reader: str, *, otherwise: str = 
     for prompt in prompts:
         if prompt.images:
             raise UsageError(
-                f"The prompt {shown(prompt.text, most=60)} has {counted(len(prompt.images), 'source picture')}, and "
+                f"The prompt {brief(prompt.text, most=60)} has {plural(len(prompt.images), 'source picture')}, and "
                 f"{reader} reads only text. If the output should look like a picture, make it the target: name its "
                 "column, as in data.columns.target=image, or its folder as data.targets. To ignore the pictures, set "
                 f"data.columns.image=null.{otherwise and f' {otherwise}'}"

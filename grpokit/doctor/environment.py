@@ -119,10 +119,10 @@ def weights() -> Iterator[Finding]:
                 assets.setdefault(repr(asset), (asset, []))[1].append(f"{spec.kind} '{spec.name}'")
     for asset, users in assets.values():
         what = f"{asset.name}{f' ({asset.repository})' if asset.repository else ''}, for {', '.join(users)}"
-        if found(asset, snapshots):
+        if find_asset(asset, snapshots):
             yield Finding(area="weights", state="ok", what=f"found: {what}")
             continue
-        place = f"Looked for it in {' or '.join(map(expanded, asset.paths))}. " if asset.paths else ""
+        place = f"Looked for it in {' or '.join(map(expand, asset.paths))}. " if asset.paths else ""
         files = [each.partition("|")[0] for each in asset.files]
         if "*" in str(asset.files):
             files = []
@@ -132,10 +132,10 @@ def weights() -> Iterator[Finding]:
         yield Finding(area="weights", state="note", what=f"missing: {what}", advice=advice)
 
 
-def found(asset: Asset, snapshots: Mapping[str, Path]) -> bool:
+def find_asset(asset: Asset, snapshots: Mapping[str, Path]) -> bool:
     """Whether all of it is there; `snapshots` are the folders of repositories in the hub's cache."""
     if asset.paths:
-        return any(glob.glob(expanded(path)) for path in asset.paths)
+        return any(glob.glob(expand(path)) for path in asset.paths)
     folder = snapshots.get(asset.repository)
     if folder is None:
         return False
@@ -154,10 +154,10 @@ def _whole(folder: Path, pattern: str) -> bool:
     return bool(files) and all(file.exists() for file in needed)
 
 
-def expanded(path: str) -> str:
+def expand(path: str) -> str:
     """A path with its variables and its "~" replaced.
 
-    >>> expanded("${NO_SUCH_VARIABLE:-${NOR_THIS:-/a}/b}/c.pt")
+    >>> expand("${NO_SUCH_VARIABLE:-${NOR_THIS:-/a}/b}/c.pt")
     '/a/b/c.pt'
     """
     while (match := _VARIABLE.search(path)) is not None:  # the innermost comes first

@@ -81,6 +81,6 @@ def ones(samples: Sequence[Sample]) -> list[float]:
     return [sample.output.count("1") / _LENGTH for sample in samples]
 
 
-def prompts(split: str = "train") -> list[str]:
+def toy_prompts(split: str = "train") -> list[str]:
     """Four prompts, for training and for evaluation."""
     return ["a", "b", "c", "d"]

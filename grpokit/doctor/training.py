@@ -16,18 +16,18 @@ import torch
 
 from grpokit.config import schema
 from grpokit.doctor.environment import MARK, Finding, weights
-from grpokit.errors import typed_line
+from grpokit.errors import error_line
 from grpokit.runs import build, build_rewards
 
 _CONFIG = """
 policy: {use: grpokit.doctor.toy:Table}
-data: {use: grpokit.doctor.toy:prompts}
+data: {use: grpokit.doctor.toy:toy_prompts}
 rewards: [{use: grpokit.doctor.toy:ones}]
 trainer: {steps: 10, prompts_per_step: 4, group_size: 8, learning_rate: 0.2}
 """
 
 
-def device() -> Iterator[Finding]:
+def device_findings() -> Iterator[Finding]:
     """Platform, memory and GPUs, and why CUDA is missing, if it is."""
     memory = psutil.virtual_memory().total / 2**30
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -56,7 +56,7 @@ def torchvision() -> Iterator[Finding]:
         if importlib.util.find_spec("torchvision"):
             importlib.import_module("torchvision")
     except Exception as error:
-        what = f"torchvision cannot be imported with torch {torch.__version__}: {typed_line(error)}"
+        what = f"torchvision cannot be imported with torch {torch.__version__}: {error_line(error)}"
         build = (torch.__version__.partition("+")[2] or "cpu").removeprefix("git")
         advice = "It is usually built for another torch. Rewards and models that import it fail, too. Install both as "
         advice += f"one build: pip install uv && uv pip install --reinstall --torch-backend={build} torch torchvision"
@@ -93,6 +93,6 @@ def self_test() -> Iterator[Finding]:
 
 
 if __name__ == "__main__":
-    for look in (weights, device, self_test, torchvision):
+    for look in (weights, device_findings, self_test, torchvision):
         for finding in look():
             print(f"\n{MARK}{json.dumps(dataclasses.asdict(finding))}", flush=True)

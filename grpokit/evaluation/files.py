@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from grpokit import registry
-from grpokit.errors import DataError, GrpokitError, UsageError, reworded
+from grpokit.errors import DataError, GrpokitError, UsageError, reword
 from grpokit.evaluation.evaluation import Evaluation
 from grpokit.evaluation.sample_files import Entry
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.failures import refuse_losses
-from grpokit.rewards.scoring import Scores, Scoring, joined
+from grpokit.rewards.scoring import Scores, Scoring, join_scores
 from grpokit.rewards.terms import Rewards, RewardTerm, as_terms
 from grpokit.types import Prompt, Sample
 
@@ -89,7 +89,7 @@ def evaluate_files(
     return Evaluation(
         samples=FileSamples(entries),
         prompts=[Prompt(entry.text or entry.name, meta=entry.meta) for entry in entries],
-        scores=joined(terms, parts),
+        scores=join_scores(terms, parts),
         problems=problems,
     )
 
@@ -132,7 +132,7 @@ def _scores(terms: Sequence[RewardTerm], batch: Sequence[Entry], samples: Sequen
         return Scoring(terms, samples).result()
     except GrpokitError as error:
         span = f"in the batch from {batch[0].where} to {batch[-1].where}"
-        raise reworded(error, f"{error} (Rows are counted from 0, {span}.)") from error
+        raise reword(error, f"{error} (Rows are counted from 0, {span}.)") from error
 
 
 def as_line(entry: Entry, scores: Mapping[str, float], problem: str, total: float | None = None) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def check_accepts(uses: Iterable[str], entries: Sequence[Entry]) -> None:
+def check_kinds(uses: Iterable[str], entries: Sequence[Entry]) -> None:
     """Check that the rewards accept the entries, as far as their plugins declare it.
 
     Raises:

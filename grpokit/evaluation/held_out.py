@@ -13,7 +13,7 @@ from grpokit.evaluation.evaluation import Evaluation
 from grpokit.policy import Policy
 from grpokit.processes.fsdp2 import gathered
 from grpokit.processes.team import Team
-from grpokit.rewards.scoring import Scoring, joined
+from grpokit.rewards.scoring import Scoring, join_scores
 from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.sampling import derive_seeds
 from grpokit.training.checked_policy import CheckedPolicy
@@ -108,7 +108,7 @@ def evaluate(
             mixed_precision=mixed_precision,
             team=team,
         )
-        scores = joined(terms, team.gather(Scoring(terms, samples).result()))
+        scores = join_scores(terms, team.gather(Scoring(terms, samples).result()))
         everyone = [sample for part in team.gather_in_first(samples) for sample in part]
     own = everyone or samples
     return Evaluation(samples=own, prompts=[sample.prompt for sample in own], scores=scores)

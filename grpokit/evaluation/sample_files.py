@@ -17,8 +17,8 @@ from typing import Any
 from grpokit import data
 from grpokit.data import PromptSequence
 from grpokit.data.digests import digest
-from grpokit.errors import DataError, UsageError, counted, nearest, shown
-from grpokit.images import MAX_PIXELS, PICTURES, hidden, open_picture, other_pictures, to_convert
+from grpokit.errors import DataError, UsageError, brief, nearest, plural
+from grpokit.images import MAX_PIXELS, PICTURES, is_hidden, open_picture, other_pictures, to_convert
 from grpokit.types import Prompt, Sample
 
 SAMPLES = "samples.jsonl"
@@ -87,7 +87,7 @@ class Entry:
         return Sample(prompt=prompt, output=output, group=self.group)
 
 
-def find(
+def find_samples(
     path: Path,
     *,
     prompts: PromptSequence | None = None,
@@ -107,7 +107,7 @@ def find(
         DataError: there is nothing to score, or a file is not as expected.
     """
     if not os.path.exists(path):  # unlike Path.exists, it is False for a name that no file can have
-        raise DataError(f"There is no file or folder {shown(str(path), most=1000)[1:-1]} (looked in {Path.cwd()}).")
+        raise DataError(f"There is no file or folder {brief(str(path), most=1000)[1:-1]} (looked in {Path.cwd()}).")
     listed = path / SAMPLES if path.is_dir() and prompts is None else path
     if listed.suffix.lower() in _RECORDS and listed.is_file():
         if prompt is not None or prompts is not None:
@@ -115,11 +115,11 @@ def find(
                 f"The records in {listed} have their own prompts, and pictures under the keys `target` and `image` "
                 "(the source). Leave out the other prompts."
             )
-        return records(listed, max_pixels=max_pixels)
+        return read_records(listed, max_pixels=max_pixels)
     if prompts is not None:
         if not path.is_dir():
             raise UsageError(f"{path} is one picture; several prompts go with a folder of them. Give --prompt.")
-        return numbered(path, prompts, max_pixels=max_pixels)
+        return numbered_pictures(path, prompts, max_pixels=max_pixels)
     only = prompt or Prompt("")
     return [
         Entry(
@@ -134,7 +134,7 @@ def find(
     ]
 
 
-def numbered(folder: Path, prompts: PromptSequence, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
+def numbered_pictures(folder: Path, prompts: PromptSequence, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
     """Pictures for the lines of `prompts`: `7.png` for line 7, or `7_1.png`, `7_2.png`, ... for several samples.
 
     A line without a picture becomes an entry whose picture is missing, so that it is counted.
@@ -160,8 +160,8 @@ def numbered(folder: Path, prompts: PromptSequence, *, max_pixels: int = MAX_PIX
             raise DataError(f"Both {of_line[number][sample]} and {path} are for line {number}; keep one.")
     if strangers:  # most likely they are the wrong prompts, so nothing is scored
         raise DataError(
-            f"{counted(len(strangers), 'picture')} in {folder} {'has' if len(strangers) == 1 else 'have'} no prompt: "
-            f"the first is {strangers[0].name}, and the last of {counted(len(rows), 'prompt')} is {rows[-1].where}. "
+            f"{plural(len(strangers), 'picture')} in {folder} {'has' if len(strangers) == 1 else 'have'} no prompt: "
+            f"the first is {strangers[0].name}, and the last of {plural(len(rows), 'prompt')} is {rows[-1].where}. "
             "Lines are counted from 1."
         )
     entries = []
@@ -183,7 +183,7 @@ def numbered(folder: Path, prompts: PromptSequence, *, max_pixels: int = MAX_PIX
     return entries
 
 
-def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
+def read_records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
     """Records with `prompt` and `output`, and optionally `target`, `image` and more, as `grpokit.data` reads them.
 
     An `output` with the ending of a picture's file name is a path relative to the file's folder; any other is a text.
@@ -240,7 +240,7 @@ def _output(record: Mapping[str, Any], folder: Path, where: str) -> Path | str:
         return folder / str(record["file"])
     if not isinstance(output, str):
         hint = "" if "output" in record else nearest("output", record)
-        raise DataError(f"{where}: output is {shown(output)}{hint}; expected a text or a picture's file name.")
+        raise DataError(f"{where}: output is {brief(output)}{hint}; expected a text or a picture's file name.")
     return folder / output if output.lower().endswith(PICTURES) else output
 
 
@@ -254,7 +254,7 @@ def _pictures(path: Path) -> list[Path]:
             f"{path} is neither a picture ({kinds}) nor a file of records ({', '.join(_RECORDS)}), by its name. A "
             "record has the keys `prompt` and `output`."
         )
-    files = [file for file in path.iterdir() if not hidden(file)]
+    files = [file for file in path.iterdir() if not is_hidden(file)]
     pictures = [file for file in files if file.suffix.lower() in PICTURES]
     if not pictures or (path / "metrics.jsonl").is_file() or any(path.glob(f"*/{SAMPLES}")):  # a run, or --before
         deeper = sorted(path.glob(f"**/{SAMPLES}"))

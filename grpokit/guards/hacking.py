@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpokit.errors import counted
+from grpokit.errors import plural
 from grpokit.guards.observer import Observer
 from grpokit.rewards.terms import RewardTerm
 from grpokit.training.step import Step
@@ -30,7 +30,7 @@ def too_seldom(terms: Sequence[RewardTerm], steps: int) -> list[str]:
     monitors = [term for term in terms if term.monitor]
     counts = {term.name: math.ceil(steps / term.every) for term in monitors}
     return [
-        f"the monitor '{name}' is measured {counted(count, 'time')} in {counted(steps, 'step')}, and the alarm for "
+        f"the monitor '{name}' is measured {plural(count, 'time')} in {plural(steps, 'step')}, and the alarm for "
         f"reward hacking needs {LEAST}: set its `every` to at most {(steps - 1) // (LEAST - 1)}"
         for name, count in counts.items()
         if count < LEAST <= steps

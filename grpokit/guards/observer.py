@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from grpokit.errors import UsageError, shown
+from grpokit.errors import UsageError, brief
 from grpokit.files import PLAIN_NAME, is_plain_name
 
 if TYPE_CHECKING:  # a plugin's light module may define an observer, and torch takes seconds to import
@@ -42,7 +42,7 @@ def check_observers(observers: Mapping[str, Observer]) -> dict[str, Observer]:
     """The observers that were given, by names that files can have."""
     for name, observer in observers.items():
         if not isinstance(observer, Observer):
-            raise UsageError(f"The observer '{name}' is {shown(observer)}; expected a grpokit.Observer.")
+            raise UsageError(f"The observer '{name}' is {brief(observer)}; expected a grpokit.Observer.")
         if not is_plain_name(name):
-            raise UsageError(f"An observer's name may have {PLAIN_NAME}, got {shown(name)}.")
+            raise UsageError(f"An observer's name may have {PLAIN_NAME}, got {brief(name)}.")
     return dict(observers)

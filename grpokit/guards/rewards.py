@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import compress
 
 from grpokit.data import PromptSequence
-from grpokit.errors import UsageError, shown
+from grpokit.errors import UsageError, brief
 from grpokit.guards.observer import Observer
 from grpokit.processes.team import Team
 from grpokit.rewards.submission import Submits
@@ -56,7 +56,7 @@ def _in_words(prompt: Prompt) -> str:
     target = ["a target"] if prompt.target is not None else []
     source = ["a source picture"] if prompt.images else []
     columns = [f"meta[{name!r}]" for name in prompt.meta]
-    return f"{shown(prompt.text)} have {' and '.join(target + source + columns) or 'nothing but their text'}"
+    return f"{brief(prompt.text)} have {' and '.join(target + source + columns) or 'nothing but their text'}"
 
 
 class UnscoredRows(Observer):

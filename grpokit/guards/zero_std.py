@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from grpokit.errors import RunError, counted
+from grpokit.errors import RunError, plural
 from grpokit.group_statistics import Groups
 from grpokit.guards.observer import Observer
 from grpokit.training.state import State
@@ -133,7 +133,7 @@ def _cut(step: Step) -> str:
     cut = sum(finish == "length" for finish, _ in ends)
     if not cut or 2 * cut < len(ends):
         return ""
-    return f". {cut:,} of {counted(len(ends), 'text')} were cut at the limit of length: raise policy.max_new_tokens"
+    return f". {cut:,} of {plural(len(ends), 'text')} were cut at the limit of length: raise policy.max_new_tokens"
 
 
 def _is_flat(column: Tensor, groups: Tensor) -> bool:

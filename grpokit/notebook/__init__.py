@@ -20,7 +20,7 @@ from grpokit.evaluation.evaluation import Evaluation
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.runs.contact_sheet import thumbnail
 from grpokit.runs.run import Watcher
-from grpokit.tracking.progress import Course, Eta, IntervalLines, score_text, sparkline
+from grpokit.tracking.progress import Eta, IntervalLines, RewardTrend, score_text, sparkline
 from grpokit.tracking.step_report import StepReport
 from grpokit.trainer import Trainer
 from grpokit.types import Sample
@@ -71,7 +71,7 @@ class _Block:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.course = Course()
+        self.course = RewardTrend()
         self.eta = Eta()
         self.rewards: dict[str, list[float]] = {}
         self.warnings: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from grpokit.errors import counted
+from grpokit.errors import plural
 from grpokit.training.state import State
 
 
@@ -82,5 +82,5 @@ class Course:
 
     def describe(self) -> str:
         """The order of phases in words."""
-        names = [f"'{name}' ({counted(steps, 'step')})" for name, steps in self._steps.items()]
-        return f"{counted(self._rounds, 'round')} of the phases {', then '.join(names)} = {counted(self.total, 'step')}"
+        names = [f"'{name}' ({plural(steps, 'step')})" for name, steps in self._steps.items()]
+        return f"{plural(self._rounds, 'round')} of the phases {', then '.join(names)} = {plural(self.total, 'step')}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grpokit.errors import UsageError, counted
+from grpokit.errors import UsageError, plural
 from grpokit.sampling import mix
 from grpokit.trainer import Trainer
 
@@ -50,7 +50,7 @@ def _check_steps(phase: Phase, rounds: int) -> None:
     total = rounds * phase.steps
     if phase.trainer.steps != total:
         raise UsageError(
-            f"The phase '{phase.name}' may take {counted(total, 'step')} in all rounds, and its trainer has steps="
+            f"The phase '{phase.name}' may take {plural(total, 'step')} in all rounds, and its trainer has steps="
             f"{phase.trainer.steps}. Build the trainer with steps={total}.",
             page="configs#phases",
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from grpokit.errors import GrpokitError, UsageError, counted, reworded
+from grpokit.errors import GrpokitError, UsageError, plural, reword
 from grpokit.phases.course import Course
 from grpokit.phases.phase import Phase, check_phases
 from grpokit.tracking.step_report import StepReport
@@ -85,7 +85,7 @@ class PhasedTrainer(Loop):
         """
         stretch = self.course.under_way(self._finished)
         if stretch is None:
-            raise UsageError(f"All {counted(self.steps, 'step')} are taken, or nothing is left to learn.")
+            raise UsageError(f"All {plural(self.steps, 'step')} are taken, or nothing is left to learn.")
         phase = self.current = self.phases[stretch.phase]
         trainer = phase.trainer
         number = self.completed + 1
@@ -95,7 +95,7 @@ class PhasedTrainer(Loop):
         except GrpokitError as error:
             if phase is self._only:
                 raise
-            raise reworded(error, f"In {_where(phase, trainer.completed + 1)}: {error}") from error
+            raise reword(error, f"In {_where(phase, trainer.completed + 1)}: {error}") from error
         finally:
             for other in self._trainers:
                 if other.policy is trainer.policy:

@@ -19,7 +19,7 @@ from torch import Tensor, distributed, nn
 
 from grpokit.errors import UsageError
 from grpokit.policy import Policy, optional
-from grpokit.processes.joining import join, new_group
+from grpokit.processes.rendezvous import join, new_group
 from grpokit.processes.team import is_sharded
 
 How: TypeAlias = Literal["fsdp2", "fsdp2-offload"]

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed
 
-from grpokit.errors import GrpokitError, RunError, UsageError, reworded, typed_line
+from grpokit.errors import GrpokitError, RunError, UsageError, error_line, reword
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Team:
             distributed.all_gather_object(answers, (value, None), group=self._messages)
         for rank, (_, failure) in enumerate(answers):
             if failure is not None:
-                raise reworded(failure, f"In process {rank} of {self.size}: {failure}")
+                raise reword(failure, f"In process {rank} of {self.size}: {failure}")
         return [answer for answer, _ in answers]
 
     def gather_in_first(self, value: T) -> list[T]:
@@ -116,8 +116,8 @@ class Team:
 
     def _tell(self, error: Exception, patience: float | None) -> bool:
         """Tell the others of an error where they meet next; False if they do not hear it in so many seconds."""
-        words = error if isinstance(error, GrpokitError) else RunError(typed_line(error))
-        message = reworded(words, str(words))  # of a class that all processes have
+        words = error if isinstance(error, GrpokitError) else RunError(error_line(error))
+        message = reword(words, str(words))  # of a class that all processes have
         message.agreed = True  # type: ignore[attr-defined]
         answers: list[Any] = [None] * self.size
 
@@ -155,7 +155,7 @@ def _ended(error: Exception) -> RunError:
     """The message of a process that waits in vain."""
     ended = RunError(
         "Another process has ended, or has not answered in time (run.process_timeout). Its own message says why. "
-        f"Here: {_SOURCE.sub('', typed_line(error))}."
+        f"Here: {_SOURCE.sub('', error_line(error))}."
     )
     ended.agreed = False  # type: ignore[attr-defined]
     return ended

@@ -14,7 +14,7 @@ from grpokit.registry.entry_points import observers as observers
 from grpokit.registry.entry_points import plugins as plugins
 from grpokit.registry.factories import call as call
 from grpokit.registry.factories import create as create
-from grpokit.registry.factories import declared as declared
+from grpokit.registry.factories import declared_parameters as declared_parameters
 from grpokit.registry.factories import explained as explained
 from grpokit.registry.factories import parameters as parameters
 from grpokit.registry.foreign_rewards import refuse_columns as refuse_columns

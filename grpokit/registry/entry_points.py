@@ -20,7 +20,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pluggy
 
-from grpokit.errors import GrpokitError, PluginError, nearest, shown, typed_line
+from grpokit.errors import GrpokitError, PluginError, brief, error_line, nearest
 from grpokit.registry import hookspecs
 from grpokit.registry.compatibility import mismatch, readable, refusal
 from grpokit.registry.specs import KINDS, Spec
@@ -67,14 +67,14 @@ def plugins() -> tuple[Plugin, ...]:
     """All plugins of this environment, loaded once. `plugins.cache_clear()` looks again."""
     entries = importlib.metadata.entry_points(group="grpokit")
     entries_in_order = sorted(entries, key=lambda entry: (entry.name, entry.value))
-    every = tuple(load(entry) for entry in entries_in_order)
+    every = tuple(load_plugin(entry) for entry in entries_in_order)
     broken = [f"{p.name}: {problem}" for p in every for problem in p.problems]
     if broken and os.environ.get("GRPOKIT_STRICT", "") not in ("", "0"):
         raise PluginError("GRPOKIT_STRICT is set and plugins are broken:\n  " + "\n  ".join(broken))
     return every
 
 
-def load(entry: importlib.metadata.EntryPoint) -> Plugin:
+def load_plugin(entry: importlib.metadata.EntryPoint) -> Plugin:
     """Import a plugin's module and collect its specs; whatever fails becomes the plugin's `error`."""
     from grpokit.processes.forks import forks_ended
 
@@ -102,7 +102,7 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the one place that isolates: what a plugin does wrong stays its own
-        what = str(error) if isinstance(error, GrpokitError) else described(error)
+        what = str(error) if isinstance(error, GrpokitError) else describe(error)
         advice = mismatch(plugin.package)
         if not advice and "Spec.__init__() got an unexpected keyword argument" in what:
             advice = "The plugin may be written for a newer grpokit."
@@ -146,21 +146,21 @@ def _check_spec(spec: Spec) -> None:
         )
     if not isinstance(spec.factory, str) or not all(spec.factory.partition(":")):
         form = "package:path/inside.yaml" if spec.kind in ("preset", "evaluation") else "package.module:Name"
-        raise PluginError(f"{what}: the factory must be a text of the form {form}, got {shown(spec.factory)}")
+        raise PluginError(f"{what}: the factory must be a text of the form {form}, got {brief(spec.factory)}")
     outputs = getattr(spec, "accepts", {getattr(spec, "makes", "image")})
     if not isinstance(outputs, (set, frozenset)) or not outputs:
-        raise PluginError(f"{what}: accepts must be a set of kinds, such as {{'image'}}, got {shown(outputs)}")
+        raise PluginError(f"{what}: accepts must be a set of kinds, such as {{'image'}}, got {brief(outputs)}")
     for output in outputs:  # a misspelt kind would match nothing, silently
         if output not in KINDS and not all(str(output).partition(":")):
             raise PluginError(
-                f"{what} names the kind of output {shown(output)}{nearest(str(output), KINDS)}; expected 'image', "
+                f"{what} names the kind of output {brief(output)}{nearest(str(output), KINDS)}; expected 'image', "
                 "'text' or 'episode', or for another kind a name that begins with its plugin, as in 'my-plugin:points'"
             )
 
 
-def described(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """An error's type and words on one line, with advice where a library's own words help nobody."""
-    line = typed_line(error)
+    line = error_line(error)
     if "torchvision::nms does not exist" in line:
         line += (
             " (this torchvision was built for another torch, usually a CUDA build with a CPU torch: "
@@ -185,7 +185,7 @@ def observers() -> dict[str, Any]:
                     for named in plugin.manager.hook.grpokit_observers():
                         found |= {f"{plugin.package}-{name}": observer for name, observer in named.items()}
             except Exception as error:
-                raise PluginError(f"plugin '{plugin.name}' failed in grpokit_observers: {described(error)}") from error
+                raise PluginError(f"plugin '{plugin.name}' failed in grpokit_observers: {describe(error)}") from error
     return found
 
 
@@ -202,5 +202,5 @@ def notify(hook: str, **arguments: Any) -> list[str]:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a watcher's mistake must not end a run
-                failures.append(f"plugin '{plugin.name}' failed in {hook}: {described(error)}")
+                failures.append(f"plugin '{plugin.name}' failed in {hook}: {describe(error)}")
     return failures

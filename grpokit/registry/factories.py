@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, get_type_hints
 
-from grpokit.errors import GrpokitError, PluginError, nearest, raised_at, reworded
+from grpokit.errors import GrpokitError, PluginError, nearest, raised_at, reword
 from grpokit.registry.compatibility import mismatch
-from grpokit.registry.entry_points import described
+from grpokit.registry.entry_points import describe
 from grpokit.registry.foreign_rewards import refuse_columns
-from grpokit.registry.importing import missing, resolve
+from grpokit.registry.importing import missing_package, resolve
 from grpokit.registry.name_lookup import find, is_path
 from grpokit.registry.synonyms import hint
 from grpokit.settings import in_words, problem
@@ -72,7 +72,7 @@ def parameters(kind: str, name: str, params: Mapping[str, Any]) -> dict[str, Any
     return defaults | dict(params)
 
 
-def declared(kind: str, name: str) -> tuple[dict[str, inspect.Parameter], bool]:
+def declared_parameters(kind: str, name: str) -> tuple[dict[str, inspect.Parameter], bool]:
     """The parameters that a config may give to a component, with their annotations resolved, and whether it takes more.
 
     Args:
@@ -117,7 +117,7 @@ def _factory(kind: str, name: str) -> tuple[Callable[..., Any], str, str]:
     try:
         return resolve(spec.factory, f"{what} of plugin '{plugin.name}'", spec.install), what, spec.install
     except PluginError as error:
-        raise reworded(error, f"{error} {mismatch(plugin.package)}".rstrip()) from error
+        raise reword(error, f"{error} {mismatch(plugin.package)}".rstrip()) from error
 
 
 def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:
@@ -149,7 +149,7 @@ def _call(
         try:
             return target(**params)
         except ModuleNotFoundError as error:
-            raise missing(error, what, install) from error
+            raise missing_package(error, what, install) from error
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def explained(what: str) -> Iterator[None]:
     except (GrpokitError, KeyboardInterrupt):
         raise
     except BaseException as error:  # such as a SystemExit or a cancelled task
-        raise PluginError(f"{what}: {described(error)} {raised_at(error)}.") from error
+        raise PluginError(f"{what}: {describe(error)} {raised_at(error)}.") from error
 
 
 def _check_params(

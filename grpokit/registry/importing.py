@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from grpokit.errors import PluginError, a_type, nearest, one_line, raised_at
-from grpokit.registry.entry_points import described
+from grpokit.registry.entry_points import describe
 from grpokit.registry.name_lookup import spelling
 
 
@@ -30,11 +30,11 @@ def resolve(path: str, what: str = "", install: str = "") -> Callable[..., Any]:
         with forks_ended():
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise missing(error, f"{what}{spelling(path)}", install, factory=module_name) from error
+        raise missing_package(error, f"{what}{spelling(path)}", install, factory=module_name) from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise PluginError(f"The {what} cannot be imported from '{module_name}': {described(error)}.") from error
+        raise PluginError(f"The {what} cannot be imported from '{module_name}': {describe(error)}.") from error
     target = getattr(module, attribute, None)
     if not callable(target):
         actual = "has no such function or class" if target is None else f"is {a_type(target)}, not a function or class"
@@ -44,7 +44,7 @@ def resolve(path: str, what: str = "", install: str = "") -> Callable[..., Any]:
     return target  # type: ignore[no-any-return]
 
 
-def missing(error: ModuleNotFoundError, what: str, install: str, *, factory: str = "") -> PluginError:
+def missing_package(error: ModuleNotFoundError, what: str, install: str, *, factory: str = "") -> PluginError:
     """An error that names the missing module and the place of its import.
 
     Args:

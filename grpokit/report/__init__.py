@@ -14,7 +14,7 @@ from grpokit.report.index import write_index as write_index
 from grpokit.report.page import alarm as alarm
 from grpokit.report.page import compare as compare
 from grpokit.report.page import write as write
-from grpokit.run_folder.reader import read
+from grpokit.run_folder.reader import read_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,4 +31,4 @@ def figure(run: Path) -> Figure:
     """
     from grpokit.report.run_figure import drawn
 
-    return drawn(read(run))
+    return drawn(read_run(run))

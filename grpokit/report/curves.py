@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from grpokit.report.metric_words import correlated, words
+from grpokit.report.metric_words import correlation_pair, words
 from grpokit.run_folder.names import GROUPS, ROWS
-from grpokit.run_folder.reader import Row, Run, read_rows
+from grpokit.run_folder.reader import Row, RunHistory, read_rows
 
 _POINTS = 600  # the most that a line is drawn with
 _NOISY = 120  # with this many points or more, a running mean is drawn
@@ -25,7 +25,7 @@ _NOTHING = 1e-12  # rounding, where a metric is 0 or does not move
 Range = Literal["zero", "share", "wide", "correlation"]
 
 
-def charts(run: Run) -> list[dict[str, Any]]:
+def charts(run: RunHistory) -> list[dict[str, Any]]:
     """All charts that a run has numbers for, the most asked for first.
 
     Each has an `id`, a `title`, a `unit`, its `range` as [low, high], and `lines` of `name`, `reward` (which it is
@@ -41,7 +41,7 @@ def charts(run: Run) -> list[dict[str, Any]]:
             not_scored[label] = f"rewards/{name}/unscored"
     correlations = {}
     for key in run.keys:
-        if pair := correlated(key, run.names):
+        if pair := correlation_pair(key, run.names):
             correlations[" and ".join(pair)] = key
     times = {words(key): key for key in run.keys if key.startswith("time/")}
     specs: list[tuple[str, str, Range, Mapping[str, str]]] = [
@@ -75,7 +75,7 @@ def charts(run: Run) -> list[dict[str, Any]]:
     return [chart for chart in found if chart["lines"]]
 
 
-def advantages(run: Run) -> dict[str, Any] | None:
+def advantages(run: RunHistory) -> dict[str, Any] | None:
     """Histograms of the advantages in the best and the worst group of the steps that keep them.
 
     Returns:
@@ -105,7 +105,7 @@ def advantages(run: Run) -> dict[str, Any] | None:
     }
 
 
-def reward_against_kl(run: Run) -> dict[str, Any] | None:
+def reward_against_kl(run: RunHistory) -> dict[str, Any] | None:
     """Reward in training (y) over KL to the reference (x), step by step; None where one of both is missing."""
     rows = [row for row in run.metrics if row.get("kl") is not None]
     rows = [row for row in rows if row.get("reward") is not None]

@@ -16,7 +16,7 @@ from grpokit.errors import RunError, UsageError, one_line
 from grpokit.report.page import page, page_file, whole, write
 from grpokit.report.view import outcome
 from grpokit.run_folder.names import ATTRIBUTION, CONFIG, END, EVALUATIONS, METRICS, REPORT, WARNINGS
-from grpokit.run_folder.reader import read
+from grpokit.run_folder.reader import read_run
 
 INDEX = "index.html"
 _NEWS = (METRICS, EVALUATIONS, WARNINGS, ATTRIBUTION, END)  # after which a report is out of date
@@ -80,7 +80,7 @@ def contents(runs: Mapping[str, Path], link: Callable[[Path], str]) -> dict[str,
     rows = []
     for name, folder in runs.items():
         try:
-            row = outcome(read(folder)) | {"link": link(folder)}
+            row = outcome(read_run(folder)) | {"link": link(folder)}
         except (UsageError, RunError, OSError) as error:  # an OSError: it vanishes while it is read
             row = {"error": one_line(error)}
         rows.append(row | {"name": name})

@@ -77,15 +77,15 @@ def words(key: str, rewards: Iterable[str] = ()) -> str:
         return _WORDS[key]
     if match := re.fullmatch(rf"rewards/(.+)/({'|'.join(_OF_A_REWARD)})", key, re.DOTALL):
         return _OF_A_REWARD[match[2]].format(match[1])
-    if pair := correlated(key, rewards):
+    if pair := correlation_pair(key, rewards):
         return f"correlation of {pair[0]} and {pair[1]}"
     return key.replace("/", ": ").replace("_", " ")
 
 
-def correlated(key: str, rewards: Iterable[str]) -> tuple[str, str] | None:
+def correlation_pair(key: str, rewards: Iterable[str]) -> tuple[str, str] | None:
     """The two rewards of a metric `correlation/<one>/<other>`, or None.
 
-    >>> correlated("correlation/ocr/ssim", ["ssim", "ocr"])
+    >>> correlation_pair("correlation/ocr/ssim", ["ssim", "ocr"])
     ('ocr', 'ssim')
     """
     pair = key.removeprefix("correlation/")

@@ -12,14 +12,14 @@ from typing import Any
 
 import yaml
 
-from grpokit.errors import counted
+from grpokit.errors import plural
 from grpokit.report.scores import changes
 from grpokit.report.view import as_yaml
-from grpokit.run_folder.reader import Run
+from grpokit.run_folder.reader import RunHistory
 from grpokit.run_folder.scales import packages_of
 
 
-def model_card(run: Run, *, step: int, title: str, facts: Mapping[str, str]) -> str:
+def model_card(run: RunHistory, *, step: int, title: str, facts: Mapping[str, str]) -> str:
     """A model card in Markdown.
 
     Args:
@@ -42,7 +42,7 @@ def model_card(run: Run, *, step: int, title: str, facts: Mapping[str, str]) -> 
     sections = [
         f"---\n{yaml.safe_dump(header, sort_keys=False, allow_unicode=True)}---",
         f"# {title}",
-        f"{f'`{base}`' if base else 'A model'}, post-trained for {counted(step, 'step')} with GRPO by "
+        f"{f'`{base}`' if base else 'A model'}, post-trained for {plural(step, 'step')} with GRPO by "
         "[grpokit](https://pypi.org/project/grpokit).",
     ]
     if "usage" in facts:
@@ -70,12 +70,12 @@ def _is_hub_id(name: str) -> bool:
     return has_form and not name.startswith(".") and not Path(name).exists()
 
 
-def _part(run: Run, key: str) -> Mapping[str, Any]:
+def _part(run: RunHistory, key: str) -> Mapping[str, Any]:
     part = run.settings.get(key)
     return part if isinstance(part, dict) else {}
 
 
-def _training(run: Run, step: int) -> Iterator[str]:
+def _training(run: RunHistory, step: int) -> Iterator[str]:
     trainer = _part(run, "trainer")
     data = _part(run, "data")
     policy = dict(_part(run, "policy"))
@@ -100,14 +100,14 @@ def _training(run: Run, step: int) -> Iterator[str]:
             yield f"| {key} | {_cell(value)} |"
 
 
-def _rewards(run: Run) -> Iterator[str]:
+def _rewards(run: RunHistory) -> Iterator[str]:
     weights = {name: weight for name, weight in run.weights.items() if name != "reward"}
     yield "| reward | weight |\n|---|---|"
     for name, weight in weights.items():
         yield f"| {_cell(name)} | {f'{weight:g}' if weight else '0 (only measured)'} |"
 
 
-def _scores(run: Run, step: int) -> Iterator[str]:
+def _scores(run: RunHistory, step: int) -> Iterator[str]:
     """Before and after; the last evaluation that the exported weights have behind them."""
     known = [row for row in run.evaluations if row["step"] <= step]
     if len(known) < 2:

@@ -28,7 +28,7 @@ from grpokit.report.sameness import sameness
 from grpokit.report.scores import headline
 from grpokit.report.view import alarms, view
 from grpokit.run_folder.names import COMPARISON, REPORT, REPORT_PICTURE
-from grpokit.run_folder.reader import Run, read
+from grpokit.run_folder.reader import RunHistory, read_run
 
 _PROGRAMS = {  # in the order in which they run
     "runs": ("dom.js", "follow.js", "samples.js", "curves.js", "tables.js", "compare.js", "app.js"),
@@ -39,7 +39,7 @@ _TITLE_ENDS = " · grpokit</title>".encode()  # in every page
 
 def alarm(run: Path) -> str:
     """The report's alarm about held-out prompts: reward hacking, or one output for all; empty if there is no sign."""
-    content = read(run)
+    content = read_run(run)
     return alarms(headline(content), sameness(content))
 
 
@@ -55,7 +55,7 @@ def write(run: Path, *, out: Path | None = None) -> Path:
         UsageError: it is not a run folder, or `out` is a folder or another file than a page.
         RunError: the page cannot be written.
     """
-    content = read(run)
+    content = read_run(run)
     path = page_file(out, run / REPORT)
     frozen = _frozen([content])
     try:
@@ -86,7 +86,7 @@ def compare(*runs: Path, out: Path | None = None) -> Path:
     if len(runs) < 2:
         raise UsageError(f"A comparison needs at least two runs; got {len(runs)}.")
     path = page_file(out, runs[-1] / COMPARISON)
-    frozen = _frozen([read(run) for run in runs])
+    frozen = _frozen([read_run(run) for run in runs])
     whole(path, lambda place: place.write_bytes(frozen))
     return path
 
@@ -140,7 +140,7 @@ def page(
     return filled.encode(errors="backslashreplace")
 
 
-def _frozen(runs: Sequence[Run]) -> bytes:
+def _frozen(runs: Sequence[RunHistory]) -> bytes:
     album = Inlined()
     title = " and ".join(run.title for run in runs)
     content = view(runs, [album] * len(runs))

@@ -20,7 +20,7 @@ from grpokit.errors import RewardError
 from grpokit.images import to_rgb
 from grpokit.run_folder.names import GROUPS, SAMPLES
 
-KINDS = (SAMPLES, GROUPS)
+PICTURE_KINDS = (SAMPLES, GROUPS)
 LARGE, MEDIUM, SMALL, TINY = 448, 256, 144, 80  # pixels
 _ROOM = 10 * 2**20  # characters of pictures, after which further ones are tiny: a page must fit into a mail
 _AS_IT_IS = 6 * 1024  # bytes; a smaller file gains nothing from being shrunk
@@ -84,7 +84,7 @@ class Linked:
 def is_inside(path: Path) -> bool:
     """Whether a path RUN/samples/step_.../NAME or RUN/groups/step_.../NAME names a PNG file that really lies there."""
     kind = path.parent.parent
-    in_a_step = kind.name in KINDS and re.fullmatch(r"step_\d+", path.parent.name)
+    in_a_step = kind.name in PICTURE_KINDS and re.fullmatch(r"step_\d+", path.parent.name)
     if not in_a_step or path.suffix != ".png" or path.name.startswith("."):
         return False
     try:
@@ -94,7 +94,7 @@ def is_inside(path: Path) -> bool:
         return False
 
 
-def opened(path: Path) -> Image.Image | None:
+def open_thumbnail(path: Path) -> Image.Image | None:
     """A run's picture as RGB; None where it is missing or damaged, or lies elsewhere."""
     if not is_inside(path):
         return None

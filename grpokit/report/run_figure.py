@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import MaxNLocator
 
-from grpokit.report.pictures import opened
+from grpokit.report.pictures import open_thumbnail
 from grpokit.report.samples import by_prompt
 from grpokit.run_folder.names import SAMPLES
-from grpokit.run_folder.reader import Row, Rows, Run
+from grpokit.run_folder.reader import Row, Rows, RunHistory
 
 _INK, _TEXT = "#8a8f98", "#333333"
 _COLOURS = ["#2a7de1", "#e0762f", "#2ca05a", "#b452cd", "#c7a008", "#d1495b"]
@@ -60,7 +60,7 @@ def quiet() -> Iterator[None]:
 
 
 @quiet()
-def drawn(run: Run) -> Figure:
+def drawn(run: RunHistory) -> Figure:
     """The figure of `grpokit.report.figure`, for a run that has been read."""
     names = ["reward", *run.names][: len(_COLOURS)]
     if run.evaluations:
@@ -117,7 +117,7 @@ def _draw(axes: Any, rows: Sequence[Row], keys: dict[str, str]) -> None:
         axes.set_ylim((low + high) / 2 - half, (low + high) / 2 + half)
 
 
-def _before_and_after(run: Run) -> tuple[list[int], list[tuple[np.ndarray, np.ndarray]]]:
+def _before_and_after(run: RunHistory) -> tuple[list[int], list[tuple[np.ndarray, np.ndarray]]]:
     """The first and the last evaluation's step, and pictures of the same prompts."""
     folders = run.sample_folders(SAMPLES)
     if not folders:
@@ -138,7 +138,7 @@ def _before_and_after(run: Run) -> tuple[list[int], list[tuple[np.ndarray, np.nd
 
 
 def _picture(folder: Path, row: Row) -> np.ndarray | None:
-    picture = opened(folder / Path(row.get("file") or "-").name)
+    picture = open_thumbnail(folder / Path(row.get("file") or "-").name)
     if picture is None:
         return None
     picture.thumbnail((_SIDE, _SIDE))

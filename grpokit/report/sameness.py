@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from grpokit.report.pictures import opened
+from grpokit.report.pictures import open_thumbnail
 from grpokit.report.samples import by_prompt
 from grpokit.run_folder.names import SAMPLES
-from grpokit.run_folder.reader import Row, Run
+from grpokit.run_folder.reader import Row, RunHistory
 
 _PROMPTS = 4  # fewer may have the same output by chance
 _SHARE = 0.9  # of the outputs that are alike
@@ -24,7 +24,7 @@ _SIDE, _LEVELS = 16, 8  # pictures of so many pixels a side look alike if no col
 Seen = str | np.ndarray | None
 
 
-def sameness(run: Run) -> str:
+def sameness(run: RunHistory) -> str:
     """How many held-out outputs of the last evaluation are alike though their prompts differ; empty if few are.
 
     Texts count only where their targets differ: elsewhere one answer may be right, as the same return in all episodes.
@@ -71,7 +71,7 @@ def _seen(folder: Path, row: Row, picture: str, text: str) -> Seen:
 
 def _picture(folder: Path, row: Row, part: str) -> np.ndarray | None:
     """A small copy [_SIDE, _SIDE, 3] of a picture; None where it cannot be read."""
-    picture = opened(folder / Path(row.get(part) or "-").name)
+    picture = open_thumbnail(folder / Path(row.get(part) or "-").name)
     if picture is None:
         return None
     small = picture.resize((_SIDE, _SIDE), Image.Resampling.BOX)

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from grpokit.report.pictures import LARGE, MEDIUM, SMALL, Album
 from grpokit.run_folder.names import GROUPS, ROWS, SAMPLES
-from grpokit.run_folder.reader import Row, Run, read_rows, shortened, turns
-from grpokit.run_folder.rows import Scores
+from grpokit.run_folder.reader import Row, RunHistory, read_rows, shorten_prompt, turns
+from grpokit.run_folder.rows import ScoreTable
 
 _TEXT = 1200  # characters
 _GROUP_ROWS = 8
@@ -40,7 +40,7 @@ def evenly(items: Sequence[T], most: int, *, with_these: Collection[T] = ()) -> 
 def by_prompt(folder: Path) -> dict[Key, Row]:
     """(prompt, how often it came before) -> row, with every prompt's first sample before any prompt's second."""
     found = read_rows(folder / ROWS)
-    prompts = [shortened(row.get("prompt", "")) for row in found]
+    prompts = [shorten_prompt(row.get("prompt", "")) for row in found]
     rows = {}
     for row, prompt, turn in zip(found, prompts, turns(prompts), strict=True):
         rows[prompt, row.get("turn", turn)] = row
@@ -48,7 +48,7 @@ def by_prompt(folder: Path) -> dict[Key, Row]:
     return {key: rows[key] for key in order}
 
 
-def evaluations(run: Run, album: Album, *, most: int, also: int | None = None) -> list[dict[str, Any]]:
+def evaluations(run: RunHistory, album: Album, *, most: int, also: int | None = None) -> list[dict[str, Any]]:
     """The samples of each evaluation, or of `most` of them and that after the step `also`: `step`, `label`, `rows`."""
     folders = run.sample_folders(SAMPLES)
     wanted = [(step, folder) for step, folder in folders if step == also]
@@ -64,7 +64,7 @@ def evaluations(run: Run, album: Album, *, most: int, also: int | None = None) -
     return parts
 
 
-def groups(run: Run, album: Album, *, most: int) -> list[dict[str, Any]]:
+def groups(run: RunHistory, album: Album, *, most: int) -> list[dict[str, Any]]:
     """The best and the worst group of some training steps, each sorted by reward."""
     steps = []
     for step, folder in evenly(run.sample_folders(GROUPS), most):
@@ -80,7 +80,7 @@ def groups(run: Run, album: Album, *, most: int) -> list[dict[str, Any]]:
             sides.append(
                 {
                     "place": place,
-                    "prompt": shortened(group_rows[0].get("prompt", "")),
+                    "prompt": shorten_prompt(group_rows[0].get("prompt", "")),
                     "mean": sum(finite) / len(finite) if finite else None,
                     "count": len(group_rows),
                     "rows": [_sample(folder, row, album, MEDIUM) for row in shown],
@@ -96,7 +96,7 @@ def _from_the_best(row: Row) -> float:
     return math.inf if reward is None else -reward
 
 
-def prompt_table(run: Run) -> dict[str, Any] | None:
+def prompt_table(run: RunHistory) -> dict[str, Any] | None:
     """Mean scores of each held-out prompt at the first and the last evaluation that kept all scores.
 
     Returns:
@@ -131,7 +131,7 @@ def prompt_table(run: Run) -> dict[str, Any] | None:
     return {"names": names, "labels": [run.label(first), run.label(last)], "rows": rows, "left_out": left_out}
 
 
-def _means(scored: Scores, name: str) -> dict[str, float]:
+def _means(scored: ScoreTable, name: str) -> dict[str, float]:
     """Digest -> mean score of each prompt that has any."""
     columns: dict[str, list[float]] = {}
     for score, place in zip(scored.scores.get(name, ()), scored.prompt, strict=False):

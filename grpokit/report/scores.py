@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grpokit.errors import counted
+from grpokit.errors import plural
 from grpokit.evaluation.intervals import Mean, mean_of_totals
-from grpokit.run_folder.reader import Row, Run
-from grpokit.run_folder.rows import Scores
+from grpokit.run_folder.reader import Row, RunHistory
+from grpokit.run_folder.rows import ScoreTable
 
 Verdict = Literal["better", "worse", "even", "unknown"]
 
@@ -49,19 +49,19 @@ class Change:
     monitor: bool = False
 
 
-def headline(run: Run) -> list[Change]:
+def headline(run: RunHistory) -> list[Change]:
     """The first and the last evaluation of a run."""
     if not run.evaluations:
         return []
     return changes(*_ends(run))
 
 
-def missing(run: Run) -> list[str]:
+def missing_rewards(run: RunHistory) -> list[str]:
     """What of the trained rewards is missing in the headline."""
-    return unscored(*_ends(run)) if run.evaluations else []
+    return unscored_rewards(*_ends(run)) if run.evaluations else []
 
 
-def _ends(run: Run) -> tuple[Row, Row, Scores | None, Scores | None, dict[str, float]]:
+def _ends(run: RunHistory) -> tuple[Row, Row, ScoreTable | None, ScoreTable | None, dict[str, float]]:
     first = run.evaluations[0]
     last = run.evaluations[-1]
     old = run.scored(first["step"])
@@ -70,7 +70,7 @@ def _ends(run: Run) -> tuple[Row, Row, Scores | None, Scores | None, dict[str, f
     return first, last, old, new, weights
 
 
-def moved(run: Run) -> dict[str, Any] | None:
+def attribution_table(run: RunHistory) -> dict[str, Any] | None:
     """What `grpokit attribute` has found: the cells of a table.
 
     For a step that was analysed twice, the later result is shown.
@@ -96,7 +96,7 @@ def _shares(own: Mapping[str, float]) -> list[str]:
 
 
 def changes(
-    before: Row, after: Row, old: Scores | None, new: Scores | None, weights: Mapping[str, float]
+    before: Row, after: Row, old: ScoreTable | None, new: ScoreTable | None, weights: Mapping[str, float]
 ) -> list[Change]:
     """Compare two evaluations.
 
@@ -108,7 +108,7 @@ def changes(
         weights: name -> weight; a lower score is better where it is negative.
     """
     parts = {name: weight for name, weight in weights.items() if name != "reward"}
-    gaps = unscored(before, after, old, new, parts)
+    gaps = unscored_rewards(before, after, old, new, parts)
     paired = old is not None and new is not None and set(old.prompts) == set(new.prompts)
     rows = []
     for name, weight in weights.items():
@@ -132,7 +132,7 @@ def changes(
 
 
 def _difference(
-    before: Row, after: Row, old: Scores | None, new: Scores | None, name: str, parts: Mapping[str, float]
+    before: Row, after: Row, old: ScoreTable | None, new: ScoreTable | None, name: str, parts: Mapping[str, float]
 ) -> tuple[float | None, float | None]:
     """How much a mean has changed, and half of the change's interval: None without the scores of all samples."""
     if before["means"].get(name) is None or after["means"].get(name) is None:
@@ -147,7 +147,7 @@ def _difference(
     return _number(difference.value), _number(difference.half_width)
 
 
-def _mean(scored: Scores, weights: Mapping[str, float]) -> Mean:
+def _mean(scored: ScoreTable, weights: Mapping[str, float]) -> Mean:
     """The weighted sum of some columns, by the digests of their prompts."""
     prompts = [scored.prompts[place] for place in scored.prompt]
     columns = [_column(scored, name) for name in weights]
@@ -158,8 +158,8 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def unscored(
-    before: Row, after: Row, old: Scores | None, new: Scores | None, weights: Mapping[str, float]
+def unscored_rewards(
+    before: Row, after: Row, old: ScoreTable | None, new: ScoreTable | None, weights: Mapping[str, float]
 ) -> list[str]:
     """Words for each trained reward that did not score all samples of two evaluations; arguments as for `changes`."""
     found = []
@@ -176,11 +176,11 @@ def unscored(
                 counts.append((len(column) - column.count(None), len(column)))
         if counts:
             fewest, rows = min(counts)
-            found.append(f"{name} scored {fewest:,} of {counted(rows, 'sample')}")
+            found.append(f"{name} scored {fewest:,} of {plural(rows, 'sample')}")
     return found
 
 
-def _column(scored: Scores, name: str) -> list[float]:
+def _column(scored: ScoreTable, name: str) -> list[float]:
     """A reward's scores; NaN for a missing one."""
     return [math.nan if score is None else score for score in scored.scores[name]]
 
@@ -193,7 +193,7 @@ def _verdict(change: float | None, width: float | None, weight: float) -> Verdic
     return "better" if (change > 0) == (weight >= 0) else "worse"
 
 
-def hacking(rows: Sequence[Change]) -> str:
+def hacking_alarm(rows: Sequence[Change]) -> str:
     """An alarm where a trained reward got better on held-out prompts and a monitor worse, both beyond chance."""
     better = [c for c in rows if not c.monitor and c.verdict == "better"]
     named = [c for c in better if c.name != "reward"] or better
@@ -215,7 +215,7 @@ def _in_words(changes: Sequence[Change]) -> str:
     return " and ".join(f"'{c.name}' changed by {c.change:+.3g} ± {c.width:.2g}" for c in changes)
 
 
-def prompts_of(run: Run) -> int | None:
+def prompts_of(run: RunHistory) -> int | None:
     """How many held-out prompts the last evaluation had, where that was kept."""
     scored = run.scored(run.evaluations[-1]["step"]) if run.evaluations else None
     return len(set(scored.prompt)) if scored is not None else None

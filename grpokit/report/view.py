@@ -15,22 +15,30 @@ from typing import Any
 import yaml
 
 from grpokit.config.schema import differences
-from grpokit.errors import counted
+from grpokit.errors import plural
 from grpokit.files import read_json
 from grpokit.report import samples
 from grpokit.report.curves import advantages, charts, reward_against_kl
 from grpokit.report.metric_words import words
 from grpokit.report.pictures import Album
 from grpokit.report.sameness import sameness
-from grpokit.report.scores import Change, changes, hacking, headline, missing, moved, prompts_of
+from grpokit.report.scores import (
+    Change,
+    attribution_table,
+    changes,
+    hacking_alarm,
+    headline,
+    missing_rewards,
+    prompts_of,
+)
 from grpokit.run_folder.names import MACHINE
-from grpokit.run_folder.reader import Row, Run
+from grpokit.run_folder.reader import Row, RunHistory
 from grpokit.run_folder.scales import on_another_scale, packages_of, same_mix
 
 _EVALUATIONS, _GROUPS = 20, 6  # whose samples are on a page; several runs share them
 
 
-def view(runs: Sequence[Run], albums: Sequence[Album]) -> dict[str, Any]:
+def view(runs: Sequence[RunHistory], albums: Sequence[Album]) -> dict[str, Any]:
     """The page's content: `runs`, the `weights` of their rewards, and for several of them `comparison`.
 
     Args:
@@ -46,7 +54,7 @@ def view(runs: Sequence[Run], albums: Sequence[Album]) -> dict[str, Any]:
     }
 
 
-def _run(run: Run, album: Album, runs: int, equal: int | None) -> dict[str, Any]:
+def _run(run: RunHistory, album: Album, runs: int, equal: int | None) -> dict[str, Any]:
     """One of `runs` on a page, with the samples of the step `equal`."""
     scores = headline(run)
     same = sameness(run)
@@ -73,7 +81,7 @@ def _run(run: Run, album: Album, runs: int, equal: int | None) -> dict[str, Any]
         "reward_against_kl": reward_against_kl(run),
         "prompts": samples.prompt_table(run),
         "phases": [{"name": name, "first": first, "last": last} for name, first, last in run.stretches],
-        "moved": moved(run),
+        "moved": attribution_table(run),
         "groups": samples.groups(run, album, most=groups),
         "last": [[words(key, run.names), value] for key, value in last.items()],
         "config": run.config,
@@ -81,7 +89,7 @@ def _run(run: Run, album: Album, runs: int, equal: int | None) -> dict[str, Any]
     }
 
 
-def outcome(run: Run) -> dict[str, Any]:
+def outcome(run: RunHistory) -> dict[str, Any]:
     """A run in one row: how far it is, and what it did to the reward on held-out prompts."""
     scores = headline(run)
     mood = _mood(run, scores, sameness(run))
@@ -103,10 +111,10 @@ def outcome(run: Run) -> dict[str, Any]:
 def alarms(scores: Sequence[Change], same: str) -> str:
     """Signs that a score is not what was wanted; arguments as for `verdict`."""
     one = f"Did all outputs become one? {same}. Look at them: the policy may no longer read its prompt." if same else ""
-    return " ".join(filter(None, [hacking(scores), one]))
+    return " ".join(filter(None, [hacking_alarm(scores), one]))
 
 
-def verdict(run: Run, scores: Sequence[Change], same: str) -> str:
+def verdict(run: RunHistory, scores: Sequence[Change], same: str) -> str:
     """What training did to the reward on held-out prompts, which monitors fell, and what is missing.
 
     Args:
@@ -124,13 +132,12 @@ def verdict(run: Run, scores: Sequence[Change], same: str) -> str:
     if change.after is None:
         return f"{name} could not be scored on held-out prompts."
     if len(run.evaluations) == 1:
-        width = f" ± {figure(change.after_width)}" if change.after_width is not None else ""
-        return (
-            f"{name}, {run.label(run.evaluations[0]['step'])}: {figure(change.after)}{width}. Nothing to compare with."
-        )
+        width = f" ± {format_score(change.after_width)}" if change.after_width is not None else ""
+        where = run.label(run.evaluations[0]["step"])
+        return f"{name}, {where}: {format_score(change.after)}{width}. Nothing to compare with."
     if change.change is None or change.before is None:
         return f"{name} cannot be compared with the first evaluation."
-    gaps = missing(run)
+    gaps = missing_rewards(run)
     moved_by = {
         "better": "rose" if change.change > 0 else "fell, as intended by its negative weight",
         "worse": "fell" if change.change < 0 else "rose, although its weight is negative",
@@ -138,7 +145,7 @@ def verdict(run: Run, scores: Sequence[Change], same: str) -> str:
         "unknown": "went",
     }
     sentences = [f"{name} {moved_by['unknown' if gaps else change.verdict]}: {_numbers(change)}"]
-    if hacking(scores):
+    if hacking_alarm(scores):
         fallen = [other for other in scores if other.monitor and other.verdict == "worse"]
         sentences.append(f"But {' and '.join(f'{other.name} fell: {_numbers(other)}' for other in fallen)}")
     if same:
@@ -153,23 +160,25 @@ def _main(scores: Sequence[Change]) -> Change:
 
 
 def _numbers(change: Change) -> str:
-    width = f" ± {figure(change.width)}" if change.width is not None else ""
-    return f"{figure(change.before)} → {figure(change.after)} ({figure(change.change, sign='+')}{width})"
+    width = f" ± {format_score(change.width)}" if change.width is not None else ""
+    return (
+        f"{format_score(change.before)} → {format_score(change.after)} ({format_score(change.change, sign='+')}{width})"
+    )
 
 
-def _mood(run: Run, scores: Sequence[Change], same: str) -> str:
+def _mood(run: RunHistory, scores: Sequence[Change], same: str) -> str:
     """The verdict in one word, for its colour; empty where it has none."""
     if alarms(scores, same):
         return "alarmed"
-    if missing(run) or all(change.monitor for change in scores):
+    if missing_rewards(run) or all(change.monitor for change in scores):
         return ""
     return _main(scores).verdict
 
 
-def figure(value: float | None, digits: int = 3, *, sign: str = "") -> str:
+def format_score(value: float | None, digits: int = 3, *, sign: str = "") -> str:
     """A score as text.
 
-    >>> figure(0.5), figure(-0.25, 2, sign="+"), figure(0.00012), figure(None)
+    >>> format_score(0.5), format_score(-0.25, 2, sign="+"), format_score(0.00012), format_score(None)
     ('0.500', '-0.25', '0.00012', '–')
     """
     if value is None:
@@ -196,12 +205,12 @@ def duration(seconds: float) -> str:
     return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
-def _state(run: Run) -> str:
+def _state(run: RunHistory) -> str:
     """How a run is going or has ended, and the time that its steps still take, as the last 200 did."""
     if run.state == "finished" and not run.planned:
         return "evaluated"
     word = {"running": "running:", "finished": "finished:"}.get(run.state, f"{run.state} after")
-    steps = f"{run.steps:,} of {counted(run.planned, 'step')}" if run.planned else counted(run.steps, "step")
+    steps = f"{run.steps:,} of {plural(run.planned, 'step')}" if run.planned else plural(run.steps, "step")
     times = [row["step_time"] for row in run.metrics[-200:] if row.get("step_time")]
     left = run.planned - run.steps
     if run.state == "running" and times and left > 0:
@@ -210,7 +219,7 @@ def _state(run: Run) -> str:
     return f"{word} {steps}{f', {early}' if run.state == 'finished' and left > 0 else ''}"
 
 
-def _facts(run: Run) -> list[tuple[str, str]]:
+def _facts(run: RunHistory) -> list[tuple[str, str]]:
     """What a person asks first about a run; a fact that is not known is left out."""
     try:
         machine = read_json(run.folder / MACHINE)
@@ -232,7 +241,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     return [(name, text) for name, text in facts.items() if text]
 
 
-def _policy(run: Run) -> str:
+def _policy(run: RunHistory) -> str:
     policy = run.settings.get("policy")
     return str(policy.get("use", "")) if isinstance(policy, dict) else ""
 
@@ -244,19 +253,19 @@ def _date(started: Any) -> str:
         return ""
 
 
-def _listed_rewards(run: Run) -> str:
+def _listed_rewards(run: RunHistory) -> str:
     weights = {name: weight for name, weight in run.weights.items() if name != "reward"}
     trained = [name if weight == 1 else f"{weight:g} × {name}" for name, weight in weights.items() if weight]
     monitors = [f"{name} (monitor)" for name, weight in weights.items() if not weight]
     return ", ".join([*trained, *monitors])
 
 
-def listed(numbers: Iterable[int], *, most: int = 8) -> str:
+def in_ranges(numbers: Iterable[int], *, most: int = 8) -> str:
     """Numbers as ranges, for a person.
 
-    >>> listed([7, 1, 2, 3, 9])
+    >>> in_ranges([7, 1, 2, 3, 9])
     '1-3, 7, 9'
-    >>> listed(range(1, 40, 2), most=3)
+    >>> in_ranges(range(1, 40, 2), most=3)
     '1, 3, 5 and 17 more'
     """
     ranges: list[list[int]] = []
@@ -276,11 +285,11 @@ def listed(numbers: Iterable[int], *, most: int = 8) -> str:
 
 def _warning(warning: tuple[str, Sequence[int]]) -> dict[str, str]:
     message, steps = warning
-    where = "before the first step" if list(steps) == [0] else f"step{'s' * (len(steps) > 1)} {listed(steps)}"
+    where = "before the first step" if list(steps) == [0] else f"step{'s' * (len(steps) > 1)} {in_ranges(steps)}"
     return {"text": message, "steps": where}
 
 
-def _basis(run: Run, scores: Sequence[Change]) -> str:
+def _basis(run: RunHistory, scores: Sequence[Change]) -> str:
     """What the figures of the headline are means of, and what follows ±."""
     if not scores:
         return ""
@@ -296,13 +305,13 @@ def _basis(run: Run, scores: Sequence[Change]) -> str:
     return f"{text}; both means count as independent in the interval of the change, since their prompts differ."
 
 
-def _equal_step(runs: Sequence[Run]) -> int | None:
+def _equal_step(runs: Sequence[RunHistory]) -> int | None:
     """The last step after which all runs were evaluated; None for a single run, and where there is none."""
     steps = [{row["step"] for row in run.evaluations} for run in runs]
     return max(set.intersection(*steps), default=None) if len(runs) > 1 else None
 
 
-def _comparison(runs: Sequence[Run], equal: int | None) -> dict[str, Any]:
+def _comparison(runs: Sequence[RunHistory], equal: int | None) -> dict[str, Any]:
     """Each run against the first, at the last evaluations and at equal steps; and where config and versions differ."""
     last = [run.evaluations[-1]["step"] if run.evaluations else None for run in runs]
     modes: dict[str, Sequence[int | None]] = {"last": last}
@@ -315,7 +324,7 @@ def _comparison(runs: Sequence[Run], equal: int | None) -> dict[str, Any]:
     }
 
 
-def _at(runs: Sequence[Run], steps: Sequence[int | None]) -> dict[str, Any]:
+def _at(runs: Sequence[RunHistory], steps: Sequence[int | None]) -> dict[str, Any]:
     """The runs compared after these steps."""
     rows = [_evaluation(run, step) for run, step in zip(runs, steps, strict=True)]
     first, before = runs[0], rows[0]
@@ -346,21 +355,21 @@ def _at(runs: Sequence[Run], steps: Sequence[int | None]) -> dict[str, Any]:
     return {"steps": list(steps), "gaps": gaps, "note": note}
 
 
-def _evaluation(run: Run, step: int | None) -> Row | None:
+def _evaluation(run: RunHistory, step: int | None) -> Row | None:
     for row in run.evaluations:
         if row["step"] == step:
             return row
     return None
 
 
-def _apart(first: Run, other: Run) -> str:
+def _apart(first: RunHistory, other: RunHistory) -> str:
     """Why rewards of one name are not compared."""
     names = " and ".join(f"'{name}'" for name in on_another_scale(first, other))
     reason = f"In {first.title} and {other.title}, {names} has other parameters, code or versions"
     return f"{reason}: its scores are on two scales and are not compared." if names else ""
 
 
-def _shared(runs: Sequence[Run]) -> dict[str, float]:
+def _shared(runs: Sequence[RunHistory]) -> dict[str, float]:
     """The weights of the rewards that all runs have, on one scale; without the sum where it is not the same sum."""
     shared = dict(runs[0].weights)
     for other in runs[1:]:

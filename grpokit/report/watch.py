@@ -43,7 +43,7 @@ from grpokit.run_folder.names import (
     VERSIONS,
     WARNINGS,
 )
-from grpokit.run_folder.reader import Run, read
+from grpokit.run_folder.reader import RunHistory, read_run
 
 _FILES = (CONFIG, VERSIONS, MACHINE, EVALUATIONS, WARNINGS, ATTRIBUTION, END, REPORT)
 _REST, _LONGEST_REST = 333, 30.0  # times the seconds that a reading took; seconds
@@ -157,11 +157,11 @@ def _state(path: Path) -> bytes:
 
 
 def _view(folders: Sequence[Path]) -> dict[str, object]:
-    runs: list[Run] = []
+    runs: list[RunHistory] = []
     waiting = {}
     for number, folder in enumerate(folders):
         try:
-            runs.append(read(folder))
+            runs.append(read_run(folder))
         except (UsageError, OSError) as error:  # an OSError: it vanishes while it is read
             waiting[number] = f"Waiting for a run: {one_line(error)}"
     if not waiting:

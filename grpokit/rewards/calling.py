@@ -19,10 +19,10 @@ from grpokit.errors import (
     RewardError,
     UsageError,
     a_type,
-    counted,
+    brief,
+    error_line,
+    plural,
     raised_at,
-    shown,
-    typed_line,
 )
 from grpokit.processes.forks import forks_ended
 from grpokit.rewards.submission import Portion
@@ -53,11 +53,11 @@ def build(use: str, params: Mapping[str, Any]) -> tuple[Any, Portion]:
     except GrpokitError as error:
         return None, Portion(rows=[], error=error)
     except BaseException as error:
-        wrong = PluginError(f"The reward '{use}' cannot be built: {typed_line(error)}.")
+        wrong = PluginError(f"The reward '{use}' cannot be built: {error_line(error)}.")
         return None, Portion(rows=[], error=wrong)
 
 
-def call(reward: Any, rows: Sequence[int], samples: list[Sample]) -> Portion:
+def call_reward(reward: Any, rows: Sequence[int], samples: list[Sample]) -> Portion:
     """Have the samples of some rows scored, without gradients; they are the reward's own, to change as it likes."""
     torch = sys.modules.get("torch")  # a reward that does without it is spared its import
     order = tuple(map(id, samples))
@@ -67,29 +67,29 @@ def call(reward: Any, rows: Sequence[int], samples: list[Sample]) -> Portion:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        return raised(error, rows, samples)
+        return failure_of(error, rows, samples)
     if tuple(map(id, samples)) != order:
         wrong = (
             "it changed the order or the number of the samples in its list, so its scores may belong to other rows; "
             "expected one score per sample, in the order of the list. Sort a copy: `sorted(samples, key=...)`."
         )
         return Portion(rows=rows, error=RewardError(wrong, page="guards#a-reward-that-changes-things"))
-    return scored(values, rows, samples)
+    return portion_of(values, rows, samples)
 
 
-def scored(values: Any, rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
+def portion_of(values: Any, rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
     """What a reward returned for the samples of some rows, as plain numbers or as the error that it is."""
     try:
-        return Portion(rows=rows, values=checked(values, rows, samples))
+        return Portion(rows=rows, values=check_scores(values, rows, samples))
     except RewardError as error:
         return Portion(rows=rows, error=error)
 
 
-def raised(error: BaseException, rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
+def failure_of(error: BaseException, rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
     """What an exception of a reward means for some rows; a wrong parameter or target must not be skipped."""
     if isinstance(error, UsageError):
         return Portion(rows=rows, error=error)
-    failure = f"raised {typed_line(error)}{_meta(error, samples)} {raised_at(error)}"
+    failure = f"raised {error_line(error)}{_meta(error, samples)} {raised_at(error)}"
     return Portion(rows=rows, failure=failure, cause=error)
 
 
@@ -99,10 +99,10 @@ def _meta(error: BaseException, samples: Sequence[Sample]) -> str:
     if not isinstance(key, str):
         return ""
     prompts = (sample.prompt for sample in samples if key not in sample.prompt.meta)
-    return next((f", and the meta of {shown(p.text)} has {shown(dict(p.meta))}" for p in prompts), "")
+    return next((f", and the meta of {brief(p.text)} has {brief(dict(p.meta))}" for p in prompts), "")
 
 
-def checked(values: Any, rows: Sequence[int], samples: Sequence[Sample]) -> list[float]:
+def check_scores(values: Any, rows: Sequence[int], samples: Sequence[Sample]) -> list[float]:
     """The scores that a reward returned, as plain numbers.
 
     Args:
@@ -120,7 +120,7 @@ def checked(values: Any, rows: Sequence[int], samples: Sequence[Sample]) -> list
         raise RewardError(f"it returned {a_type(values)}; expected one number per sample.", page=_PAGE)
     if len(values) != len(rows):
         raise RewardError(
-            f"it returned {counted(len(values), 'score')} for {counted(len(rows), 'sample')}, from row {rows[0]} on "
+            f"it returned {plural(len(values), 'score')} for {plural(len(rows), 'sample')}, from row {rows[0]} on "
             f"(prompt {samples[0].prompt.text!r}); expected one per sample.",
             page=_PAGE,
         )
@@ -132,13 +132,13 @@ def checked(values: Any, rows: Sequence[int], samples: Sequence[Sample]) -> list
         where = f"row {row} (prompt {sample.prompt.text!r})"
         if not issubclass(type(value), numbers.Real):
             raise RewardError(
-                f"it gave {shown(value)} ({type(value).__name__}) for {where}; expected a number, or NaN for 'cannot "
+                f"it gave {brief(value)} ({type(value).__name__}) for {where}; expected a number, or NaN for 'cannot "
                 "score this sample'.",
                 page=_PAGE,
             )
         if abs(value) > LARGEST:
             raise RewardError(
-                f"it gave {shown(value)} for {where}; expected a finite number of at most {LARGEST:g} in size, or NaN "
+                f"it gave {brief(value)} for {where}; expected a finite number of at most {LARGEST:g} in size, or NaN "
                 "for 'cannot score this sample'.",
                 page=_PAGE,
             )

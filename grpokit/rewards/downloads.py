@@ -13,7 +13,7 @@ from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
-from grpokit.errors import one_line, plain
+from grpokit.errors import on_one_line, one_line
 
 PATIENCE = 10.0
 """Seconds that a server may take to answer."""
@@ -35,7 +35,7 @@ def _silent(address: str) -> str:
             urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
     except (OSError, HTTPException, ValueError) as error:
         reason = str(getattr(error, "reason", error))
-        return "" if "SSL" in reason else plain(reason)  # the hub's libraries may know other certificates
+        return "" if "SSL" in reason else on_one_line(reason)  # the hub's libraries may know other certificates
     return ""
 
 

@@ -14,9 +14,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpokit.errors import RewardError, a_type, counted, reworded
+from grpokit.errors import RewardError, a_type, plural, reword
 from grpokit.processes.forks import forks_ended
-from grpokit.rewards.calling import call, raised, scored
+from grpokit.rewards.calling import call_reward, failure_of, portion_of
 from grpokit.rewards.isolation import own_copies, torch_state_kept
 from grpokit.rewards.submission import Pending, Portion, Submits, by_group
 from grpokit.rewards.terms import RewardTerm
@@ -42,7 +42,7 @@ class Column:
     notes: Sequence[str] = ()
 
 
-def measured(term: RewardTerm, samples: Sequence[Sample]) -> Column:
+def score_here(term: RewardTerm, samples: Sequence[Sample]) -> Column:
     """Call a reward in the run's own process.
 
     Raises:
@@ -57,16 +57,16 @@ def measured(term: RewardTerm, samples: Sequence[Sample]) -> Column:
 
 def _called(term: RewardTerm, samples: Sequence[Sample]) -> Iterator[Portion]:
     """One call with all samples; where it fails and may be skipped, it costs nothing, and each group has its own."""
-    portion = call(term.reward, range(len(samples)), own_copies(samples))
+    portion = call_reward(term.reward, range(len(samples)), own_copies(samples))
     if not portion.failure or term.on_error == "stop":
         yield portion
         return
     yield replace(portion, rows=[])
     for rows in by_group(samples):
-        yield call(term.reward, rows, own_copies([samples[row] for row in rows]))
+        yield call_reward(term.reward, rows, own_copies([samples[row] for row in rows]))
 
 
-def submitted(reward: Submits, samples: Sequence[Sample]) -> Pending:
+def submit(reward: Submits, samples: Sequence[Sample]) -> Pending:
     """Hand samples out to a reward that scores elsewhere; `collected` judges what goes wrong here, too."""
     answer: Future[Portion] = Future()
     try:
@@ -83,7 +83,7 @@ def submitted(reward: Submits, samples: Sequence[Sample]) -> Pending:
     return Pending([answer])
 
 
-def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> Column:
+def collect(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> Column:
     """Wait for the answers of a reward that scores elsewhere; errors as for `measured`."""
     return replace(_judged(term, _each_row_once(pending, samples), samples), seconds=pending.seconds)
 
@@ -98,18 +98,18 @@ def _each_row_once(pending: Pending, samples: Sequence[Sample]) -> Iterator[Port
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            portion = raised(error, sorted(unanswered), samples)
+            portion = failure_of(error, sorted(unanswered), samples)
         rows = list(portion.rows)
         if not rows or len(set(rows)) < len(rows) or not unanswered.issuperset(rows):
             wrong = (
                 f"it answered with {f'rows {rows[:20]}' if rows else 'nothing more'} where "
-                f"{counted(len(unanswered), 'row')} of {len(samples)} had no answer yet; expected a grpokit.Portion "
+                f"{plural(len(unanswered), 'row')} of {len(samples)} had no answer yet; expected a grpokit.Portion "
                 "with some of these rows, each once."
             )
             portion = Portion(rows=rows, error=RewardError(wrong))
         unanswered.difference_update(rows)
         lost = portion.failure or portion.error
-        yield portion if lost else scored(portion.values, rows, [samples[row] for row in rows])
+        yield portion if lost else portion_of(portion.values, rows, [samples[row] for row in rows])
 
 
 def _judged(term: RewardTerm, portions: Iterable[Portion], samples: Sequence[Sample]) -> Column:
@@ -119,7 +119,7 @@ def _judged(term: RewardTerm, portions: Iterable[Portion], samples: Sequence[Sam
     lost: list[int] = []
     for portion in portions:
         if portion.error is not None:
-            raise reworded(portion.error, f"Reward '{term.name}': {portion.error}") from portion.error
+            raise reword(portion.error, f"Reward '{term.name}': {portion.error}") from portion.error
         if not portion.failure:
             for row, value in zip(portion.rows, portion.values, strict=True):
                 values[row] = value
@@ -136,8 +136,8 @@ def _judged(term: RewardTerm, portions: Iterable[Portion], samples: Sequence[Sam
         lost += portion.rows
     notes = []
     if failures:
-        more = f", and {counted(len(failures) - 3, 'other call')} failed" if len(failures) > 3 else ""
-        left = f"left {counted(len(lost), 'row')} unscored" if lost else "scored all rows once asked again by group"
+        more = f", and {plural(len(failures) - 3, 'other call')} failed" if len(failures) > 3 else ""
+        left = f"left {plural(len(lost), 'row')} unscored" if lost else "scored all rows once asked again by group"
         notes = [f"Reward '{term.name}' {left}: it {'; it '.join(failures[:3])}{more}."]
     return Column(values=values, lost=lost, notes=notes)
 
@@ -162,7 +162,7 @@ def refuse_losses(terms: Sequence[RewardTerm], lost: Sequence[int], rows: int, n
     for term, count in zip(terms, lost, strict=True):
         if count > term.skip_limit * rows:
             raise RewardError(
-                f"Reward '{term.name}' lost {count:,} of {counted(rows, 'row')}; skip_limit allows a share of "
+                f"Reward '{term.name}' lost {count:,} of {plural(rows, 'row')}; skip_limit allows a share of "
                 f"{term.skip_limit:g}. Correct the reward, or raise its skip_limit. {' '.join(notes)}".rstrip(),
                 page=_PAGE,
             )

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from grpokit.errors import RunError, raised_at, typed_line
+from grpokit.errors import RunError, error_line, raised_at
 from grpokit.types import Sample
 
 
@@ -93,7 +93,7 @@ def outside_code(what: str, *, remedy: str = "") -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise RunError(f"{what}: {typed_line(error)} {raised_at(error)}. {remedy}".rstrip()) from error
+        raise RunError(f"{what}: {error_line(error)} {raised_at(error)}. {remedy}".rstrip()) from error
 
 
 def _set_default_device(device: torch.device) -> None:

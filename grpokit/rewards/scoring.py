@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from grpokit.reward_totals import totals
-from grpokit.rewards.failures import Column, collected, measured, refuse_losses, submitted
+from grpokit.rewards.failures import Column, collect, refuse_losses, score_here, submit
 from grpokit.rewards.submission import Pending, Submits
 from grpokit.rewards.terms import RewardTerm
 from grpokit.types import Sample
@@ -116,7 +116,7 @@ class Scoring:
         self._samples: Sequence[Sample] = [samples[row] for row in self._rows]
         self.asked = [term.due(step) and len(self._samples) > 0 for term in terms]
         self._pending: dict[int, Pending] = {
-            i: submitted(term.reward, self._samples)
+            i: submit(term.reward, self._samples)
             for i, term in enumerate(terms)
             if self.asked[i] and isinstance(term.reward, Submits)
         }
@@ -136,9 +136,9 @@ class Scoring:
         try:
             for i, term in enumerate(terms):
                 if self.asked[i] and i not in self._pending:
-                    columns[i] = measured(term, samples)
+                    columns[i] = score_here(term, samples)
             for i, pending in self._pending.items():
-                columns[i] = collected(terms[i], pending, samples)
+                columns[i] = collect(terms[i], pending, samples)
         finally:
             self.cancel()
         shape = len(self._groups), len(terms)
@@ -165,12 +165,12 @@ class Scoring:
         self._samples, self._pending = (), {}
 
 
-def score(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> Scores:
+def score_samples(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> Scores:
     """Run the rewards on all samples: `Scoring`, its `result` and `joined` in one, with the errors of all three."""
-    return joined(terms, [Scoring(terms, samples).result()])
+    return join_scores(terms, [Scoring(terms, samples).result()])
 
 
-def joined(terms: Sequence[RewardTerm], parts: Sequence[Scores], beside: Scores | None = None) -> Scores:
+def join_scores(terms: Sequence[RewardTerm], parts: Sequence[Scores], beside: Scores | None = None) -> Scores:
     """The scores of rows that several processes have scored: the slowest one's seconds, and every note once.
 
     Args:

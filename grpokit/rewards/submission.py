@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from grpokit import errors
-from grpokit.errors import GrpokitError, reworded
+from grpokit.errors import GrpokitError, reword
 from grpokit.types import Sample
 
 
@@ -42,7 +42,7 @@ class Portion:
 
 def to_message(portion: Portion) -> list[Any]:
     """A portion without its rows, to be sent as JSON: the caller unpickles nothing that a reward makes."""
-    error = portion.error and [type(reworded(portion.error, "")).__name__, str(portion.error), portion.error.page]
+    error = portion.error and [type(reword(portion.error, "")).__name__, str(portion.error), portion.error.page]
     return [portion.values, portion.failure, error]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from grpokit.errors import UsageError, shown
+from grpokit.errors import UsageError, brief
 from grpokit.registry import refuse_columns
 from grpokit.rewards.calling import LARGEST
 from grpokit.rewards.submission import Submits
@@ -60,7 +60,7 @@ def as_terms(
         unnumbered = [RewardTerm(name=str(name), reward=reward) for name, reward in rewards.items()]
     elif callable(rewards) or not isinstance(rewards, Iterable):
         raise UsageError(
-            f"rewards is {shown(rewards)}; expected a list of rewards, as in [reward], or a mapping from names to "
+            f"rewards is {brief(rewards)}; expected a list of rewards, as in [reward], or a mapping from names to "
             "rewards."
         )
     else:

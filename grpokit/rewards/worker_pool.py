@@ -24,9 +24,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from grpokit import registry
-from grpokit.errors import PluginError, UsageError, typed_line
+from grpokit.errors import PluginError, UsageError, error_line
 from grpokit.registry.specs import RewardSpec
-from grpokit.rewards.elsewhere import Ask, RewardElsewhere
+from grpokit.rewards.remote import RewardElsewhere, ScoreRequest
 from grpokit.rewards.submission import Portion, from_message
 from grpokit.rewards.worker_process import serve
 from grpokit.types import Sample
@@ -71,7 +71,7 @@ class PooledReward(RewardElsewhere):
         self.per_sample = announced if per_sample is None else per_sample
         self._processes: list[_Worker] = []
 
-    def connect(self) -> list[Ask]:
+    def connect(self) -> list[ScoreRequest]:
         """Start the processes and wait until one of them has built the reward.
 
         Raises:
@@ -120,7 +120,7 @@ class _Worker:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         except OSError as error:
             raise UsageError(
-                f"a worker process for '{self.use}' cannot be started ({typed_line(error)}). Set fewer `workers`."
+                f"a worker process for '{self.use}' cannot be started ({error_line(error)}). Set fewer `workers`."
             ) from error
         theirs.close()  # else its end would not be seen
         prints.close()
@@ -163,7 +163,7 @@ class _Worker:
             data = pickle.dumps((rows, samples))  # by value: multiprocessing's own would move tensors to shared memory
         except Exception as error:  # a sample may hold anything
             raise UsageError(
-                f"samples cannot be sent to its worker process ({typed_line(error)}). Remove `workers`, so that it "
+                f"samples cannot be sent to its worker process ({error_line(error)}). Remove `workers`, so that it "
                 "runs in the run's own process."
             ) from error
         try:

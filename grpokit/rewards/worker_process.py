@@ -20,8 +20,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from grpokit.errors import UsageError, typed_line
-from grpokit.rewards.calling import build, call
+from grpokit.errors import UsageError, error_line
+from grpokit.rewards.calling import build, call_reward
 from grpokit.rewards.submission import Portion, to_message
 
 
@@ -62,9 +62,9 @@ def _answer(reward: Any, pipe: Connection) -> Portion:
     except (EOFError, OSError):
         raise
     except Exception as error:  # a sample's class may not be importable here
-        wrong = f"samples cannot be read in its worker process ({typed_line(error)}). Remove `workers`"
+        wrong = f"samples cannot be read in its worker process ({error_line(error)}). Remove `workers`"
         return Portion(rows=[], error=UsageError(wrong))
-    return call(reward, rows, samples)
+    return call_reward(reward, rows, samples)
 
 
 def _leave_with_parent() -> None:

@@ -34,8 +34,8 @@ from grpokit.run_folder.names import (
     SCORES,
     WARNINGS,
 )
-from grpokit.run_folder.reader import Row, read_rows, shortened, turns
-from grpokit.run_folder.rows import Scores
+from grpokit.run_folder.reader import Row, read_rows, shorten_prompt, turns
+from grpokit.run_folder.rows import ScoreTable
 from grpokit.tracking.step_report import StepReport
 from grpokit.training.checkpoint import read_state
 from grpokit.types import Sample
@@ -105,8 +105,8 @@ class Journal:
         names = evaluation.scores.names
         matrix = evaluation.scores.matrix.tolist()
         totals = evaluation.scores.totals.tolist()
-        turn = turns(map(shortened, evaluation.texts))
-        shown = {*shown_indices(evaluation, most=most), *_best_and_worst(totals)}
+        turn = turns(map(shorten_prompt, evaluation.texts))
+        shown = {*sample_indices(evaluation, most=most), *_best_and_worst(totals)}
         rows = []
         for i in sorted(shown):
             row = _output(place, i, evaluation.samples[i])
@@ -217,7 +217,7 @@ def journal_row(report: StepReport) -> dict[str, Any]:
     return row
 
 
-def shown_indices(evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> list[int]:
+def sample_indices(evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> list[int]:
     """Which samples are shown: every prompt's first one comes before any prompt's second."""
     turn = turns(evaluation.scores.groups.tolist())
     by_turn = sorted(range(len(turn)), key=turn.__getitem__)
@@ -230,7 +230,7 @@ def _best_and_worst(totals: Sequence[float]) -> list[int]:
     return ranked[:_ENDS] + ranked[-_ENDS:]
 
 
-def all_scores(evaluation: Evaluation) -> Scores:
+def all_scores(evaluation: Evaluation) -> ScoreTable:
     """Every sample's scores, and which samples share a prompt: what a paired comparison needs."""
     groups = evaluation.scores.groups.tolist()
     texts = dict(zip(groups, evaluation.texts, strict=True))
@@ -239,10 +239,10 @@ def all_scores(evaluation: Evaluation) -> Scores:
     scores = {}
     for name, column in evaluation.columns().items():
         scores[name] = [_number(score) for score in column.tolist()]
-    return Scores.model_construct(
+    return ScoreTable.model_construct(
         prompts=[digest([text, turn]) for text, turn in known],
         prompt=[places[group] for group in groups],
-        texts=[shortened(text) for text in texts.values()],
+        texts=[shorten_prompt(text) for text in texts.values()],
         scores=scores,
     )
 

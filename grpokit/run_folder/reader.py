@@ -36,7 +36,7 @@ from grpokit.run_folder.names import (
     WARNINGS,
     check_run_folder,
 )
-from grpokit.run_folder.rows import KINDS, Scores, State
+from grpokit.run_folder.rows import ROW_MODELS, RunState, ScoreTable
 from grpokit.settings import numbered_names
 
 _PROMPT = 3000  # characters
@@ -46,7 +46,7 @@ Rows = Sequence[Row]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RunHistory:
     """A run folder, read once.
 
     Attributes:
@@ -72,7 +72,7 @@ class Run:
     evaluations: Rows = ()
     warnings: Sequence[tuple[str, Sequence[int]]] = ()
     attributions: Rows = ()
-    state: State = "stopped"
+    state: RunState = "stopped"
     planned: int = 0
     message: str = ""
     last_row: float | None = None
@@ -142,13 +142,13 @@ class Run:
         titles = [row["title"] for row in self.evaluations if row["step"] == step and row.get("title")]
         return titles[0] if titles else f"step {step}"
 
-    def scored(self, step: int) -> Scores | None:
+    def scored(self, step: int) -> ScoreTable | None:
         """All scores of the evaluation after `step`, or None where they were not kept."""
         rows = read_rows(self.folder / SAMPLES / step_name(step) / SCORES)
-        return Scores.model_construct(**rows[0]) if rows else None
+        return ScoreTable.model_construct(**rows[0]) if rows else None
 
 
-def read(folder: Path) -> Run:
+def read_run(folder: Path) -> RunHistory:
     """Read a run folder.
 
     Raises:
@@ -163,10 +163,10 @@ def read(folder: Path) -> Run:
     for row in read_rows(folder / WARNINGS):
         steps_of.setdefault(row["message"], []).append(row["step"])
     config = read_text(folder / CONFIG, kind="config", error=UsageError)
-    settings, *_ = yaml_source.read(config, str(folder / CONFIG))
+    settings, *_ = yaml_source.read_yaml(config, str(folder / CONFIG))
     settings = _checked(folder / CONFIG, settings)
     state = "running" if is_running(folder) else "stopped"  # where it has no end: it goes on, or was killed
-    return Run(
+    return RunHistory(
         folder=folder,
         config=config,
         settings=settings,
@@ -240,7 +240,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def _checked(path: Path, row: Any, line: str = "") -> Any:
     """The same row, if it is what the file is made of."""
     try:
-        KINDS[path.name].model_validate(row)
+        ROW_MODELS[path.name].model_validate(row)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -266,7 +266,7 @@ def turns(prompts: Iterable[Hashable]) -> list[int]:
     return numbers
 
 
-def shortened(prompt: str) -> str:
+def shorten_prompt(prompt: str) -> str:
     """A prompt that fits a page: of a long one both ends, since long prompts often differ in one of them only."""
     return prompt if len(prompt) <= _PROMPT else f"{prompt[: _PROMPT // 2]} … {prompt[-_PROMPT // 2 :]}"
 

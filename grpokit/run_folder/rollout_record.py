@@ -21,9 +21,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from grpokit.errors import RunError, typed_line
+from grpokit.errors import RunError, error_line
 from grpokit.files import replacing, step_folders, step_name
-from grpokit.processes.joining import join
+from grpokit.processes.rendezvous import join
 from grpokit.run_folder.journal import finite
 from grpokit.run_folder.names import ROLLOUTS, ROWS, TRACE
 from grpokit.tracking.step_report import StepReport
@@ -63,7 +63,7 @@ def folder_of(run: Path, step: int) -> Path:
     return run / ROLLOUTS / step_name(step)
 
 
-def steps(run: Path) -> list[int]:
+def recorded_steps(run: Path) -> list[int]:
     """The recorded steps of a run, ascending."""
     return [step for step, _ in step_folders(run / ROLLOUTS)]
 
@@ -100,7 +100,7 @@ def tensors(report: StepReport) -> dict[str, Tensor]:
     return apart({name: x for name, x in by_name.items() if x is not None})
 
 
-def write(run: Path, report: StepReport) -> Path:
+def write_step(run: Path, report: StepReport) -> Path:
     """Record a step, replacing an earlier record of it; returns its folder.
 
     Raises:
@@ -205,7 +205,7 @@ def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def read(run: Path, step: int) -> Recorded:
+def read_step(run: Path, step: int) -> Recorded:
     """Read a recorded step.
 
     Raises:
@@ -227,6 +227,6 @@ def read(run: Path, step: int) -> Recorded:
         )
     except (OSError, SyntaxError, ValueError, KeyError, SafetensorError) as error:  # the second is PIL's
         raise RunError(
-            f"The record {folder} is damaged: {typed_line(error)}. Restore it from a copy, or delete the folder to do "
+            f"The record {folder} is damaged: {error_line(error)}. Restore it from a copy, or delete the folder to do "
             "without it."
         ) from error

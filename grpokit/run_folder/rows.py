@@ -8,10 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from grpokit.run_folder import names
 
-State: TypeAlias = Literal["running", "stopped", "failed", "finished"]
-Count: TypeAlias = Annotated[int, Field(ge=0, lt=10**10)]
+RunState: TypeAlias = Literal["running", "stopped", "failed", "finished"]
+RowCount: TypeAlias = Annotated[int, Field(ge=0, lt=10**10)]
 Part: TypeAlias = Literal["row", "group", "both", "variance", "prompts"]  # of what moves a reward
-Share: TypeAlias = Annotated[float, Field(ge=0)]
+VarianceShare: TypeAlias = Annotated[float, Field(ge=0)]
 Score: TypeAlias = Annotated[float, Field(ge=-1e100, le=1e100)] | None  # None: a reward could not score
 
 
@@ -20,7 +20,7 @@ class _Row(BaseModel):
 
 
 class _Evaluation(_Row):
-    step: Count
+    step: RowCount
     title: str = ""
     means: dict[str, Score]
     ci95: dict[str, Score]
@@ -28,20 +28,20 @@ class _Evaluation(_Row):
 
 class _Step(_Row):
     __pydantic_extra__: dict[str, Score]
-    step: Count
+    step: RowCount
     phase: str = ""
 
 
 class _Warning(_Row):
-    step: Count
+    step: RowCount
     message: str
 
 
 class _Attribution(_Row):
-    step: Count
+    step: RowCount
     row: str
     group: str
-    shares: dict[str, dict[Part, Share]]
+    shares: dict[str, dict[Part, VarianceShare]]
 
 
 class _Sample(_Row):
@@ -50,13 +50,13 @@ class _Sample(_Row):
     source: str = ""
     target: str = ""
     place: str = ""
-    turn: Count = 0
+    turn: RowCount = 0
     scores: dict[str, Score] = {}
     reward: Score = None
     advantage: Score = None
 
 
-class Scores(_Row):
+class ScoreTable(_Row):
     """All scores of one evaluation.
 
     Attributes:
@@ -67,12 +67,12 @@ class Scores(_Row):
     """
 
     prompts: list[str]
-    prompt: list[Count]
+    prompt: list[RowCount]
     texts: list[str]
     scores: dict[str, list[Score]]
 
     @model_validator(mode="after")
-    def _one_score_a_sample(self) -> Scores:
+    def _one_score_a_sample(self) -> ScoreTable:
         rows = len(self.prompt)
         if any(len(column) != rows for column in self.scores.values()):
             raise ValueError(f"expected {rows} scores of each reward")
@@ -82,8 +82,8 @@ class Scores(_Row):
 
 
 class _End(_Row):
-    state: State
-    planned: Count
+    state: RunState
+    planned: RowCount
     message: str
 
 
@@ -103,29 +103,29 @@ class _Reward(_Row):
 
 
 class _Phase(_Row):
-    steps: Count
+    steps: RowCount
     rewards: list[_Reward] | None = None
 
 
 class _Trainer(_Row):
-    steps: Count = 0
+    steps: RowCount = 0
 
 
 class _Config(_Phase):
-    steps: Count = 0
+    steps: RowCount = 0
     trainer: _Trainer = _Trainer()
     phases: list[_Phase] = []
-    rounds: Count = 1
+    rounds: RowCount = 1
 
 
-KINDS: dict[str, type[BaseModel]] = {
+ROW_MODELS: dict[str, type[BaseModel]] = {
     names.CONFIG: _Config,
     names.METRICS: _Step,
     names.EVALUATIONS: _Evaluation,
     names.WARNINGS: _Warning,
     names.ATTRIBUTION: _Attribution,
     names.ROWS: _Sample,
-    names.SCORES: Scores,
+    names.SCORES: ScoreTable,
     names.END: _End,
     names.VERSIONS: _Versions,
     names.DATA: _Data,

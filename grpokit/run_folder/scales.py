@@ -13,7 +13,7 @@ from typing import Any
 from grpokit import registry
 from grpokit.config.parts import RewardConfig
 from grpokit.config.schema import differences, texts
-from grpokit.run_folder.reader import Run
+from grpokit.run_folder.reader import RunHistory
 
 _SCORING = ("policy", "reward", "world")  # kinds of components that move a score
 
@@ -29,7 +29,7 @@ def version_keys(component: Mapping[str, Any]) -> set[str]:
     return keys
 
 
-def on_another_scale(first: Run, other: Run) -> list[str]:
+def on_another_scale(first: RunHistory, other: RunHistory) -> list[str]:
     """The rewards of one name whose scores in two runs cannot be compared."""
     before = packages_of(first.versions)
     after = packages_of(other.versions)
@@ -42,7 +42,7 @@ def on_another_scale(first: Run, other: Run) -> list[str]:
     return names
 
 
-def same_mix(first: Run, other: Run) -> bool:
+def same_mix(first: RunHistory, other: RunHistory) -> bool:
     """Whether the weighted sums are of the same rewards, on one scale."""
     trained = {name for name, weight in first.weights.items() if weight}
     return first.weights == other.weights and trained.isdisjoint(on_another_scale(first, other))

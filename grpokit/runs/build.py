@@ -37,7 +37,7 @@ from grpokit.training.modifier import Modifier
 from grpokit.types import Prompt
 
 
-def device(config: RunConfig) -> str:
+def device_name(config: RunConfig) -> str:
     """Where a run computes, as `trainer.device` says it, else the policy's own `device`: "auto", "cpu" or "cuda"."""
     named = config.trainer.device
     return named if named != "auto" else config.policy.params.get("device") or "auto"
@@ -45,9 +45,9 @@ def device(config: RunConfig) -> str:
 
 def policies(config: RunConfig) -> dict[str, Policy]:
     """Build what `policy` names, on the run's device: one policy, which is called "", or several over one model."""
-    place = device(config)
+    place = device_name(config)
     with config.at("policy"):
-        loads_itself = place != "auto" and "device" in registry.declared("policy", config.policy.use)[0]
+        loads_itself = place != "auto" and "device" in registry.declared_parameters("policy", config.policy.use)[0]
         parameters = {**config.policy.params, **({"device": place} if loads_itself else {})}
         built = registry.create("policy", config.policy.use, parameters)
         several = dict(built) if isinstance(built, Mapping) else {"": built}
@@ -89,10 +89,10 @@ def check_components(config: RunConfig) -> None:
 
 def policy(config: RunConfig) -> Policy:
     """Build the policy that draws samples for evaluations: the only one, or the first of several."""
-    return drawing(policies(config))
+    return evaluation_policy(policies(config))
 
 
-def drawing(policies: Mapping[str, Policy]) -> Policy:
+def evaluation_policy(policies: Mapping[str, Policy]) -> Policy:
     """The policy that draws samples for evaluations."""
     return next(iter(policies.values()))
 
@@ -118,7 +118,7 @@ def picture_size(config: RunConfig) -> tuple[int, int] | None:
     return (size[0], size[1]) if isinstance(size, (list, tuple)) and len(size) == 2 else None
 
 
-def check_prompts(config: RunConfig, *sequences: Sequence[Prompt] | None) -> None:
+def check_readable(config: RunConfig, *sequences: Sequence[Prompt] | None) -> None:
     """Let the policy's plugin refuse prompts before the policy is built and its weights are read, where it can."""
     spec = _policy_spec(config)
     if spec is None or not spec.reader:
@@ -223,7 +223,7 @@ def trainer(
         terms = (own_rewards or {}).get(phase.name, rewards)
         named = _policy_of(config, place, phase, policies)
         settings: dict[str, Any] = {each.name: getattr(own.trainer, each.name) for each in fields(TrainerSettings)}
-        settings |= {"advantage": advantage(own), "objective": objective(own), "device": device(own)}
+        settings |= {"advantage": advantage(own), "objective": objective(own), "device": device_name(own)}
         settings |= {"modifiers": modifiers(own)}
         with config.at("phases", place) if config.phases else nullcontext():
             built = Trainer(

@@ -13,7 +13,7 @@ from grpokit import registry
 from grpokit.config.evaluation import EvaluationConfig
 from grpokit.config.parts import RewardConfig
 from grpokit.config.schema import RunConfig
-from grpokit.errors import ConfigError, PluginError, a_type, shown
+from grpokit.errors import ConfigError, PluginError, a_type, brief
 from grpokit.processes.forks import forks_ended
 from grpokit.registry.specs import PlacementSpec, RewardSpec, Spec
 from grpokit.rewards.isolation import torch_state_kept
@@ -24,7 +24,7 @@ from grpokit.runs.build import check_callable, output_kind
 from grpokit.settings import RewardSettings
 from grpokit.types import Prompt
 
-TIMEOUT = 600.0
+REWARD_TIMEOUT = 600.0
 """Seconds that a call at another place may take where `reward_timeout` is not set."""
 
 
@@ -39,11 +39,11 @@ def _placed(reward: RewardConfig) -> Submits:
     if not isinstance(options, Mapping):
         shorthand = spec.shorthand if isinstance(spec, PlacementSpec) else ""
         if not shorthand:
-            raise ConfigError(f"'{kind}' is {shown(options)}; expected its options, as in {{name: value}}.")
+            raise ConfigError(f"'{kind}' is {brief(options)}; expected its options, as in {{name: value}}.")
         options = {shorthand: options}
     place = registry.create("placement", kind, options)
     with registry.explained(f"The placement '{kind}' of reward '{reward.use}' fails"):
-        built = place(reward.use, reward.params, reward.reward_timeout or TIMEOUT)
+        built = place(reward.use, reward.params, reward.reward_timeout or REWARD_TIMEOUT)
         if not isinstance(built, Submits):
             raise PluginError(f"The placement '{kind}' gave {a_type(built)}; expected a grpokit.Submits.")
     return built

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence, check_pictures, check_prompts
-from grpokit.errors import counted, shown
+from grpokit.errors import brief, plural
 from grpokit.evaluation.held_out import draw
 from grpokit.guards.hacking import too_seldom
-from grpokit.rewards.scoring import score
-from grpokit.runs import before_training, build, build_rewards, resuming
+from grpokit.rewards.scoring import score_samples
+from grpokit.runs import build, build_rewards, preflight, resuming
 from grpokit.sampling import prompt_indices
 from grpokit.tracking.progress import score_text
 from grpokit.trainer import Trainer
@@ -33,22 +33,22 @@ def dry_run(config: RunConfig, *, name: str = "run") -> Iterator[str]:
         UsageError: bad input, as for a run.
         RewardError, RunError: a reward or the policy failed.
     """
-    prompts, held_out, warnings = before_training.check(config)
+    prompts, held_out, warnings = preflight.check(config)
     check_pictures(prompts, held_out)
     with build_rewards.all_rewards(config) as (terms, own_terms):
         policies = build.policies(config)
         if held_out is not None:
-            check_prompts(build.drawing(policies), held_out)
+            check_prompts(build.evaluation_policy(policies), held_out)
         folder = Path(config.run.dir or Path("runs") / name)
         trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms)
         phases = [phase.trainer for phase in trainer.phases.values()]
         yield f"policy: {config.policy.use} on {phases[0].torch_device}"
-        held = counted(len(held_out), "held-out prompt") if held_out is not None else "no held-out prompts"
+        held = plural(len(held_out), "held-out prompt") if held_out is not None else "no held-out prompts"
         yield f"prompts: {len(prompts):,} for training, {held}"
         yield f"folder: {folder}{', which exists already' if folder.exists() else ''}"
         yield trainer.describe()
-        digests = resuming.digests(prompts, held_out)
-        warnings += before_training.trained_held_out_prompts(prompts, held_out, digests)
+        digests = resuming.prompt_digests(prompts, held_out)
+        warnings += preflight.trained_held_out_prompts(prompts, held_out, digests)
         warnings += [line for own in phases for line in too_seldom(own.terms, own.steps)]
         yield from (f"warning: {line}" for line in dict.fromkeys(warnings))
         for phase, own in zip(trainer.phases, phases, strict=True):
@@ -68,14 +68,14 @@ def _group(trainer: Trainer, prompts: PromptSequence, where: str) -> Iterator[st
         stream="sample",
         mixed_precision=trainer.mixed_precision,
     )
-    scores = score(trainer.terms, samples)
-    yield f"\n{counted(len(samples), 'sample')} for the first prompt of step 1{where}, with the settings of training:"
-    yield f"  {shown(samples[0].prompt.text, most=100)}"
+    scores = score_samples(trainer.terms, samples)
+    yield f"\n{plural(len(samples), 'sample')} for the first prompt of step 1{where}, with the settings of training:"
+    yield f"  {brief(samples[0].prompt.text, most=100)}"
     columns = dict(zip(scores.names, scores.matrix.T, strict=True))
     columns["reward"] = scores.totals
     for i, sample in enumerate(samples[:_SHOWN]):
         numbers = "  ".join(f"{name} {score_text(float(column[i]))}" for name, column in columns.items())
-        text = f"  {shown(sample.output, most=100)}" if isinstance(sample.output, str) else ""
+        text = f"  {brief(sample.output, most=100)}" if isinstance(sample.output, str) else ""
         yield f"  {i + 1}  {numbers}{text}"
     for name, column in columns.items():
         finite = column[~column.isnan()]

@@ -11,7 +11,7 @@ from typing import Any
 from grpokit import data
 from grpokit.config import yaml_source
 from grpokit.config.evaluation import EvaluationConfig, put_in
-from grpokit.config.schema import RunConfig, resolved
+from grpokit.config.schema import RunConfig, to_dict
 from grpokit.data import PromptSequence
 from grpokit.data.digests import digest
 from grpokit.errors import UsageError
@@ -21,8 +21,8 @@ from grpokit.evaluation.sample_files import Entry
 from grpokit.files import is_plain_name
 from grpokit.images import MAX_PIXELS, PICTURES, open_picture, other_pictures, to_convert
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG
-from grpokit.runs import before_training, build, build_rewards, resuming
-from grpokit.runs.evaluations import Scored, Source, advised, evaluated
+from grpokit.runs import build, build_rewards, preflight, resuming
+from grpokit.runs.evaluations import SampleSource, Scored, advised, evaluate_sources
 from grpokit.types import Prompt
 
 
@@ -108,7 +108,7 @@ class Task:
 
     name: str
     what: str
-    sources: Sequence[Source]
+    sources: Sequence[SampleSource]
     evaluation: EvaluationConfig
     rewarding: RunConfig | EvaluationConfig
     per_prompt: int
@@ -126,10 +126,10 @@ class Task:
         return self.rewarding.seed
 
     def run(self, *, batch_size: int, scored: Scored, say: Callable[[str], None]) -> dict[str, Evaluation]:
-        """Score all sources; arguments and errors as for `grpokit.runs.evaluations.evaluated`."""
+        """Score all sources; arguments and errors as for `grpokit.runs.evaluations.evaluate_sources`."""
         terms = build_rewards.rewards(self.rewarding)
         try:
-            return evaluated(
+            return evaluate_sources(
                 self.sources,
                 terms,
                 [reward.use for reward in self.rewarding.rewards],
@@ -146,7 +146,7 @@ class Task:
     def judges(self, names: Sequence[str]) -> dict[str, str]:
         """Each reward's name -> what computes it: the plugin's name and the parameters that are set."""
         rewards = self.rewarding.rewards
-        uses = [yaml_source.write({"use": reward.use, **reward.params}, inline=True).strip() for reward in rewards]
+        uses = [yaml_source.to_yaml({"use": reward.use, **reward.params}, inline=True).strip() for reward in rewards]
         return dict(zip(names, uses, strict=True))
 
     def facts(self) -> dict[str, Any]:
@@ -162,8 +162,8 @@ class Task:
 
     def settings(self) -> dict[str, Any]:
         """What is evaluated, as the config of the result's folder."""
-        evaluation = resolved(self.evaluation)
-        policies = resolved(self.rewarding) if isinstance(self.rewarding, RunConfig) else {}
+        evaluation = to_dict(self.evaluation)
+        policies = to_dict(self.rewarding) if isinstance(self.rewarding, RunConfig) else {}
         return {**evaluation, **policies, "sources": [source.title for source in self.sources]}
 
     def kept(self, results: Mapping[str, Evaluation]) -> list[tuple[int, Evaluation, str]]:
@@ -183,7 +183,7 @@ class Task:
         place = self.sources[-1].place
         if place is None:
             return None
-        asked = resolved(self.evaluation)
+        asked = to_dict(self.evaluation)
         titles = [source.title for source in self.sources]
         own = digest([asked, self.seed, self.per_prompt, len(self.prompts or ()), titles, *words])[:6]
         run = place.parent.parent
@@ -191,7 +191,7 @@ class Task:
         return home / "evaluations" / f"{self.name}-{place.name}-{own}"
 
 
-def prepared(
+def prepare(
     names: Sequence[str],
     drawn: Mapping[str, tuple[RunConfig, Path | None]],
     evaluation: EvaluationConfig | None,
@@ -233,7 +233,7 @@ def prepared(
     drawn_for = None if prompts is None else prompts.first(options.limit)
     unscorable = []
     if what in configs and drawn_for is not None:
-        unscorable = before_training.unscorable_prompts(configs[what], drawn_for.first(0), drawn_for)
+        unscorable = preflight.unscorable_prompts(configs[what], drawn_for.first(0), drawn_for)
     samples = own.samples if own.data is not None or config is None else config.eval.samples
     rewards = "-".join(build_rewards.name_of(reward) for reward in own.rewards)
     if not is_plain_name(rewards):
@@ -257,16 +257,16 @@ def _sources(
     drawn: Mapping[str, tuple[RunConfig, Path | None]],
     configs: Mapping[str, RunConfig],
     entries_of: Callable[[Path], tuple[Sequence[Entry], Sequence[str]]],
-) -> tuple[list[Source], list[str]]:
+) -> tuple[list[SampleSource], list[str]]:
     """What is compared, and warnings about files; a policy that is compared with nothing else, before and after."""
     sources = []
     warnings: list[str] = []
     for name, title in zip(names, _titles(names), strict=True):
         if name in drawn:
-            sources.append(Source(title=title, config=configs[name], place=drawn[name][1]))
+            sources.append(SampleSource(title=title, config=configs[name], place=drawn[name][1]))
         else:
             entries, strange = entries_of(Path(name))
-            sources.append(Source(title=title, entries=entries))
+            sources.append(SampleSource(title=title, entries=entries))
             warnings += strange
     (what, *others) = reversed(sources)
     if others or what.config is None:
@@ -302,8 +302,8 @@ def _about_held_out(training: PromptSequence, held_out: PromptSequence, place: P
     """Warnings about held-out prompts that are trained on, or differ from those of the checkpoint's run."""
     texts = {held_out.row(i).prompt.text for i in range(len(held_out))}
     alike = training.subset(i for i in range(len(training)) if training.row(i).prompt.text in texts)
-    digests = resuming.digests(alike, held_out)  # of no picture that cannot matter
-    warnings = before_training.trained_held_out_prompts(alike, held_out, digests)
+    digests = resuming.prompt_digests(alike, held_out)  # of no picture that cannot matter
+    warnings = preflight.trained_held_out_prompts(alike, held_out, digests)
     if place is not None:
         changes = resuming.changed_prompts(place.parent.parent, digests, {"held_out": held_out})
         warnings += [f"unlike in the run, {line}" for line in changes.values()]
@@ -316,7 +316,7 @@ def _entries(
     """The samples in files, of at most `limit` prompts, and a warning about pictures of other kinds beside them."""
     has_list = options.prompts is None and (path / sample_files.SAMPLES).is_file()
     named_by_line = options.prompts is not None or (path.is_dir() and only is None and not has_list)
-    entries = sample_files.find(
+    entries = sample_files.find_samples(
         path, prompts=prompts if named_by_line else None, prompt=only, max_pixels=options.pixels
     )
     groups = set([*dict.fromkeys(entry.group for entry in entries)][: options.limit])
@@ -341,7 +341,7 @@ def _check(task: Task, configs: Iterable[RunConfig]) -> None:
     if prompts is not None:
         for config in configs:
             with advised():
-                build.check_prompts(config, prompts)
+                build.check_readable(config, prompts)
             for place in range(len(config.rewards)):
                 build_rewards.check_output(config, place)
     metas = [prompts.unopened(i).meta for i in range(len(prompts))] if prompts else []

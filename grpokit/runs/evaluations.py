@@ -16,9 +16,9 @@ from typing import Any
 from grpokit import report
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence, check_prompts
-from grpokit.errors import UsageError, counted, reworded
+from grpokit.errors import UsageError, plural, reword
 from grpokit.evaluation.evaluation import Evaluation
-from grpokit.evaluation.files import check_accepts, compares_groups, evaluate_files
+from grpokit.evaluation.files import check_kinds, compares_groups, evaluate_files
 from grpokit.evaluation.held_out import evaluate
 from grpokit.evaluation.intervals import Summary
 from grpokit.evaluation.sample_files import Entry
@@ -26,7 +26,6 @@ from grpokit.files import step_folders
 from grpokit.policy import Policy
 from grpokit.report.scores import changes
 from grpokit.rewards.terms import RewardTerm
-from grpokit.run_folder.header import UNFINISHED, begun, write_header
 from grpokit.run_folder.journal import Journal, all_scores
 from grpokit.run_folder.lock import locked
 from grpokit.run_folder.names import (
@@ -43,6 +42,7 @@ from grpokit.run_folder.names import (
     VERSIONS,
 )
 from grpokit.run_folder.reader import read_object
+from grpokit.run_folder.run_metadata import UNFINISHED, initialised, write_header
 from grpokit.runs import build
 from grpokit.training import checkpoint
 
@@ -50,12 +50,12 @@ _SHOWN = 64  # samples of each evaluation on the page
 _PAGES = {REPORT, REPORT_PICTURE, COMPARISON}
 _FILES = {VERSIONS, DATA, CONFIG, METRICS, EVALUATIONS, END, SAMPLES, SCORE_LINES, *_PAGES}  # all that one has
 
-Columns = dict[str, Summary]
+Comparison = dict[str, Summary]
 """Title -> the means; "change" has the differences between two, with their intervals."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class SampleSource:
     """Where samples come from.
 
     Attributes:
@@ -76,12 +76,12 @@ class Source:
         return 0 if self.place is None else int(checkpoint.read_state(self.place)["step"])
 
 
-Scored = Callable[[Source, Entry, Mapping[str, float], str], None]
+Scored = Callable[[SampleSource, Entry, Mapping[str, float], str], None]
 """Gets the source, the entry, the score of each reward and the problem of each sample in a file."""
 
 
-def evaluated(
-    sources: Sequence[Source],
+def evaluate_sources(
+    sources: Sequence[SampleSource],
     terms: Sequence[RewardTerm],
     uses: Sequence[str],
     prompts: PromptSequence | None,
@@ -117,7 +117,7 @@ def evaluated(
     results = {}
     for source in sources:
         if source.config is None or prompts is None:
-            check_accepts(uses, source.entries)
+            check_kinds(uses, source.entries)
             evaluation = evaluate_files(
                 terms,
                 source.entries,
@@ -130,7 +130,7 @@ def evaluated(
                 policies = {}  # first, so that two models are never in memory
                 policies = build.policies(source.config)
                 with advised():
-                    check_prompts(build.drawing(policies), prompts)
+                    check_prompts(build.evaluation_policy(policies), prompts)
                 built = source.config
             say(f"{source.title}: drawing and scoring {samples_in_words(per_prompt, prompts)} ...")
             evaluation = _drawn(source, source.config, policies, terms, prompts, seed, per_prompt)
@@ -147,11 +147,11 @@ def advised() -> Iterator[None]:
         yield
     except UsageError as error:
         remedy = "Evaluate another policy, or give prompts that this one can draw with --prompts FILE."
-        raise reworded(error, f"{error} {remedy}") from error
+        raise reword(error, f"{error} {remedy}") from error
 
 
 def _drawn(
-    source: Source,
+    source: SampleSource,
     config: RunConfig,
     policies: Mapping[str, Policy],
     terms: Sequence[RewardTerm],
@@ -163,7 +163,7 @@ def _drawn(
     if source.place is not None:
         checkpoint.load_policies(source.place, policies)
     return evaluate(
-        build.drawing(policies),
+        build.evaluation_policy(policies),
         terms,
         prompts,
         seed=seed,
@@ -174,10 +174,10 @@ def _drawn(
 
 def samples_in_words(each: int, prompts: PromptSequence) -> str:
     """How many samples are drawn."""
-    return f"{counted(len(prompts) * each, 'sample')} of {counted(len(prompts), 'held-out prompt')}"
+    return f"{plural(len(prompts) * each, 'sample')} of {plural(len(prompts), 'held-out prompt')}"
 
 
-def compared(results: Mapping[str, Evaluation]) -> Columns:
+def compare_sources(results: Mapping[str, Evaluation]) -> Comparison:
     """The means of one evaluation, or of two and what changed from the first to the second.
 
     The weighted sum is left out where it is that of one reward with the weight 1.
@@ -189,7 +189,7 @@ def compared(results: Mapping[str, Evaluation]) -> Columns:
     weights = dict(zip(scores.names, scores.weights.tolist(), strict=True))
     if scores.trained.weights.tolist() != [1.0]:
         weights["reward"] = 1.0
-    columns: Columns = {}
+    columns: Comparison = {}
     for title, evaluation in results.items():
         summary = evaluation.summary
         means = {name: summary.means[name] for name in weights}
@@ -205,7 +205,7 @@ def compared(results: Mapping[str, Evaluation]) -> Columns:
     return columns
 
 
-def by_value(results: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[str, Columns]:
+def by_value(results: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[str, Comparison]:
     """The same for the prompts of each value that some of their columns have.
 
     Args:
@@ -222,7 +222,7 @@ def by_value(results: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[
         for value in values:
             if value is not None:
                 own = {title: _with_value(evaluation, column, value) for title, evaluation in results.items()}
-                parts[f"{column} {value}"] = compared(own)
+                parts[f"{column} {value}"] = compare_sources(own)
     return parts
 
 
@@ -272,7 +272,7 @@ def written(folder: Path, settings: Mapping[str, Any]) -> Iterator[Callable[[int
     Raises:
         RunError: it cannot be written.
     """
-    with begun(folder, resumed=False):
+    with initialised(folder, resumed=False):
         write_header(folder, settings, {"train": None, "held_out": None})
         journal = Journal(folder, 0)
 

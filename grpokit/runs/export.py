@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig
-from grpokit.errors import UsageError, typed_line
+from grpokit.errors import UsageError, error_line
 from grpokit.files import delete, partial_of, replacing, writing
 from grpokit.processes.forks import forks_ended
 from grpokit.report.model_card import model_card
@@ -93,7 +93,7 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
                     with forks_ended():
                         facts = exporters[name].export(own, merge=merge)
                 except (RuntimeError, ValueError, TypeError, SafetensorError) as error:  # such as over a full disk
-                    raise OSError(f"the policy's export raised {typed_line(error)}") from error
+                    raise OSError(f"the policy's export raised {error_line(error)}") from error
                 title = f"{to.resolve().name}/{name}" if name else to.resolve().name
                 card = model_card(_run_of(place), step=step, title=title, facts=facts)
                 (own / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
@@ -104,16 +104,16 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
             written.rmdir()
 
 
-def _run_of(place: Path) -> reader.Run:
+def _run_of(place: Path) -> reader.RunHistory:
     """The run of a checkpoint; one that was copied elsewhere knows its config and versions itself."""
     folder = place.resolve().parent.parent
     if (folder / CONFIG).is_file():
-        return reader.read(folder)
+        return reader.read_run(folder)
     notes = checkpoint.read_state(place).get("notes", {})
     settings = notes.get("config") or {}
-    return reader.Run(
+    return reader.RunHistory(
         folder=place,
-        config=yaml_source.write(settings),
+        config=yaml_source.to_yaml(settings),
         settings=settings,
         versions=json.dumps(notes.get("versions") or {}),
     )

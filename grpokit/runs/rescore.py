@@ -18,9 +18,9 @@ from grpokit import advantages
 from grpokit.config import presets
 from grpokit.config.evaluation import EvaluationConfig, put_in
 from grpokit.config.schema import RunConfig
-from grpokit.errors import DataError, UsageError, counted
+from grpokit.errors import DataError, UsageError, plural
 from grpokit.evaluation.evaluation import Evaluation
-from grpokit.rewards.scoring import score
+from grpokit.rewards.scoring import score_samples
 from grpokit.rewards.terms import RewardTerm
 from grpokit.run_folder import rollout_record
 from grpokit.run_folder.names import check_run_folder
@@ -113,7 +113,7 @@ def rescore(
     check_run_folder(run)
     if len(evaluation.rewards) != 1:
         raise UsageError("A record is scored with one reward at a time. Give one --reward NAME.")
-    numbers = rollout_record.steps(run)
+    numbers = rollout_record.recorded_steps(run)
     if not numbers:
         raise UsageError(f"{run} holds no record of its rollouts. A run keeps one with run.record=true.")
     config, _ = presets.read_config(run)
@@ -132,7 +132,7 @@ def _rescored(
     evaluated: Callable[[int, Evaluation, str], None],
 ) -> Rescored:
     prompts, _ = build.prompts(config)
-    changes = resuming.changed_prompts(run, resuming.digests(prompts, None), {"train": prompts})
+    changes = resuming.changed_prompts(run, resuming.prompt_digests(prompts, None), {"train": prompts})
     if changes:
         raise DataError(f"{run} was started with other {changes['train']}. Restore the data of the run.")
     columns = []
@@ -140,10 +140,10 @@ def _rescored(
     flipped = 0
     rankings: dict[str, Ranking] = {}
     for number in numbers:  # one by one, so that memory does not grow with their outputs
-        step = rollout_record.read(run, number)
+        step = rollout_record.read_step(run, number)
         groups = step.tensors["groups"]
         samples = _samples(number, step, prompts)
-        scores = score(terms, samples)
+        scores = score_samples(terms, samples)
         evaluated(number, Evaluation(samples=samples, prompts=[s.prompt for s in samples], scores=scores), "")
         new = scores.matrix[:, 0]
         columns.append(new)
@@ -169,7 +169,7 @@ def _rescored(
 HEADINGS = ("tau", "other best", "groups", "first third", "last third")
 
 
-def table(result: Rescored) -> Iterator[tuple[str, ...]]:
+def ranking_table(result: Rescored) -> Iterator[tuple[str, ...]]:
     """Rows of `HEADINGS` after a name: the new reward, then the recorded ones, the weighted sum last."""
     yield f"{result.name} (new)", "", "", "", *result.thirds(result.means)
     for column in sorted(result.rankings, key=lambda name: name == "reward"):
@@ -184,7 +184,7 @@ def lines(result: Rescored) -> Iterator[str]:
     """The lines below the table."""
     rows = len(result.scores)
     unscored = int(result.scores.isnan().sum())
-    again = f"{counted(rows, 'sample')} of {counted(len(result.steps), 'step')} scored again"
+    again = f"{plural(rows, 'sample')} of {plural(len(result.steps), 'step')} scored again"
     yield f"{again}, {unscored} of them could not be scored"
     yield f"{result.flipped} of {rows} advantages ({result.flipped / rows:.1%}) would have had the other sign"
     yield "tau: mean of Kendall's tau-b with the new reward, over the groups in which both tell samples apart"

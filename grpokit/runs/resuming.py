@@ -16,13 +16,13 @@ from typing import Any
 from grpokit import data, registry
 from grpokit.config import presets
 from grpokit.config.component_names import Names, component_names
-from grpokit.config.schema import RunConfig, differences, resolved
+from grpokit.config.schema import RunConfig, differences, to_dict
 from grpokit.data import PromptSequence
-from grpokit.errors import PluginError, UsageError, counted, reworded, shown
+from grpokit.errors import PluginError, UsageError, brief, plural, reword
 from grpokit.processes.team import Team
-from grpokit.run_folder.header import versions
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG, DATA, VERSIONS
 from grpokit.run_folder.reader import read_object
+from grpokit.run_folder.run_metadata import versions
 from grpokit.run_folder.scales import version_keys
 from grpokit.runs import trained
 from grpokit.training import checkpoint
@@ -38,7 +38,7 @@ _KINDS = {"train": "training prompts", "held_out": "held-out prompts"}
 Digests = Mapping[str, Mapping[str, Sequence[str]] | None]
 
 
-def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests:
+def prompt_digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests:
     """What `data.json` keeps: for the training and the held-out prompts, digests of each part of each prompt."""
     return {
         "train": data.digests(prompts),
@@ -66,7 +66,7 @@ def changed_config(folder: Path, config: RunConfig) -> list[str]:
     configs = [config, *(own for _, own in config.phased())]
     lengths_count = any(own.trainer.schedule != "constant" for own in configs)
     lines = []
-    for key, old, new in differences(resolved(before), resolved(config)):
+    for key, old, new in differences(to_dict(before), to_dict(config)):
         is_length = key in ("rounds", "trainer.steps")
         if not _FREE.fullmatch(key) and (lengths_count or not is_length):
             lines.append(f"{key}: {old!r} -> {new!r}")
@@ -104,15 +104,15 @@ def _change(
     both = min(len(old), len(new))
     notes = []
     if len(old) != len(new):
-        notes.append(f"{counted(len(old), 'prompt')} became {len(new):,}")
+        notes.append(f"{plural(len(old), 'prompt')} became {len(new):,}")
     changed = [i for i in range(both) if old[i] != new[i]]
     if changed and prompts:
         first = changed[0]
         pairs = zip(_PARTS.values(), old[first], new[first], strict=True)
         parts = " and ".join(part for part, was, became in pairs if was != became)
         row = prompts.row(first)
-        where = f"{row.where} ({shown(row.prompt.text)})"
-        notes.append(f"{len(changed):,} of {counted(both, 'prompt')} changed, first the {parts} of {where}")
+        where = f"{row.where} ({brief(row.prompt.text)})"
+        notes.append(f"{len(changed):,} of {plural(both, 'prompt')} changed, first the {parts} of {where}")
     return "; ".join(notes)
 
 
@@ -162,7 +162,7 @@ def scores_otherwise(config: RunConfig, settings: Sequence[str], packages: Mappi
         settings: what `changed_config` found.
         packages: what `changed_versions` found.
     """
-    components = [resolved(part) for part in (config.policy, *config.rewards)]
+    components = [to_dict(part) for part in (config.policy, *config.rewards)]
     code = {key for component in components for key in version_keys(component)}
     other_components = any(line.startswith(("policy.", "rewards.")) for line in settings)
     return other_components or not code.isdisjoint(packages)
@@ -181,7 +181,7 @@ def missing_packages_named(folder: Path) -> Iterator[None]:
         missing = [f"{package}=={version}" for package, version in before.items() if package not in packages]
         if not missing:
             raise
-        raise reworded(
+        raise reword(
             error,
             f"{error}\n{folder} was started with packages that are missing. Run: pip install {' '.join(missing)}",
         ) from error
@@ -202,7 +202,7 @@ def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[
         UsageError: lists what differs.
     """
     digest = hashlib.sha256(repr(now).encode()).hexdigest()
-    settings = resolved(config) | {"contents of the prompts": digest}
+    settings = to_dict(config) | {"contents of the prompts": digest}
     warnings = []
     (first_settings, first_versions), *others = team.gather((settings, versions(settings)))
     for rank, (other_settings, other_versions) in enumerate(others, 1):

@@ -16,9 +16,9 @@ from typing import Any
 
 from grpokit import registry, report
 from grpokit.config.component_names import with_lasting_names
-from grpokit.config.schema import RunConfig, resolved
+from grpokit.config.schema import RunConfig, to_dict
 from grpokit.data import check_pictures, check_prompts
-from grpokit.errors import UsageError, counted
+from grpokit.errors import UsageError, plural
 from grpokit.evaluation.evaluation import Evaluation
 from grpokit.evaluation.held_out import evaluate
 from grpokit.evaluation.intervals import Summary
@@ -29,12 +29,12 @@ from grpokit.processes.team import Team
 from grpokit.report import alarm
 from grpokit.rewards.terms import as_terms
 from grpokit.run_folder import rollout_record
-from grpokit.run_folder.header import begun, may_go_on, versions, write_header, write_machine
 from grpokit.run_folder.journal import Journal
 from grpokit.run_folder.lock import locked
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG, REPORT
 from grpokit.run_folder.reader import Row
-from grpokit.runs import before_training, build, build_rewards, resuming
+from grpokit.run_folder.run_metadata import can_resume, initialised, versions, write_header, write_machine
+from grpokit.runs import build, build_rewards, preflight, resuming
 from grpokit.runs.tracking import Tracking
 from grpokit.tracking.step_report import StepReport
 from grpokit.training import checkpoint
@@ -109,20 +109,20 @@ class Run:
         names = self.team.first(partial(resuming.names_before, self.folder)) if resume else None
         self.config, self._warnings = with_lasting_names(self.config, names)
         config = self.config
-        self.prompts, self.held_out, unscorable = before_training.check(config)
+        self.prompts, self.held_out, unscorable = preflight.check(config)
         self._warnings += unscorable
         data = self.prompts, self.held_out
         if self.team.rank == 0:
             stack.enter_context(locked(self.folder))
-        goes_on = partial(may_go_on, self.folder, resume=resume, overwrite=overwrite)
+        goes_on = partial(can_resume, self.folder, resume=resume, overwrite=overwrite)
         self.resumed = self.team.first(goes_on)
         if resume and not self.resumed and (self.folder / CONFIG).exists():
             self.watcher.say(f"{self.folder} has no checkpoint, so the run starts over")
         if not self.resumed:  # else digests tell whether they are the same
-            before_training.keep_prompts(config, self.folder)
+            preflight.keep_prompts(config, self.folder)
             self.team.first(lambda: check_pictures(*data))
         self.terms, self._own_terms = stack.enter_context(build_rewards.all_rewards(config))  # which may fetch weights
-        self._digests = resuming.digests(*data)
+        self._digests = resuming.prompt_digests(*data)
         self._warnings += resuming.refuse_other_processes(self.team, config, self._digests)
         self._weights = {"reward": 1.0}
         self._weights |= {term.name: term.weight for term in as_terms(self.terms)}
@@ -130,16 +130,16 @@ class Run:
 
     def build(self, *, force: bool) -> None:
         """Build the policy and its trainer, and load the checkpoint of a resumed run."""
-        self._notes = {"config": resolved(self.config), "versions": versions(resolved(self.config))}  # as they are now
+        self._notes = {"config": to_dict(self.config), "versions": versions(to_dict(self.config))}  # as they are now
         changes: Mapping[str, str] = {}
         if self.resumed:
             changes = self.team.first(partial(self._changes, force=force))
         policies = build.policies(self.config)
-        self._drawing = build.drawing(policies)
+        self._drawing = build.evaluation_policy(policies)
         if self.held_out is not None:
             check_prompts(self._drawing, self.held_out)  # a trainer looks at its own
         self.trainer = build.trainer(self.config, policies, self.terms, self.prompts, own_rewards=self._own_terms)
-        self._warnings += before_training.trained_held_out_prompts(self.prompts, self.held_out, self._digests)
+        self._warnings += preflight.trained_held_out_prompts(self.prompts, self.held_out, self._digests)
         self._other_scores = not changes.keys().isdisjoint(("held_out", "rewards"))
         if self.resumed:
             self._load()
@@ -170,7 +170,7 @@ class Run:
         assert latest is not None  # `may_go_on` has seen it
         self.trainer.load(latest)
         if self.trainer.completed > self.trainer.steps:
-            done = counted(self.trainer.completed, "step")
+            done = plural(self.trainer.completed, "step")
             raise UsageError(
                 f"{self.folder} has completed {done}, and the config asks for {self.trainer.steps}. Raise "
                 f"{'rounds' if self.config.phases else 'trainer.steps'}, or start over with --overwrite."
@@ -195,7 +195,7 @@ class Run:
         every = self.config.eval.every
         with ExitStack() as stack:
             if self.team.rank == 0:
-                stack.enter_context(begun(self.folder, resumed=self.resumed))
+                stack.enter_context(initialised(self.folder, resumed=self.resumed))
                 self._begin_folder()
             if self._last_evaluation < 0 or (every and self.trainer.completed % every == 0):  # but a resume adds none
                 self.evaluate()
@@ -205,7 +205,7 @@ class Run:
     def _begin_folder(self) -> None:
         """In process 0; the header of a resumed run comes last, since it says what the files before it follow from."""
         if not self.resumed:
-            write_header(self.folder, resolved(self.config), self._digests)
+            write_header(self.folder, to_dict(self.config), self._digests)
         self.watcher.start(self.trainer)
         self._notify("grpokit_run_start", folder=self.folder, config=self.config.model_dump())
         self._trackers.start(self.config, self.folder, self.trainer, warn=self._warn)
@@ -214,7 +214,7 @@ class Run:
         if self._other_scores and self.journal.evaluations:
             self._warnings.append(self.journal.set_evaluations_aside())
         if self.resumed:
-            write_header(self.folder, resolved(self.config), self._digests)
+            write_header(self.folder, to_dict(self.config), self._digests)
             checkpoint.prune(self.checkpoints, None)  # repairs what a kill has left
         for line in self._warnings:
             self._warn(line)
@@ -256,7 +256,7 @@ class Run:
 
     def _keep(self, step_report: StepReport, *, groups: bool) -> None:
         if self.config.run.record:  # first: a step is there with its record, or not at all
-            rollout_record.write(self.folder, step_report)
+            rollout_record.write_step(self.folder, step_report)
         self.journal.step(step_report)
         if groups:
             self.journal.groups(step_report)
@@ -339,7 +339,7 @@ class Run:
         trainer = self.trainer
         early = trainer.converged
         if rule and ended and trainer.completed < trainer.steps and not early:
-            early = f"The held-out score '{rule.reward}' has not improved for {counted(rule.patience, 'evaluation')}."
+            early = f"The held-out score '{rule.reward}' has not improved for {plural(rule.patience, 'evaluation')}."
             self.watcher.say(f"after step {trainer.completed} the run ends: {early}")
         delete(self.folder / REPORT)  # of an earlier stop: a run that has ended and has no report was killed in between
         self.journal.end("finished" if ended else "stopped", trainer.steps, early)

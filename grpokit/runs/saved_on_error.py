@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from grpokit import report
-from grpokit.errors import GrpokitError, RunError, UsageError, raised_at, reworded, typed_line
+from grpokit.errors import GrpokitError, RunError, UsageError, error_line, raised_at, reword
 from grpokit.processes.team import all_know
 from grpokit.runs.run import Run
 from grpokit.runs.signals import without_ends
@@ -25,7 +25,7 @@ def no_exit() -> Iterator[None]:
             f"The run was ended from inside by sys.exit {raised_at(end)}. Raise an error there instead."
         ) from end
     except BaseException as error:  # such as a cancelled task
-        raise RunError(f"The run was ended from inside by {typed_line(error)} {raised_at(error)}.") from error
+        raise RunError(f"The run was ended from inside by {error_line(error)} {raised_at(error)}.") from error
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def saved_on_error(run: Run) -> Iterator[None]:
         with without_ends():
             left = _left(error, run)
         if isinstance(error, GrpokitError):
-            raise reworded(error, f"{error}\n{left}.") from error
+            raise reword(error, f"{error}\n{left}.") from error
         error.add_note(f"{left}.")  # a bug: it shows its traceback
         raise
 
@@ -86,4 +86,4 @@ def _left(error: Exception, run: Run) -> str:
 
 
 def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, GrpokitError) else typed_line(error)
+    return str(error) if isinstance(error, GrpokitError) else error_line(error)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from grpokit.rewards.elsewhere import ENDING
+from grpokit.rewards.remote import ENDING
 
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 

@@ -20,18 +20,20 @@ from grpokit.config import presets
 from grpokit.config.component_names import with_lasting_names
 from grpokit.config.grid import Point
 from grpokit.config.schema import RunConfig
-from grpokit.errors import GrpokitError, UsageError, typed_line
+from grpokit.errors import GrpokitError, UsageError, error_line
 from grpokit.evaluation.intervals import half_width
 from grpokit.files import write_text, writing
 from grpokit.run_folder.names import CONFIG, REPORT
-from grpokit.run_folder.reader import Run, read
+from grpokit.run_folder.reader import RunHistory, read_run
 from grpokit.run_folder.scales import on_another_scale, same_mix
-from grpokit.runs import before_training, build, resuming
+from grpokit.runs import build, preflight, resuming
 from grpokit.runs import train as training
 
 PAGE = "sweep.md"
 _STARTS = ("| setting ", "No finished run ")  # of the page
-Settings: TypeAlias = dict[str, dict[str, dict[str, float]]]  # setting -> score -> seed -> mean of the last evaluation
+SettingScores: TypeAlias = dict[
+    str, dict[str, dict[str, float]]
+]  # setting -> score -> seed -> mean of the last evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class Swept:
     """
 
     folder: Path
-    settings: Settings
+    settings: SettingScores
     failed: Mapping[str, str]
     interrupted: bool
 
@@ -79,7 +81,7 @@ def sweep(
         folder = folder or Path("sweeps") / name
         config, _ = with_lasting_names(config, resuming.names_before(folder / point.name))
         build.check_components(config)
-        before_training.check(config)
+        preflight.check(config)
         configs[point.name] = config
     assert folder is not None
     _refuse_other_files(folder)
@@ -99,7 +101,7 @@ def sweep(
             with watching() as watcher:
                 interrupted = training.train(config, resume=True, watcher=watcher).interrupted
         except Exception as error:  # the other runs may be well
-            failed[point.name] = str(error) if isinstance(error, GrpokitError) else typed_line(error)
+            failed[point.name] = str(error) if isinstance(error, GrpokitError) else error_line(error)
             say(f"failed: {failed[point.name]}")
         if interrupted:
             break
@@ -110,17 +112,17 @@ def sweep(
     return Swept(folder=folder, settings=settings, failed=failed, interrupted=interrupted)
 
 
-def _write_page(folder: Path, points: Sequence[Point], failed: Mapping[str, str]) -> Settings:
+def _write_page(folder: Path, points: Sequence[Point], failed: Mapping[str, str]) -> SettingScores:
     """Write the table of the settings, with links to the runs' reports; returns what the settings reached."""
     names = [point.name for point in points]
     begun = [name for name in names if (folder / name / CONFIG).is_file()]
-    runs = {name: read(folder / name) for name in begun}
+    runs = {name: read_run(folder / name) for name in begun}
     settings = _settings(points, runs)
     states = dict.fromkeys(names, "not begun")
     states |= {name: run.state for name, run in runs.items()}
     states |= dict.fromkeys(failed, "failed")
     links = "".join(f"- [{name}]({name}/{REPORT}): {state}\n" for name, state in states.items())
-    write_text(folder / PAGE, f"{table(settings)}\n{links}")
+    write_text(folder / PAGE, f"{settings_table(settings)}\n{links}")
     return settings
 
 
@@ -136,13 +138,13 @@ def _refuse_other_files(folder: Path) -> None:
 
 def _finished(place: Path, config: RunConfig) -> bool:
     """Whether a run is finished, and would still be trained as it was, since others are compared with it."""
-    if not (place / CONFIG).is_file() or read(place).state != "finished":
+    if not (place / CONFIG).is_file() or read_run(place).state != "finished":
         return False
     if not (place / REPORT).is_file():  # it was killed before it could write one, and does so when it goes on
         return False
     prompts, held_out = build.prompts(config)
     sequences = {"train": prompts, "held_out": held_out}
-    changes = resuming.changed_prompts(place, resuming.digests(prompts, held_out), sequences)
+    changes = resuming.changed_prompts(place, resuming.prompt_digests(prompts, held_out), sequences)
     lines = [*resuming.changed_config(place, config), *changes.values()]
     if lines:
         raise UsageError(
@@ -152,7 +154,7 @@ def _finished(place: Path, config: RunConfig) -> bool:
     return True
 
 
-def _settings(points: Sequence[Point], runs: Mapping[str, Run]) -> Settings:
+def _settings(points: Sequence[Point], runs: Mapping[str, RunHistory]) -> SettingScores:
     finished = {name: run for name, run in runs.items() if run.state == "finished"}
     done = {name: run for name, run in finished.items() if run.evaluations}
     apart: set[str] = set()  # scores that are not the same in each setting
@@ -161,7 +163,7 @@ def _settings(points: Sequence[Point], runs: Mapping[str, Run]) -> Settings:
         apart.update(on_another_scale(compared[0], other))
         if not same_mix(compared[0], other):
             apart.add("reward")
-    settings: Settings = {point.setting: {} for point in points}
+    settings: SettingScores = {point.setting: {} for point in points}
     for point in points:
         if point.name not in done:
             continue
@@ -173,7 +175,7 @@ def _settings(points: Sequence[Point], runs: Mapping[str, Run]) -> Settings:
     return settings
 
 
-def table(settings: Settings) -> str:
+def settings_table(settings: SettingScores) -> str:
     """The settings as a table of Markdown; differences to the first setting are paired by seed."""
     names = {score for reached in settings.values() for score in reached}
     scores = sorted(names, key=lambda name: (name != "reward", name))

@@ -16,12 +16,12 @@ from typing import Any
 
 from PIL import Image
 
-from grpokit.config.schema import RunConfig, TrackersConfig, resolved
+from grpokit.config.schema import RunConfig, TrackersConfig, to_dict
 from grpokit.evaluation.evaluation import Evaluation
 from grpokit.files import read_json, write_text
 from grpokit.images import Drawable
 from grpokit.phases.phased_trainer import PhasedTrainer
-from grpokit.run_folder.journal import finite, shown_indices
+from grpokit.run_folder.journal import finite, sample_indices
 from grpokit.run_folder.names import EVALUATIONS, METRICS, TRACKERS
 from grpokit.run_folder.reader import read_rows
 from grpokit.tracking import trackers
@@ -68,7 +68,7 @@ class Tracking:
                 tracker.has_evaluation = state.get("evaluation", -1)
                 now = state | {"wandb": tracker.started.run.id, "group": session.get("group")}
                 write_text(folder / TRACKERS, json.dumps(now))
-        settings = resolved(config)
+        settings = to_dict(config)
         settings["run"]["dir"] = str(folder)
         for tracker in self._trackers:
             tracker.config(settings, trainer.completed)
@@ -77,7 +77,7 @@ class Tracking:
     def evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Log an evaluation: its scores, and the samples that the run folder keeps."""
         if self._trackers:
-            samples = [_shown(evaluation, i) for i in shown_indices(evaluation)]
+            samples = [_shown(evaluation, i) for i in sample_indices(evaluation)]
             summary = evaluation.summary
             scores = {**summary.means, **{f"{name}/ci95": width for name, width in summary.ci95.items()}}
             numbers = {name: score for name, score in scores.items() if score is not None}

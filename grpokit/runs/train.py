@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from grpokit.config.schema import RunConfig
-from grpokit.processes.joining import join
+from grpokit.processes.rendezvous import join
 from grpokit.runs import resuming, signals
 from grpokit.runs.run import Result as Result
 from grpokit.runs.run import Run

@@ -10,17 +10,17 @@ from typing import Literal
 
 from grpokit.config import presets, schema
 from grpokit.config.schema import RunConfig
-from grpokit.errors import UsageError, shown
+from grpokit.errors import UsageError, brief
 from grpokit.files import step_name, step_number
 from grpokit.policy import Policy
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG
 from grpokit.runs import build
 from grpokit.training import checkpoint
 
-Step = int | Literal["last", "best"]
+CheckpointStep = int | Literal["last", "best"]
 
 
-def load(run: str | Path, *, step: Step = "last", overrides: Sequence[str] = ()) -> Policy:
+def load(run: str | Path, *, step: CheckpointStep = "last", overrides: Sequence[str] = ()) -> Policy:
     """The policy of a run with the weights of one of its checkpoints, ready to draw.
 
     Args:
@@ -37,18 +37,20 @@ def load(run: str | Path, *, step: Step = "last", overrides: Sequence[str] = ())
         CheckpointError: the checkpoint is damaged.
     """
     if isinstance(overrides, str):
-        raise UsageError(f"overrides must be a list of texts such as ['trainer.device=cpu'], got {shown(overrides)}.")
+        raise UsageError(f"overrides must be a list of texts such as ['trainer.device=cpu'], got {brief(overrides)}.")
     folder = Path(run)
     if not os.path.isdir(folder):  # unlike Path's, it is False for a name that no file can have
         hint = " A preset has no trained weights." if presets.names_preset(str(run)) else ""
         raise UsageError(f"There is no run folder {folder} (looked in {Path.cwd()}).{hint}")
-    config, place = read(folder, overrides, step=step)
+    config, place = checkpoint_of(folder, overrides, step=step)
     policies = build.policies(config)
     checkpoint.load_policies(place, policies)
-    return build.drawing(policies)
+    return build.evaluation_policy(policies)
 
 
-def read(folder: Path, overrides: Sequence[str] = (), *, step: Step = "last") -> tuple[RunConfig, Path]:
+def checkpoint_of(
+    folder: Path, overrides: Sequence[str] = (), *, step: CheckpointStep = "last"
+) -> tuple[RunConfig, Path]:
     """The config of a run, and one of its checkpoints.
 
     Args:
@@ -78,7 +80,7 @@ def read(folder: Path, overrides: Sequence[str] = (), *, step: Step = "last") ->
     if not (place / checkpoint.STATE).is_file() and place not in places:
         numbers = ", ".join(str(step_number(other.name)) for other in places)
         raise UsageError(
-            f"The run {folder} has no checkpoint {shown(step)}. It has those of the steps {numbers}. run.save_every, "
+            f"The run {folder} has no checkpoint {brief(step)}. It has those of the steps {numbers}. run.save_every, "
             "run.keep_last and run.best decide which ones stay."
         )
     return config, place

@@ -38,7 +38,7 @@ def score_text(mean: float | None) -> str:
     return "not scored" if mean is None or math.isnan(mean) else f"{mean:.3f}"
 
 
-class Course:
+class RewardTrend:
     """The course of a run: the rewards of its steps, by phase, for one line about each step."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class IntervalLines:
         self.steps = steps
         self.enabled = enabled
         self.write = write or _on_stderr
-        self.course = Course()
+        self.course = RewardTrend()
         self.printed = time.monotonic()
         self._print(batches)
 

@@ -22,7 +22,7 @@ from accelerate import PartialState
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from PIL import Image
 
-from grpokit.errors import UsageError, typed_line
+from grpokit.errors import UsageError, error_line
 from grpokit.processes.forks import forks_ended
 
 _MOST_FAILURES = 3  # in a row
@@ -98,7 +98,7 @@ class Tracker:
             if not self._warned:
                 self._warned = True
                 self._warn(
-                    f"the tracker '{self.name}' failed ({typed_line(error)}); training continues, and the tracker may "
+                    f"the tracker '{self.name}' failed ({error_line(error)}); training continues, and the tracker may "
                     f"lack entries. After {_MOST_FAILURES} failures in a row nothing more is sent to it"
                 )
         else:
@@ -227,7 +227,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def require(names: Sequence[str]) -> None:
+def require_trackers(names: Sequence[str]) -> None:
     """Make sure that the packages of trackers are there.
 
     Args:
@@ -269,7 +269,7 @@ def start(
         return []
     if folder is None:
         raise UsageError(f"Trackers ({', '.join(names)}) need a folder to log into.")
-    require(names)
+    require_trackers(names)
     trackers: list[Tracker] = []
     kinds = {"tensorboard": TensorBoard, "wandb": WandB}
     for name in dict.fromkeys(names):
@@ -288,7 +288,7 @@ def start(
             for other in trackers:
                 other.finish(failed=True)
             raise UsageError(
-                f"The tracker '{name}' cannot be started: {typed_line(error)}. Fix that, or leave it out of trackers."
+                f"The tracker '{name}' cannot be started: {error_line(error)}. Fix that, or leave it out of trackers."
             ) from error
         trackers.append(kinds.get(name, Tracker)(started, warn or _warn))
     return trackers

@@ -75,7 +75,7 @@ class CheckedPolicy:
     ) -> Iterator[Rollout]:
         """Draw samples without gradient, in calls that fit into memory; yields each call's rollout.
 
-        Training, evaluation, `grpokit sample` and `grpokit redraw` all draw here. Where memory runs out, only the call
+        Training, evaluation, `grpokit sample` and `grpokit replay` all draw here. Where memory runs out, only the call
         that failed is repeated: `fit` decides how many rows a call has at most.
         """
         with self.during("rollout"):

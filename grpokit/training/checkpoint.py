@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError, one_line, reworded, typed_line
+from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError, error_line, one_line, reword
 from grpokit.files import delete, read_json, replacing, step_number, writing
 from grpokit.policy import Policy
 from grpokit.processes import fsdp2
@@ -164,10 +164,10 @@ def _take_over(folder: Path, name: str, part: Stateful, state: State) -> None:
     try:
         part.load_state_dict({key: fsdp2.cut_as(x, own.get(key)) for key, x in state.items()})
     except GrpokitError as error:
-        raise reworded(error, f"The checkpoint {folder} {error}") from error
+        raise reword(error, f"The checkpoint {folder} {error}") from error
     except Exception as error:
         raise CheckpointError(
-            f"The checkpoint {folder} cannot be loaded: load_state_dict() of {name} raised {typed_line(error)}. If its "
+            f"The checkpoint {folder} cannot be loaded: load_state_dict() of {name} raised {error_line(error)}. If its "
             "code has changed, restore the version that versions.json in the run folder names."
         ) from error
 

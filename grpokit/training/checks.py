@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit.errors import RunError, shown
+from grpokit.errors import RunError, brief
 from grpokit.objectives import Objective
 from grpokit.training.minibatches import Batch, Signal
 
@@ -39,11 +39,11 @@ def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None
 def check_signal(signal: object, rows: int, decisions: int, *, modifier: str) -> None:
     """Stop unless a modifier gave a `Signal` with advantages [B] or [B, T], and with weights that can be used."""
     if not isinstance(signal, Signal):
-        raise _error(f"rows() of the modifier {modifier} gave {shown(signal)}; expected a grpokit.Signal.")
+        raise _error(f"rows() of the modifier {modifier} gave {brief(signal)}; expected a grpokit.Signal.")
     for name in ("advantages", "weights", "kl_weights"):
         values = getattr(signal, name)
         if not isinstance(values, Tensor):
-            raise _error(f"The modifier {modifier} gave {name} that are {shown(values)}; expected a tensor.")
+            raise _error(f"The modifier {modifier} gave {name} that are {brief(values)}; expected a tensor.")
         finite = values.isfinite()
         shapes = [(rows,), (rows, decisions)] if name == "advantages" else [(rows,)]
         if tuple(values.shape) not in shapes or not bool(finite.all()):
@@ -60,7 +60,7 @@ def check_signal(signal: object, rows: int, decisions: int, *, modifier: str) ->
 def check_minibatch(answer: object, batch: Batch, *, modifier: str) -> None:
     """Stop unless a modifier gave the same rows of an optimizer step, with an advantage for each."""
     if not isinstance(answer, Batch):
-        raise _error(f"minibatch() of the modifier {modifier} gave {shown(answer)}; expected a grpokit.Batch.")
+        raise _error(f"minibatch() of the modifier {modifier} gave {brief(answer)}; expected a grpokit.Batch.")
     shapes = {
         "advantages": [tuple(batch.mask.shape[:1]), tuple(batch.mask.shape)],
         "weights": [tuple(batch.mask.shape)],
@@ -77,7 +77,7 @@ def check_minibatch(answer: object, batch: Batch, *, modifier: str) -> None:
             )
         possible = " or ".join(map(str, shapes[name]))
         if not isinstance(values, Tensor):
-            given = shown(values)
+            given = brief(values)
         elif tuple(values.shape) not in shapes[name]:
             given = f"of the shape {tuple(values.shape)}"
         elif values.requires_grad:
@@ -94,7 +94,7 @@ def check_minibatch(answer: object, batch: Batch, *, modifier: str) -> None:
 def check_objective(answer: object, objective: Objective, *, modifier: str) -> None:
     """Stop unless a modifier gave an objective with the same reduction, and without a KL that was not there before."""
     if not isinstance(answer, Objective):
-        raise _error(f"objective() of the modifier {modifier} gave {shown(answer)}; expected a grpokit.Objective.")
+        raise _error(f"objective() of the modifier {modifier} gave {brief(answer)}; expected a grpokit.Objective.")
     if answer.reduction != objective.reduction:
         raise _error(
             f"objective() of the modifier {modifier} changed the reduction to '{answer.reduction}', after "
@@ -110,12 +110,12 @@ def check_objective(answer: object, objective: Objective, *, modifier: str) -> N
 def check_own_metrics(metrics: Any, *, modifier: str) -> None:
     """Stop unless a modifier gave numbers by names, such as a run's files can hold."""
     if not isinstance(metrics, Mapping):
-        raise _error(f"metrics() of the modifier {modifier} gave {shown(metrics)}; expected numbers by names.")
+        raise _error(f"metrics() of the modifier {modifier} gave {brief(metrics)}; expected numbers by names.")
     for name, value in metrics.items():
         is_number = isinstance(value, Real)
         if not is_number or abs(value) > _LARGEST:
             raise _error(
-                f"metrics() of the modifier {modifier} gave {shown(value)} for '{name}'; expected NaN or a number "
+                f"metrics() of the modifier {modifier} gave {brief(value)} for '{name}'; expected NaN or a number "
                 f"between {-_LARGEST:g} and {_LARGEST:g}."
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
-from grpokit.errors import UsageError, shown
+from grpokit.errors import UsageError, brief
 from grpokit.objectives import Objective
 from grpokit.policy import Policy
 from grpokit.types import Ask, Decisions, Rollout
@@ -37,7 +37,7 @@ def check_policy(policy: object) -> None:
     missing = missing_methods(policy)
     if missing or isinstance(policy, type):
         lack = f"which lacks {', '.join(missing)}" if missing else "a class; make an object of it"
-        raise UsageError(f"policy is {shown(policy)}, {lack}. See grpokit.Policy.")
+        raise UsageError(f"policy is {brief(policy)}, {lack}. See grpokit.Policy.")
 
 
 def check_arguments(*, policy: object, advantage: object, objective: object) -> None:
@@ -48,4 +48,4 @@ def check_arguments(*, policy: object, advantage: object, objective: object) -> 
         ("objective", objective, isinstance(objective, Objective), "an objective such as grpokit.objectives.GRPO()"),
     ):
         if not right:
-            raise UsageError(f"{name} is {shown(value)}; expected {expected}.")
+            raise UsageError(f"{name} is {brief(value)}; expected {expected}.")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grpokit.divergence import correction_weights
 from grpokit.objectives import Objective
-from grpokit.policy import joined
+from grpokit.policy import join_decisions
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
 from grpokit.settings import Correction
@@ -83,7 +83,7 @@ class Term:
         ask = Ask(entropy="no", moments=True)
         with self.policy.reference():
             parts = [self.policy.logprobs(batch.rollout, s, ask, grad=False) for s in self.slices]
-        return joined(parts, dim=1)
+        return join_decisions(parts, dim=1)
 
     def _factors(self, old: Decisions) -> Tensor | None:
         """The factors of the surrogate: [b, t], of the rollout and of the correction."""
@@ -214,7 +214,7 @@ def _terms(term: Callable[..., Term], slices: Sequence[slice]) -> Sequence[Term 
     if not whole.objective.whole_sequence or len(slices) == 1:
         return [term(slices=[decisions]) for decisions in slices]
     parts = [whole.policy.logprobs(whole.batch.rollout, s, whole.ask, grad=False) for s in slices]
-    new = joined(parts, dim=1).detach()
+    new = join_decisions(parts, dim=1).detach()
     inputs = {name: x.requires_grad_() for name, x in vars(new).items() if x is not None}
     value, total = whole(new)
     derivatives = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)

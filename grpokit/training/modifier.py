@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from grpokit.errors import UsageError, nearest, shown
+from grpokit.errors import UsageError, brief, nearest
 from grpokit.objectives import Objective
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
@@ -96,7 +96,7 @@ class Modifiers:
         self._named: dict[str, Modifier] = {}
         for modifier in modifiers:
             if not isinstance(modifier, Modifier):
-                raise UsageError(f"Expected an object of a subclass of grpokit.Modifier, got {shown(modifier)}.")
+                raise UsageError(f"Expected an object of a subclass of grpokit.Modifier, got {brief(modifier)}.")
             name = type(modifier).__name__
             count = sum(type(other).__name__ == name for other in self._named.values())
             self._named[f"{name}-{count + 1}" if count else name] = modifier

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from grpokit.processes.fsdp2 import gathered
 from grpokit.processes.team import Team
-from grpokit.rewards.scoring import Scores, Scoring, joined
+from grpokit.rewards.scoring import Scores, Scoring, join_scores
 from grpokit.rewards.terms import RewardTerm
 from grpokit.sampling import derive_seeds, further_indices, prompt_indices
 from grpokit.settings import TrainerSettings
@@ -118,7 +118,7 @@ class Rollouts:
             if rollout and rollout.decision_rewards is not None:
                 table = torch.where(rollout.host_mask, rollout.decision_rewards, torch.nan)
                 part = replace(part, decision_rewards=list(table))
-            return joined(self.terms, self.team.gather(part), others)
+            return join_scores(self.terms, self.team.gather(part), others)
 
         return Groups(prompts=indices, parts=[rollout] if rollout else [], scores=scores)
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
-from grpokit.errors import RunError, UsageError, typed_line
+from grpokit.errors import RunError, UsageError, error_line
 
 State: TypeAlias = Mapping[str, Any]
 """Names of letters, digits and . _ / - to tensors, and to plain data as JSON has it."""
@@ -46,7 +46,7 @@ def split(name: str, part: Stateful) -> tuple[dict[str, Tensor], dict[str, Any]]
     except Exception as error:
         raise RunError(
             f"No checkpoint can hold the state of {name}: state_dict() should give tensors by name, and plain data as "
-            f"JSON has it; it raised {typed_line(error)}."
+            f"JSON has it; it raised {error_line(error)}."
         ) from error
     return tensors, plain
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from grpokit.builtin.answers import boxed, unwrapped
+from grpokit.builtin.answers import boxed_answer, unwrap
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ from grpokit.builtin.answers import boxed, unwrapped
     ],
 )
 def test_an_answer_comes_out_of_its_wrappings(text: str) -> None:
-    assert text.strip() in unwrapped(text)
-    assert list(unwrapped(text))[-1] == "Paris"
+    assert text.strip() in unwrap(text)
+    assert list(unwrap(text))[-1] == "Paris"
 
 
 @pytest.mark.parametrize(
@@ -58,18 +58,18 @@ def test_an_answer_comes_out_of_its_wrappings(text: str) -> None:
     ],
 )
 def test_of_words_beside_it_nothing_is_taken_off(text: str) -> None:
-    assert "Paris" not in unwrapped(text)
+    assert "Paris" not in unwrap(text)
 
 
 def test_the_last_box() -> None:
-    assert boxed(r"\boxed{1}, no, \boxed{ \frac{2}{3} } and {4}") == r"\frac{2}{3}"
-    assert boxed(r"\boxed{1} and \boxed{2") is None
-    assert boxed("{1}") is None
+    assert boxed_answer(r"\boxed{1}, no, \boxed{ \frac{2}{3} } and {4}") == r"\frac{2}{3}"
+    assert boxed_answer(r"\boxed{1} and \boxed{2") is None
+    assert boxed_answer("{1}") is None
 
 
 @pytest.mark.parametrize("piece", ["*", '"', "$", "`", ".", "{", r"\boxed{", r"\(", "```\n", "a."])
 def test_long_texts_cost_little(piece: str) -> None:
     text = piece * (200_000 // len(piece))
     start = time.process_time()
-    list(unwrapped(text)), boxed(text)
+    list(unwrap(text)), boxed_answer(text)
     assert time.process_time() - start < 1

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from grpokit.builtin.quotes import quoted
+from grpokit.builtin.quotes import quotations
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ from grpokit.builtin.quotes import quoted
     ],
 )
 def test_quoted_spans(text: str, spans: list[str]) -> None:
-    assert quoted(text) == spans
+    assert quotations(text) == spans
 
 
 @pytest.mark.parametrize("piece", ['"', "“", "„", "'a ", "'a'b", '"“', '“"', '“ "a', "‘a’b", "”", "「"])
 def test_long_prompts_cost_little(piece: str) -> None:
     start = time.process_time()
-    quoted(piece * (100_000 // len(piece)))
+    quotations(piece * (100_000 // len(piece)))
     assert time.process_time() - start < 1

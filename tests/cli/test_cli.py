@@ -30,7 +30,7 @@ from grpokit.config import presets
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.report.scores import headline
 from grpokit.run_folder import rollout_record
-from grpokit.run_folder.reader import read
+from grpokit.run_folder.reader import read_run
 from grpokit.runs import train as run
 from grpokit.training import checkpoint
 from tiny_policies import TinyTokens
@@ -483,8 +483,8 @@ def test_a_step_whose_record_cannot_be_kept_is_made_again(
     assert call("train", "c.yaml", "run.dir=straight").code == 0
     calls = iter(range(1, 9))
     with monkeypatch.context() as patch:
-        whole = rollout_record.write
-        patch.setattr(rollout_record, "write", lambda *given: full() if next(calls) == 3 else whole(*given))
+        whole = rollout_record.write_step
+        patch.setattr(rollout_record, "write_step", lambda *given: full() if next(calls) == 3 else whole(*given))
         done = call("train", "c.yaml")
     assert done.code == 1
     assert "continue from out/checkpoints/step_000002 with --resume" in done.err
@@ -657,7 +657,9 @@ def test_evaluate_before_and_after(call: Call, finished: Path, monkeypatch: pyte
         name: [f"{row['means'][name]:.3f} ± {row['ci95'][name]:.3f}" for row in (first, last)]
         for name in ("digit_sum", "length", "reward")
     }
-    changes = {change.name: f"{change.change:+.3f} ± {change.width:.3f}" for change in headline(read(finished / "out"))}
+    changes = {
+        change.name: f"{change.change:+.3f} ± {change.width:.3f}" for change in headline(read_run(finished / "out"))
+    }
     changed = {name: [*cells, changes[name]] for name, cells in expected.items()}  # the report's, which pairs prompts
     assert table(done.out).items() >= {"held-out": ["before", "after", "change"], **changed}.items()
     only_before = {name: cells[:1] for name, cells in expected.items()}

@@ -14,7 +14,7 @@ from command_line import Call, config, embedded
 from grpokit import cli
 from grpokit.evaluation.intervals import half_width
 from grpokit.run_folder.lock import locked
-from grpokit.run_folder.reader import read
+from grpokit.run_folder.reader import read_run
 
 EVALUATION = """\
 data: {prompts: sums.jsonl}
@@ -54,7 +54,7 @@ def test_before_and_after_with_paired_intervals_and_a_page(
     assert (done.code, done.out.splitlines()[-1]) == (0, f"report: {folder.absolute()}/report.html")
     assert "digits: {use: 'tiny_policies:digit_sum'}\nlength: {use: length, maximum: 3, scale: 0.1}\n" in done.out
 
-    run = read(folder)
+    run = read_run(folder)
     before, after = run.scored(0), run.scored(5)
     assert before is not None
     assert after is not None

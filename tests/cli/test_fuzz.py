@@ -26,7 +26,7 @@ from PIL import Image
 
 from grpokit import GrpokitError, Prompt, cli, registry
 from grpokit.config import yaml_source as sources
-from grpokit.config.schema import parse, resolved
+from grpokit.config.schema import parse, to_dict
 from grpokit.data import read_prompts
 from grpokit.runs import build, build_rewards
 
@@ -107,7 +107,7 @@ def build_all(text: str, overrides: Sequence[str] = ()) -> None:
     """Read a config and build what it names, without training: it works, or a GrpokitError says why not."""
     try:
         config = parse(text, "c.yaml", overrides)
-        again = parse(sources.write(resolved(config)), "config.yaml")  # as a run folder keeps it
+        again = parse(sources.to_yaml(to_dict(config)), "config.yaml")  # as a run folder keeps it
         assert repr(again.model_dump()) == repr(config.model_dump())
         if not config.data.dataset:  # which may ask the network
             for prompts in build.prompts(config):

@@ -22,7 +22,7 @@ def lines_of_a_run(*, steps: int, seconds: float, completed: int = 0, monkeypatc
     clock = itertools.count(1000.0, seconds)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
     file = io.StringIO()
-    with progress.watch(Console(file=file)) as watcher:
+    with progress.follow(Console(file=file)) as watcher:
         trainer: Any = SimpleNamespace(
             steps=steps, completed=completed, describe=lambda: "the batch arithmetic", steps_left={"": 1}
         )
@@ -71,7 +71,7 @@ def test_the_eta_goes_by_phase_and_counts_what_lies_between_steps(monkeypatch: p
 @pytest.mark.parametrize("width", [30, 60, 80, 120])
 def test_the_bar_stays_on_one_line(width: int) -> None:
     file = io.StringIO()
-    with progress.watch(Console(file=file, force_terminal=True, width=width)) as watcher:
+    with progress.follow(Console(file=file, force_terminal=True, width=width)) as watcher:
         trainer: Any = SimpleNamespace(steps=2000, completed=1234, describe=lambda: "", steps_left={"": 8})
         watcher.start(trainer)
         watcher.step(cast("Any", SimpleNamespace(step=1235, metrics=METRICS, warnings=(), phase="")))

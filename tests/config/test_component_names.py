@@ -13,7 +13,7 @@ from distributions import announcing, distribution
 from grpokit import PluginError, UsageError, registry
 from grpokit.config import evaluation, grid, presets
 from grpokit.config.component_names import component_names, with_lasting_names
-from grpokit.config.schema import parse, resolved
+from grpokit.config.schema import parse, to_dict
 from grpokit.registry import name_lookup
 from grpokit.runs import train as run
 from grpokit.runs.sweep import sweep
@@ -135,7 +135,7 @@ def test_every_kind_of_name_is_made_lasting(here: Path) -> None:
     config = parse(CONFIG, "c.yaml")
     lasting, lines = with_lasting_names(config)
     assert lines == []
-    plain = resolved(lasting)
+    plain = to_dict(lasting)
     assert plain["policy"] == {
         "use": "all-twins:twin",
         "world": {"use": "all-twins:twin", "rewards": "none"},
@@ -151,7 +151,7 @@ def test_every_kind_of_name_is_made_lasting(here: Path) -> None:
     assert phase["trainer"] == {"objective": "all-twins:twin"}
     assert config.policy.use == "twin"
     again, lines = with_lasting_names(config, component_names(lasting))
-    assert (resolved(again), lines) == (plain, [])
+    assert (to_dict(again), lines) == (plain, [])
 
 
 FILE = """

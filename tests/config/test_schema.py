@@ -10,8 +10,8 @@ import yaml
 
 from grpokit import ConfigError, registry
 from grpokit.config import mistakes, presets, synonyms
-from grpokit.config.schema import RunConfig, load, parse, resolved
-from grpokit.config.yaml_source import read, write
+from grpokit.config.schema import RunConfig, load_config, parse, to_dict
+from grpokit.config.yaml_source import read_yaml, to_yaml
 
 POLICY, DATA, REWARDS = "policy: {use: p}\n", "data: {prompts: a.txt}\n", "rewards: [{use: r}]\n"
 GOOD = POLICY + DATA + REWARDS  # three lines
@@ -241,20 +241,20 @@ def test_true_and_false() -> None:
 
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no\.yaml does not exist \(looked in "):
-        load(tmp_path / "no.yaml")
+        load_config(tmp_path / "no.yaml")
 
 
 def test_a_folder_and_bytes_are_no_config(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a folder; expected a config file"):
-        load(tmp_path)
+        load_config(tmp_path)
     (tmp_path / "c.yaml").write_bytes(b"policy: \xff\xfe")
     with pytest.raises(ConfigError, match=r"c\.yaml cannot be read as UTF-8 text"):
-        load(tmp_path / "c.yaml")
+        load_config(tmp_path / "c.yaml")
 
 
 def test_a_byte_order_mark_is_no_harm(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("\ufeff" + GOOD, encoding="utf-8")
-    assert load(tmp_path / "c.yaml").policy.use == "p"
+    assert load_config(tmp_path / "c.yaml").policy.use == "p"
 
 
 # --- overrides ----------------------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ def test_schema_is_valid_and_agrees() -> None:
     keys = found["$defs"]["TrainerConfig"]["properties"]
     assert all(keys[name]["description"] for name in ("learning_rate", "clip_range", "kl_coef", "advantage"))
     for _, spec in registry.installed("preset"):
-        data, _ = read(presets.text_of(spec), spec.name)
+        data, _ = read_yaml(presets.preset_text(spec), spec.name)
         assert judge.is_valid(data), spec.name
 
 
@@ -443,11 +443,11 @@ def test_unknown_preset() -> None:
 def test_the_resolved_config_reads_back_the_same(text: str) -> None:
     """As `grpokit.runs.train` writes it into the run folder."""
     config = parse(text, "c.yaml")
-    written = write(resolved(config))
+    written = to_yaml(to_dict(config))
     again = parse(written, "config.yaml")
     assert isinstance(again, RunConfig)
     assert again.model_dump() == config.model_dump()
-    assert write(resolved(again)) == written
+    assert to_yaml(to_dict(again)) == written
 
 
 def test_keys_of_a_replaced_component_go_with_it(recwarn: pytest.WarningsRecorder) -> None:

@@ -134,7 +134,7 @@ def test_missing_file_and_folder(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pipe", "endless"])
-@pytest.mark.parametrize("read", [read_prompts, schema.load, partial(check_picture, where="")])
+@pytest.mark.parametrize("read", [read_prompts, schema.load_config, partial(check_picture, where="")])
 def test_what_is_no_regular_file(tmp_path: Path, name: str, read: Callable[[Path], Any]) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "endless").symlink_to("/dev/zero")
@@ -145,7 +145,7 @@ def test_what_is_no_regular_file(tmp_path: Path, name: str, read: Callable[[Path
 def test_a_text_that_is_too_long(tmp_path: Path) -> None:
     with (tmp_path / "p.txt").open("wb") as sparse:
         sparse.truncate(2**30 + 1)
-    for read, most in ((read_prompts, 1024), (schema.load, 1)):
+    for read, most in ((read_prompts, 1024), (schema.load_config, 1)):
         with pytest.raises(UsageError, match=rf"p\.txt cannot be read as UTF-8 text: it is longer than {most} MiB"):
             read(tmp_path / "p.txt")
 

@@ -100,7 +100,7 @@ def test_a_plugin_that_keeps_every_command_waiting(monkeypatch: pytest.MonkeyPat
     (tmp_path / "waits.py").write_text("import time\ntime.sleep(0.05)\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(environment, "_SLOW", 0.04)
-    slow = entry_points.load(EntryPoint("mine", "waits", "grpokit"))
+    slow = entry_points.load_plugin(EntryPoint("mine", "waits", "grpokit"))
     monkeypatch.setattr(registry, "plugins", lambda: (slow, Plugin(name="light", seconds=0.001)))
     waits, light = environment.plugins([])
     assert (waits.state, light.state) == ("note", "ok")
@@ -182,11 +182,11 @@ def test_weights_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_files_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asset = Asset(name="w", paths=["$NO_SUCH_VARIABLE/w.pt", "${W_HOME:-/nowhere}/*/w.pt"], fetch="make w")
-    assert not environment.found(asset, {})
+    assert not environment.find_asset(asset, {})
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "w.pt").touch()
     monkeypatch.setenv("W_HOME", str(tmp_path))
-    assert environment.found(asset, {})
+    assert environment.find_asset(asset, {})
 
 
 @pytest.mark.gpu

@@ -23,7 +23,7 @@ from grpokit.evaluation import sample_files
 from grpokit.evaluation.evaluation import Evaluation
 from grpokit.evaluation.files import evaluate_files
 from grpokit.evaluation.intervals import half_width
-from grpokit.rewards.scoring import score
+from grpokit.rewards.scoring import score_samples
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_records_of_different_conversations_are_different_groups(tmp_path: Path)
         for text in ("a", "b", "a")
     ]
     (tmp_path / "r.jsonl").write_text("".join(json.dumps({"prompt": p, "output": "x"}) + "\n" for p in asked))
-    assert [(entry.line, entry.group) for entry in sample_files.records(tmp_path / "r.jsonl")] == [
+    assert [(entry.line, entry.group) for entry in sample_files.read_records(tmp_path / "r.jsonl")] == [
         (1, 0),
         (3, 0),
         (2, 1),
@@ -223,7 +223,7 @@ def test_json_lines_of_pictures_with_meta(tmp_path: Path) -> None:
         {"prompt": "p", "file": "1.png", "target_text": "words", "source": "t.png", "group": 3},
     ]
     (tmp_path / "a/r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    first, second = (entry.open() for entry in sample_files.records(tmp_path / "a/r.jsonl"))
+    first, second = (entry.open() for entry in sample_files.read_records(tmp_path / "a/r.jsonl"))
     assert [s.output.getpixel((0, 0)) for s in (first, second)] == [(51, 51, 51)] * 2
     assert first.prompt.target.getpixel((0, 0)) == second.prompt.image.getpixel((0, 0)) == (102, 102, 102)
     assert (first.prompt.image.getpixel((0, 0)), first.prompt.meta) == ((51, 51, 51), {"label": 7})
@@ -323,10 +323,10 @@ def test_the_weighted_sum_is_that_of_an_evaluation(tmp_path: Path) -> None:
 
     terms = [RewardTerm(name="long", reward=long, weight=0.1), RewardTerm(name="odd", reward=odd, weight=-2.0)]
     terms.append(RewardTerm(name="watched", reward=lambda samples: [math.nan] * len(samples), weight=0.0))
-    entries = sample_files.find(tmp_path / "t.jsonl")
+    entries = sample_files.find_samples(tmp_path / "t.jsonl")
     samples = [entry.open(entry.prompt()) for entry in entries]
     prompts = [sample.prompt for sample in samples]
-    expected = Evaluation(samples=samples, prompts=prompts, scores=score(terms, samples)).summary
+    expected = Evaluation(samples=samples, prompts=prompts, scores=score_samples(terms, samples)).summary
     found = evaluate_files(terms, entries, batch_size=4).summary
     for name in ("long", "odd", "reward"):
         assert found.means[name] == pytest.approx(expected.means[name])
@@ -349,7 +349,7 @@ def test_a_group_stays_in_one_batch(tmp_path: Path) -> None:
     for number, count in ((1, 3), (2, 1), (3, 2)):
         for k in range(count):
             picture(tmp_path / f"g/{number}-{k}.png", 10 * (k + 1))
-    entries = sample_files.find(tmp_path / "g", prompts=data.read_prompts(tmp_path / "p.txt"))
+    entries = sample_files.find_samples(tmp_path / "g", prompts=data.read_prompts(tmp_path / "p.txt"))
     sizes: list[int] = []
 
     def counting(samples: Sequence[Sample]) -> list[float]:
@@ -383,7 +383,7 @@ def test_only_a_batch_of_pictures_is_open(tmp_path: Path, count: int) -> None:
         most = max(most, len(alive))
         return shade(samples)
 
-    found = evaluate_files([watch], sample_files.find(tmp_path), batch_size=16)
+    found = evaluate_files([watch], sample_files.find_samples(tmp_path), batch_size=16)
     assert most == 16
     assert not found.scores.matrix.isnan().any()
     assert len(found.samples) == count
@@ -572,12 +572,12 @@ def test_rows_that_a_reward_may_lose(tmp_path: Path) -> None:
         return [1 / s.output.getpixel((0, 0))[0] for s in samples]
 
     term = RewardTerm(name="inverse", reward=fails, on_error="skip")
-    scores = evaluate_files([term], sample_files.find(tmp_path)).scores
+    scores = evaluate_files([term], sample_files.find_samples(tmp_path)).scores
     assert scores.matrix[:, 0].tolist() == [1 / 255, pytest.approx(math.nan, nan_ok=True), 1 / 51]
     assert len(scores.notes) == 1
     assert "left 1 row unscored" in scores.notes[0]
     with pytest.raises(RewardError, match=r"from .*0\.png to .*2\.png"):
-        evaluate_files({"inverse": fails}, sample_files.find(tmp_path))
+        evaluate_files({"inverse": fails}, sample_files.find_samples(tmp_path))
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
@@ -589,10 +589,10 @@ def test_the_share_that_may_be_lost_is_of_all_whatever_the_batch(tmp_path: Path,
         return [1 / s.output.getpixel((0, 0))[0] for s in samples]
 
     term = RewardTerm(name="inverse", reward=fails, on_error="skip")
-    found = evaluate_files([term], sample_files.find(tmp_path), batch_size=batch_size)
+    found = evaluate_files([term], sample_files.find_samples(tmp_path), batch_size=batch_size)
     assert found.scores.matrix[:, 0].tolist() == pytest.approx([math.nan, math.nan, 1 / 51, 1 / 255], nan_ok=True)
     with pytest.raises(RewardError, match=r"'inverse' lost 2 of 4 rows; skip_limit .* of 0\.4\."):
-        evaluate_files([replace(term, skip_limit=0.4)], sample_files.find(tmp_path), batch_size=batch_size)
+        evaluate_files([replace(term, skip_limit=0.4)], sample_files.find_samples(tmp_path), batch_size=batch_size)
 
 
 def test_a_limit_on_pixels(call: Call, tmp_path: Path) -> None:
@@ -778,7 +778,7 @@ def test_a_damaged_target_is_a_problem_of_its_rows(three: Path) -> None:
     whole = (three / "targets/3.png").read_bytes()
     (three / "targets/3.png").write_bytes(whole[:-30])
     prompts = data.read_prompts(three / "prompts.txt", targets=three / "targets")
-    entries = sample_files.find(three / "pictures", prompts=prompts)
+    entries = sample_files.find_samples(three / "pictures", prompts=prompts)
     problems = evaluate_files([shade], entries).problems
     assert list(problems) == [1, 2]
     assert "3.png cannot be read as a picture" in problems[1]

@@ -39,7 +39,7 @@ SHORT = ("data.limit=4", "eval.every=2", "eval.samples=1", "run.save_every=1", "
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_run_and_what_is_made_of_it(preset: str, call: Call, tmp_path: Path) -> None:
-    """Train, evaluate, save, lose the last step, resume, sample, evaluate, redraw, export."""
+    """Train, evaluate, save, lose the last step, resume, sample, evaluate, replay, export."""
     train_preset(preset, tmp_path / "run", *PRESETS[preset], *SHORT, "run.record=true")
     before = measured(tmp_path / "run", "metrics.jsonl")
     shutil.rmtree(tmp_path / "run/checkpoints/step_000002")
@@ -49,7 +49,7 @@ def test_a_run_and_what_is_made_of_it(preset: str, call: Call, tmp_path: Path) -
     for words in (
         ("sample", "run", "--limit", 2),
         ("evaluate", "run"),
-        ("redraw", "run", "--step", 2),
+        ("replay", "run", "--step", 2),
         *([] if preset.startswith(("toy", "gym")) else [("export", "run", "--to", "exported")]),
     ):
         done = call(*words)

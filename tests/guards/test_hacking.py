@@ -17,7 +17,7 @@ import torch
 from command_line import Call, config, embedded, rows
 from grpokit import RewardTerm, Trainer, UsageError
 from grpokit.guards.hacking import LEAST, LIMIT, MOST, RewardHacking, too_seldom, trend
-from grpokit.report.scores import Change, hacking
+from grpokit.report.scores import Change, hacking_alarm
 from grpokit.rewards.scoring import Scores
 from grpokit.training.metrics import correlation, reward_metrics
 from steps import a_step
@@ -194,15 +194,15 @@ def change(name: str, gap: float, *, monitor: bool = False, width: float = 0.1) 
 
 def test_alarm_on_held_out_prompts() -> None:
     rose, fell = change("ssim", 0.4), change("aesthetic", -0.3, monitor=True)
-    assert hacking([change("reward", 0.4), rose, fell]) == (
+    assert hacking_alarm([change("reward", 0.4), rose, fell]) == (
         "Reward hacking? On held-out prompts the trained reward 'ssim' changed by +0.4 ± 0.1, while the monitor "
         "'aesthetic' changed by -0.3 ± 0.1. Look at the samples: the policy may raise "
         "the score in a way that nobody wants."
     )
-    assert hacking([rose, change("aesthetic", -0.05, monitor=True)]) == ""
-    assert "'even'" not in hacking([rose, fell, change("even", -0.05, monitor=True)])
-    assert hacking([change("ssim", 0.05), fell]) == ""
-    assert hacking([rose, change("other", -0.3)]) == ""  # both are trained on
+    assert hacking_alarm([rose, change("aesthetic", -0.05, monitor=True)]) == ""
+    assert "'even'" not in hacking_alarm([rose, fell, change("even", -0.05, monitor=True)])
+    assert hacking_alarm([change("ssim", 0.05), fell]) == ""
+    assert hacking_alarm([rose, change("other", -0.3)]) == ""  # both are trained on
 
 
 def test_a_run_that_hacks_its_reward(call: Call, drawn: None, tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_run_with_worker_processes_is_the_run_without(call: Call, tmp_path: Pa
 def test_no_command_leaves_worker_processes_behind(call: Call, tmp_path: Path) -> None:
     reward = {"use": "pool_rewards:unlucky", "order": "0", "workers": 1}
     config(tmp_path, rewards=[reward], trainer__steps=2, eval={"fraction": 0.5})
-    for words in (["train", "c.yaml"], ["evaluate", "out"], ["redraw", "out", "--step", "2"]):
+    for words in (["train", "c.yaml"], ["evaluate", "out"], ["replay", "out", "--step", "2"]):
         done = call(*words)
         assert done.code == 0, done.err
         assert multiprocessing.active_children() == [], words

@@ -95,8 +95,8 @@ def assert_same_tensors(a: Path, b: Path, checkpoint: str) -> None:
 
 def assert_same_record(a: Path, b: Path) -> None:
     assert [p.name for p in sorted((a / "rollouts").iterdir())] == [p.name for p in sorted((b / "rollouts").iterdir())]
-    for step in record.steps(a):
-        one, other = record.read(a, step), record.read(b, step)
+    for step in record.recorded_steps(a):
+        one, other = record.read_step(a, step), record.read_step(b, step)
         assert one.rows == other.rows
         assert one.tensors.keys() == other.tensors.keys()
         assert all(torch.equal(x.nan_to_num(), other.tensors[name].nan_to_num()) for name, x in one.tensors.items())
@@ -123,7 +123,7 @@ def kill_and_resume(whole: Path, seed: int, *, times: int) -> None:
     finish(start(folder, "--resume"))
     assert_same(whole, folder)
     steps = newest(whole / "checkpoints")
-    assert record.steps(folder) == list(range(1, steps + 1))
+    assert record.recorded_steps(folder) == list(range(1, steps + 1))
     assert_same_record(whole, folder)
     ours, theirs = ({p.name for p in (each / "checkpoints").iterdir()} for each in (folder, whole))
     assert ours == theirs

@@ -15,13 +15,13 @@ from safetensors.torch import save_file
 import two_halves
 from grpokit import Decisions, Prompt, RunError, UsageError, registry
 from grpokit.config.evaluation import of_rewards
-from grpokit.config.schema import parse, resolved
+from grpokit.config.schema import parse, to_dict
 from grpokit.runs import build, build_rewards
 from grpokit.runs import train as run
 from grpokit.runs.export import export
-from grpokit.runs.redraw import redraw
+from grpokit.runs.replay import replay
+from grpokit.runs.rescore import ranking_table as rescore_table
 from grpokit.runs.rescore import rescore
-from grpokit.runs.rescore import table as rescore_table
 from grpokit.training import checkpoint
 from small_runs import rows, write_prompts
 from two_halves import Writer
@@ -116,7 +116,7 @@ def test_a_resume_is_exact_at_every_step(steps: int) -> None:
 def test_a_step_is_drawn_again_in_its_phase() -> None:
     train("run.save_every=2")
     for step in (2, 3, 6):
-        assert redraw(Path("out"), step).equal
+        assert replay(Path("out"), step).equal
 
 
 def test_more_rounds_go_on_where_fewer_ended() -> None:
@@ -182,13 +182,13 @@ def test_a_reward_of_several_phases_is_built_once(monkeypatch: pytest.MonkeyPatc
 
 def test_a_config_survives_its_own_text() -> None:
     config = parse(CONFIG, "c.yaml")
-    text = yaml.safe_dump(resolved(config))
+    text = yaml.safe_dump(to_dict(config))
     again = parse(text, "again.yaml")
-    assert resolved(again) == resolved(config)
+    assert to_dict(again) == to_dict(config)
     (_, first), (_, second) = again.phased()
     assert (first.trainer.learning_rate, second.trainer.learning_rate) == (0.3, 0.5)
     assert (first.trainer.steps, second.trainer.steps) == (4, 2)
-    plain = resolved(parse(CONFIG[: CONFIG.index("phases:")] + "run: {dir: out}", "c.yaml"))
+    plain = to_dict(parse(CONFIG[: CONFIG.index("phases:")] + "run: {dir: out}", "c.yaml"))
     assert not {"phases", "rounds"} & set(plain)
 
 

@@ -19,9 +19,9 @@ from grpokit.advantages import group
 from grpokit.config import schema
 from grpokit.data import check_prompts
 from grpokit.objectives import GRPO
-from grpokit.processes.joining import join
+from grpokit.processes.rendezvous import join
 from grpokit.registry import entry_points
-from grpokit.rewards.scoring import score
+from grpokit.rewards.scoring import score_samples
 from grpokit.rewards.terms import RewardTerm
 from grpokit.runs.build_rewards import close
 from grpokit.runs.export import export
@@ -116,9 +116,9 @@ def copy_ended() -> Iterator[None]:
 @pytest.mark.parametrize(
     "work",
     [
-        lambda: score([RewardTerm(name="r", reward=returns)], SAMPLES),
-        lambda: score([RewardTerm(name="r", reward=raises)], SAMPLES),
-        lambda: score([RewardTerm(name="r", reward=Elsewhere())], SAMPLES),
+        lambda: score_samples([RewardTerm(name="r", reward=returns)], SAMPLES),
+        lambda: score_samples([RewardTerm(name="r", reward=raises)], SAMPLES),
+        lambda: score_samples([RewardTerm(name="r", reward=Elsewhere())], SAMPLES),
         lambda: close([RewardTerm(name="r", reward=Closing())]),
         *[
             partial(step, forking_policy(method))
@@ -175,7 +175,7 @@ def test_the_copy_of_a_plugins_light_module_ends(tmp_path: Path, monkeypatch: py
     (tmp_path / "forking_plugin.py").write_text("import os\nos.fork()\n")
     monkeypatch.syspath_prepend(tmp_path)
     with copy_ended():
-        entry_points.load(EntryPoint("forking", "forking_plugin", "grpokit"))
+        entry_points.load_plugin(EntryPoint("forking", "forking_plugin", "grpokit"))
 
 
 def test_the_copy_of_an_import_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grpokit import UsageError, create
-from grpokit.processes import joining
+from grpokit.processes import rendezvous
 
 
 @pytest.fixture
@@ -32,6 +32,6 @@ def test_it_is_current_before_anything_is_built(
 
 
 def test_processes_that_share_a_gpu_are_refused() -> None:
-    joining._refuse_shared_gpus(["GPU-1 of a", "GPU-2 of a", "GPU-1 of b"])
+    rendezvous._refuse_shared_gpus(["GPU-1 of a", "GPU-2 of a", "GPU-1 of b"])
     with pytest.raises(UsageError, match=r"The processes 0 and 2 of 3 have the same GPU, GPU-1 of a, but each needs"):
-        joining._refuse_shared_gpus(["GPU-1 of a", "GPU-2 of a", "GPU-1 of a"])
+        rendezvous._refuse_shared_gpus(["GPU-1 of a", "GPU-2 of a", "GPU-1 of a"])

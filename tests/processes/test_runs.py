@@ -49,7 +49,7 @@ def test_they_write_what_one_would(whole: tuple[int, Path], alone: Path) -> None
     assert_close(alone, folder, 1e-4)
     for path in sorted((alone / "samples" / "step_000000").rglob("*.jsonl")):
         assert path.read_bytes() == (folder / path.relative_to(alone)).read_bytes()
-    assert record.steps(folder) == [*range(1, STEPS + 1)]
+    assert record.recorded_steps(folder) == [*range(1, STEPS + 1)]
     assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in alone.iterdir())
 
 

@@ -106,7 +106,7 @@ def test_a_broken_plugin_is_recorded_with_its_error(name: str) -> None:
 
 @pytest.mark.parametrize("value", ["grpokit-x.plugin", "grpokit_x.plugin # a comment", ""])
 def test_an_entry_point_that_names_no_module(value: str) -> None:
-    plugin = entry_points.load(importlib.metadata.EntryPoint(name="x", value=value, group="grpokit"))
+    plugin = entry_points.load_plugin(importlib.metadata.EntryPoint(name="x", value=value, group="grpokit"))
     assert plugin.error.startswith(f"its entry point 'x = {value}' names no module")
 
 
@@ -180,7 +180,7 @@ def test_a_component_is_shown_with_its_parameters(call: Call) -> None:
 @pytest.mark.parametrize("kind", ["policy", "reward", "advantage", "objective", "modifier", "placement", "world"])
 def test_every_parameter_has_a_meaning(kind: str) -> None:
     for _, spec in registry.installed(kind):
-        parameters, _ = registry.declared(kind, spec.name)
+        parameters, _ = registry.declared_parameters(kind, spec.name)
         assert parameters.keys() <= meanings(registry.resolve(spec.factory)).keys(), spec.name
 
 
@@ -523,7 +523,7 @@ def test_a_spec_whose_function_is_not_there() -> None:
 
 
 def test_a_torchvision_for_another_torch_is_explained() -> None:
-    line = entry_points.described(RuntimeError("operator torchvision::nms does not exist"))
+    line = entry_points.describe(RuntimeError("operator torchvision::nms does not exist"))
     assert "install the build of torchvision that matches your torch" in line
 
 

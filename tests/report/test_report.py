@@ -19,14 +19,14 @@ from grpokit.report.pictures import Inlined
 from grpokit.report.view import view
 from grpokit.run_folder.journal import Journal
 from grpokit.run_folder.lock import lock_of, locked
-from grpokit.run_folder.reader import read
+from grpokit.run_folder.reader import read_run
 from made_runs import EVIL, make_run, picture, read_rows, write_rows
 
 
 def content_of(*folders: Path) -> dict[str, Any]:
     """The view of runs, without their pictures."""
     album = Inlined()
-    return view([read(folder) for folder in folders], [album] * len(folders))
+    return view([read_run(folder) for folder in folders], [album] * len(folders))
 
 
 # --- the view ------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, name: str) -> None:
     write_rows(folder / "warnings.jsonl", [{"step": s, "message": "Hm."} for s in (1, 2, 3)])
     lines = (folder / name).read_text().splitlines()
     (folder / name).write_text("\n".join([lines[0], "{", *lines[2:]]) + "\n")
-    for look in (read, lambda folder: Journal(folder, 3)):
+    for look in (read_run, lambda folder: Journal(folder, 3)):
         with pytest.raises(UsageError, match=rf"{name}, line 2, is damaged"):
             look(folder)
 

@@ -17,7 +17,7 @@ from grpokit.evaluation.intervals import half_width, mean_of_totals, student_t
 from grpokit.report.pictures import Inlined
 from grpokit.report.scores import headline
 from grpokit.report.view import verdict, view
-from grpokit.run_folder.reader import read
+from grpokit.run_folder.reader import read_run
 from made_runs import make_run, picture, read_rows, write_rows
 
 # --- intervals -----------------------------------------------------------------------------------------------------
@@ -81,17 +81,17 @@ def test_intervals_hold_the_truth_where_scores_are_missing_by_prompt() -> None:
 def test_the_change_is_paired(tmp_path: Path) -> None:
     """Every sample gains 0.05 where the samples differ by far more: only the pairs show it."""
     folder = make_run(tmp_path / "run", gain=0.025)
-    _, nice, length = headline(read(folder))
+    _, nice, length = headline(read_run(folder))
     assert nice.paired
     assert nice.change == pytest.approx(0.05, abs=0.001)
     assert nice.width < 0.001 < 0.03 < nice.before_width
     assert (nice.verdict, length.verdict, length.change) == ("better", "even", 0)
-    content = view([read(folder)], [Inlined()])["runs"][0]
+    content = view([read_run(folder)], [Inlined()])["runs"][0]
     assert content["verdict"] == "Rewards rose: 0.570 → 0.594 (+0.025 ± 0.00029)"
     assert "the interval of the change is of differences paired by prompt" in content["basis"]
     for place in folder.glob("samples/*/scores.json"):
         place.unlink()
-    _, nice, _ = headline(read(folder))
+    _, nice, _ = headline(read_run(folder))
     assert (nice.paired, nice.verdict, nice.width) == (False, "unknown", None)
     assert nice.change == pytest.approx(0.05, abs=0.001)
 
@@ -105,7 +105,7 @@ def test_the_paired_change_of_the_sum_is_made_of_its_parts(tmp_path: Path) -> No
         mean = math.fsum(kept["scores"]["nice"][:10]) / 10
         kept["scores"]["reward"][10:] = [0.5 * mean + 0.5] * 10  # as evaluations fill it
         place.write_text(json.dumps(kept))
-    reward, nice, length = headline(read(folder))
+    reward, nice, length = headline(read_run(folder))
     assert length.change == length.width == 0
     assert reward.change == pytest.approx(0.5 * nice.change)
     assert reward.width == pytest.approx(0.5 * nice.width)
@@ -113,12 +113,12 @@ def test_the_paired_change_of_the_sum_is_made_of_its_parts(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("weight", "verdict"), [(0.5, "better"), (-0.5, "worse")])
 def test_what_is_better_follows_the_weight(tmp_path: Path, weight: float, verdict: str) -> None:
-    reward, nice, _ = headline(read(make_run(tmp_path / "run", weight=weight)))
+    reward, nice, _ = headline(read_run(make_run(tmp_path / "run", weight=weight)))
     assert (nice.verdict, reward.verdict) == (verdict, verdict)
 
 
 def test_a_monitor_is_marked_and_one_trained_reward_needs_no_sum(tmp_path: Path) -> None:
-    found = headline(read(make_run(tmp_path / "run", weight=0)))
+    found = headline(read_run(make_run(tmp_path / "run", weight=0)))
     assert [(c.name, c.monitor, c.verdict) for c in found] == [("nice", True, "better"), ("length", False, "even")]
 
 
@@ -131,7 +131,7 @@ def test_weights_go_by_name_where_a_forced_resume_added_a_reward(tmp_path: Path)
     rows = (folder / "metrics.jsonl").read_text().splitlines()
     last = json.loads(rows[-1]) | {"rewards/late/mean": 1.0, "rewards/length-2/mean": 1.0}
     (folder / "metrics.jsonl").write_text("\n".join([*rows[:-1], json.dumps(last)]) + "\n")
-    found = read(folder).weights
+    found = read_run(folder).weights
     assert found == {"reward": 1.0, "nice": 0, "length": 1.0, "late": 2.0, "length-2": 3.0}
 
 
@@ -142,10 +142,10 @@ def test_other_held_out_prompts_are_independent(tmp_path: Path) -> None:
     kept = json.loads(path.read_text())
     kept["prompts"] = [f"other {n}" for n in range(20)]
     path.write_text(json.dumps(kept))
-    apart = headline(read(folder))
+    apart = headline(read_run(folder))
     assert [c.paired for c in apart] == [False] * 3
     assert apart[1].width == pytest.approx(math.hypot(apart[1].before_width, apart[1].after_width))
-    assert "count as independent" in view([read(folder)], [Inlined()])["runs"][0]["basis"]
+    assert "count as independent" in view([read_run(folder)], [Inlined()])["runs"][0]["basis"]
 
 
 @pytest.mark.parametrize(
@@ -160,11 +160,11 @@ def test_other_held_out_prompts_are_independent(tmp_path: Path) -> None:
     ],
 )
 def test_the_verdict_is_one_sentence(tmp_path: Path, options: dict[str, float], words: str) -> None:
-    assert view([read(make_run(tmp_path / "run", **options))], [Inlined()])["runs"][0]["verdict"].startswith(words)
+    assert view([read_run(make_run(tmp_path / "run", **options))], [Inlined()])["runs"][0]["verdict"].startswith(words)
 
 
 def test_the_verdict_names_a_monitor_that_fell(tmp_path: Path) -> None:
-    run = read(make_run(tmp_path / "run", gain=-0.2, weight=0))
+    run = read_run(make_run(tmp_path / "run", gain=-0.2, weight=0))
     by_name = {change.name: change for change in headline(run)}
     length, nice = by_name["length"], by_name["nice"]
     assert nice.monitor
@@ -191,7 +191,7 @@ def test_nothing_is_good_where_all_outputs_are_one(tmp_path: Path, blank: int, w
     write_rows(
         place / "samples.jsonl", [{**row, "target_text": row["prompt"]} for row in read_rows(place / "samples.jsonl")]
     )
-    run = view([read(folder)], [Inlined()])["runs"][0]
+    run = view([read_run(folder)], [Inlined()])["runs"][0]
     assert (run["mood"], words in run["verdict"]) == ("alarmed" if words else "better", True)
     assert bool(words) == ("all outputs become one?" in report.alarm(folder)) == bool(run["alarm"])
 
@@ -223,12 +223,12 @@ def test_one_answer_to_all_prompts(
             picture(8 * n).save(place / f"{n}.source.png")
             row["source"] = f"{n}.source.png"
     write_rows(place / "samples.jsonl", kept)
-    assert (view([read(folder)], [Inlined()])["runs"][0]["mood"] == "alarmed") == alarmed
+    assert (view([read_run(folder)], [Inlined()])["runs"][0]["mood"] == "alarmed") == alarmed
 
 
 @pytest.mark.parametrize(("change", "words"), [(0.1, "rose, although its weight is negative: "), (-0.1, "fell: ")])
 def test_the_verdict_on_a_reward_that_got_worse(tmp_path: Path, change: float, words: str) -> None:
-    run = read(make_run(tmp_path / "run"))
+    run = read_run(make_run(tmp_path / "run"))
     length = next(each for each in headline(run) if each.name == "length")
     assert verdict(run, [replace(length, verdict="worse", change=change)], "").startswith(f"The reward length {words}")
 
@@ -253,7 +253,7 @@ def test_nothing_rose_where_part_of_the_objective_is_missing(
         kept = json.loads(place.read_text())
         kept["scores"]["nice"][:lost] = [None] * lost
         place.write_text(json.dumps(kept))
-    run = view([read(folder)], [Inlined()])["runs"][0]
+    run = view([read_run(folder)], [Inlined()])["runs"][0]
     assert ("rose" in run["verdict"], run["mood"]) == (
         not words and weight > 0,
         "" if words else "better" if weight else "even",

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 
 from grpokit import Pending, Portion, Prompt, RewardTerm, Sample
 from grpokit.rewards.isolation import own_copies
-from grpokit.rewards.scoring import score
+from grpokit.rewards.scoring import score_samples
 from grpokit_check.reward.calls import content
 
 
@@ -76,7 +76,7 @@ def test_each_reward_gets_what_the_policy_drew(on_error: Any) -> None:
         RewardTerm(name="vandal", reward=fails_after, on_error=on_error, skip_limit=1.0),
         RewardTerm(name="looks", reward=looks),
     ]
-    score(terms, samples)
+    score_samples(terms, samples)
     assert seen == before
     assert _content(samples) == before
 
@@ -92,7 +92,7 @@ def test_a_reward_that_scores_elsewhere_gets_its_own_too() -> None:
 
     samples = full_samples()
     before = _content(samples)
-    score([RewardTerm(name="r", reward=Elsewhere())], samples)
+    score_samples([RewardTerm(name="r", reward=Elsewhere())], samples)
     assert _content(samples) == before
 
 
@@ -143,7 +143,7 @@ def test_torchs_state_is_set_back(change: Callable[[], None], read: Callable[[],
 
     before = read()
     term = RewardTerm(name="r", reward=careless, on_error="skip", skip_limit=1.0)
-    score([term], full_samples())
+    score_samples([term], full_samples())
     assert read() == before
 
 
@@ -155,5 +155,5 @@ def test_a_reward_works_without_gradients_and_the_run_with_its_own_mode(enabled:
         return [0.0] * len(samples)
 
     with torch.set_grad_enabled(enabled):
-        score([RewardTerm(name="r", reward=careless)], full_samples())
+        score_samples([RewardTerm(name="r", reward=careless)], full_samples())
         assert torch.is_grad_enabled() == enabled

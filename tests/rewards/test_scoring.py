@@ -43,7 +43,7 @@ from grpokit.builtin.text_rewards import (
     TextFormat,
     contains,
 )
-from grpokit.rewards.scoring import Scoring, joined, score
+from grpokit.rewards.scoring import Scoring, join_scores, score_samples
 from grpokit.rewards.terms import as_terms
 from grpokit.runs import build_rewards
 
@@ -64,7 +64,7 @@ def test_no_reward_is_asked_about_a_sample_without_output() -> None:
         return [float(len(sample.output)) for sample in given]
 
     lenient = RewardTerm(name="lenient", reward=length, on_error="skip", skip_limit=0.5)
-    scores = score([lenient, RewardTerm(name="weight", reward=says([5.0, 6.0, 7.0]))], rows)
+    scores = score_samples([lenient, RewardTerm(name="weight", reward=says([5.0, 6.0, 7.0]))], rows)
     assert scores.matrix.nan_to_num(-1).tolist() == [[-1, -1], [2, 5], [-1, -1], [3, 6], [-1, 7]]
     assert scores.lost.nonzero().tolist() == [[4, 0]]
     assert scores.groups.tolist() == [0, 0, 1, 1, 2]
@@ -79,7 +79,7 @@ def says(values: Any) -> Callable[[Sequence[Sample]], Any]:
 
 
 def run(values: Any, count: int = 3) -> list[float]:
-    return score(as_terms({"mine": says(values)}), samples(*"abc"[:count])).matrix[:, 0].tolist()
+    return score_samples(as_terms({"mine": says(values)}), samples(*"abc"[:count])).matrix[:, 0].tolist()
 
 
 class OwnError(DataError):
@@ -94,7 +94,7 @@ def test_a_plugins_own_kind_of_error_keeps_its_words_and_its_kind() -> None:
         raise OwnError("targets.txt", 7)
 
     with pytest.raises(DataError, match=r"^Reward 'mine': targets\.txt, line 7: no number$") as caught:
-        score(as_terms({"mine": refuses}), samples("a"))
+        score_samples(as_terms({"mine": refuses}), samples("a"))
     assert type(caught.value) is DataError
     assert isinstance(caught.value.__cause__, OwnError)
 
@@ -108,7 +108,7 @@ def test_matrix() -> None:
         RewardTerm(name="group", reward=lambda s: [float(x.group) for x in s], weight=-2.0),
     ]
     rows = [Sample(prompt=Prompt(text="p"), output="x" * n, group=g) for n, g in ((1, 7), (3, 7), (2, 9))]
-    scores = score(terms, rows)
+    scores = score_samples(terms, rows)
     assert scores.matrix.tolist() == [[1, 7], [3, 7], [2, 9]]
     assert (scores.matrix.dtype, scores.matrix.is_contiguous()) == (torch.float64, True)
     assert (scores.weights.tolist(), scores.names, scores.failed) == ([0.5, -2.0], ["length", "group"], [False, False])
@@ -124,7 +124,7 @@ def test_one_call_gets_all_samples_in_order() -> None:
         calls.append([s.output for s in given])
         return [0.0] * len(given)
 
-    score(as_terms([watch]), samples("b", "a", "c"))
+    score_samples(as_terms([watch]), samples("b", "a", "c"))
     assert calls == [["b", "a", "c"]]
 
 
@@ -159,7 +159,7 @@ def test_fp64_is_kept() -> None:
 @pytest.mark.parametrize("nan", [NAN, np.nan, torch.tensor(NAN), np.float32("nan")])
 def test_nan_is_unscored(nan: Any) -> None:
     terms = as_terms({"a": says([1.0, nan, nan]), "b": says([nan, 10.0, nan])})
-    scores = score(terms, samples(*"abc"))
+    scores = score_samples(terms, samples(*"abc"))
     assert scores.matrix.isnan().tolist() == [[False, True], [True, False], [True, True]]
     assert scores.totals[:2].tolist() == [11, 11]  # the missing score counts as the reward's mean, not as 0
     assert scores.totals[2].isnan()
@@ -202,7 +202,7 @@ def test_unusable_output_always_stops(values: Any, words: list[str], on_error: A
     """`skip` is for exceptions; a wrong answer is a mistake in the reward, and is never passed over."""
     terms = [RewardTerm(name="mine", reward=says(values), on_error=on_error)]
     with pytest.raises(RewardError) as caught:
-        score(terms, samples(*"abc"))
+        score_samples(terms, samples(*"abc"))
     for word in words:
         assert word in str(caught.value)
     assert caught.value.exit_code == 1
@@ -217,7 +217,7 @@ def broken(given: Sequence[Sample]) -> list[float]:
 
 def test_an_exception_stops() -> None:
     with pytest.raises(RewardError) as caught:
-        score(as_terms([broken]), samples("a", "b"))
+        score_samples(as_terms([broken]), samples("a", "b"))
     message = str(caught.value)
     place = r"\(test_scoring\.py, line \d+, in broken\) on rows 0-1 \(prompt 'prompt 0'\)\. "
     assert re.match(rf"Reward 'broken' raised ValueError: the server said no {place}", message)
@@ -232,9 +232,9 @@ def test_a_key_that_a_prompts_meta_lacks() -> None:
     metas = [{"levl": 1}, {"level": 2, "kind": "a"}]
     given = [Sample(prompt=Prompt(text=f"p{i}", meta=meta), output="", group=i) for i, meta in enumerate(metas)]
     with pytest.raises(RewardError, match=r"KeyError: 'levl', and the meta of 'p1' has keys \(level, kind\)"):
-        score(as_terms([leveled]), given)
+        score_samples(as_terms([leveled]), given)
     with pytest.raises(RewardError, match=r"raised KeyError: 'levl', and the meta of 'p' has no keys \("):
-        score(as_terms([leveled]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
+        score_samples(as_terms([leveled]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
 
 
 def test_an_exception_without_words() -> None:
@@ -243,12 +243,12 @@ def test_an_exception_without_words() -> None:
 
     place = r"\(test_scoring\.py, line \d+, in silent\) on row 0 \(prompt 'p'\)\. Correct it"
     with pytest.raises(RewardError, match=f"raised AssertionError {place}"):
-        score(as_terms([silent]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
+        score_samples(as_terms([silent]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
 
 
 def test_a_skipped_exception_leaves_rows_unscored() -> None:
     lost = RewardTerm(name="broken", reward=broken, on_error="skip", skip_limit=1.0)
-    scores = score([lost, RewardTerm(name="one", reward=says([1.0, 3.0]))], samples("a", "b"))
+    scores = score_samples([lost, RewardTerm(name="one", reward=says([1.0, 3.0]))], samples("a", "b"))
     assert scores.failed == [2, 0]
     assert len(scores.notes) == 1
     assert re.search(r"'broken' left 2 rows unscored: it raised ValueError", scores.notes[0])
@@ -272,7 +272,7 @@ def fragile(given: Sequence[Sample]) -> list[float]:
 
 def test_one_bad_sample_costs_its_group_alone() -> None:
     given = in_groups("a", "bb", "ccc", "poison", "dddd", "e")
-    scores = score([RewardTerm(name="fragile", reward=fragile, on_error="skip")], given)
+    scores = score_samples([RewardTerm(name="fragile", reward=fragile, on_error="skip")], given)
     assert scores.matrix[:, 0].nan_to_num(nan=-1).tolist() == [1, 2, -1, -1, 4, 1]
     assert scores.failed == [2]
 
@@ -281,13 +281,13 @@ def test_skipping_has_a_limit() -> None:
     given = in_groups("a", "bb", "ccc", "poison")
     term = RewardTerm(name="fragile", reward=fragile, on_error="skip", skip_limit=0.4)
     with pytest.raises(RewardError, match=r"lost 2 of 4 rows; skip_limit allows a share of 0\.4\."):
-        score([term], given)
-    assert score([replace(term, skip_limit=0.5)], given).failed == [2]
+        score_samples([term], given)
+    assert score_samples([replace(term, skip_limit=0.5)], given).failed == [2]
 
 
 def test_a_number_beyond_all_bounds_is_infinite() -> None:
     with pytest.raises(RewardError, match=r"more than 80 digits for row 0 \(prompt 'prompt 0'\)"):
-        score([RewardTerm(name="mine", reward=says([10**400]))], samples("a"))
+        score_samples([RewardTerm(name="mine", reward=says([10**400]))], samples("a"))
 
 
 def test_rows_are_numbered_as_in_the_step_also_group_by_group() -> None:
@@ -297,7 +297,9 @@ def test_rows_are_numbered_as_in_the_step_also_group_by_group() -> None:
         return [math.inf if s.output == "bad" else 1.0 for s in given]
 
     with pytest.raises(RewardError, match="gave inf for row 5 "):
-        score([RewardTerm(name="r", reward=strange, on_error="skip")], in_groups("a", "b", "c", "d", "e", "bad"))
+        score_samples(
+            [RewardTerm(name="r", reward=strange, on_error="skip")], in_groups("a", "b", "c", "d", "e", "bad")
+        )
 
 
 def test_a_failed_call_lets_go_of_what_it_held() -> None:
@@ -311,7 +313,7 @@ def test_a_failed_call_lets_go_of_what_it_held() -> None:
             raise RuntimeError("CUDA out of memory.")
         return [1.0] * len(given)
 
-    assert score([RewardTerm(name="r", reward=heavy, on_error="skip")], in_groups(*"abcd")).failed == [0]
+    assert score_samples([RewardTerm(name="r", reward=heavy, on_error="skip")], in_groups(*"abcd")).failed == [0]
 
 
 def test_a_passing_failure_costs_nothing() -> None:
@@ -323,7 +325,9 @@ def test_a_passing_failure_costs_nothing() -> None:
             raise TimeoutError("try again")
         return [1.0] * len(given)
 
-    scores = score([RewardTerm(name="unsteady", reward=unsteady, on_error="skip", skip_limit=0)], in_groups(*"abcd"))
+    scores = score_samples(
+        [RewardTerm(name="unsteady", reward=unsteady, on_error="skip", skip_limit=0)], in_groups(*"abcd")
+    )
     assert calls == [4, 2, 2]
     assert scores.matrix[:, 0].tolist() == [1, 1, 1, 1]
     assert scores.failed == [0]
@@ -335,7 +339,7 @@ def test_ctrl_c_is_no_failure_of_the_reward() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        score([RewardTerm(name="r", reward=interrupted, on_error="skip")], samples("a"))
+        score_samples([RewardTerm(name="r", reward=interrupted, on_error="skip")], samples("a"))
 
 
 class WordlessError(Exception):
@@ -352,8 +356,8 @@ def test_whatever_a_reward_raises_is_its_error(error: type[BaseException]) -> No
 
     given = in_groups("a", "b", "c", "poison")
     with pytest.raises(RewardError, match=rf"^Reward 'r' raised {error.__name__}.* on rows 0-3 .* Correct it, or set"):
-        score([RewardTerm(name="r", reward=raises)], given)
-    scores = score([RewardTerm(name="r", reward=raises, on_error="skip")], given)
+        score_samples([RewardTerm(name="r", reward=raises)], given)
+    scores = score_samples([RewardTerm(name="r", reward=raises, on_error="skip")], given)
     assert scores.matrix[:, 0].nan_to_num(nan=-1).tolist() == [1, 1, -1, -1]
 
 
@@ -388,7 +392,7 @@ def lengths(given: Sequence[Sample]) -> list[Portion | BaseException]:
 def test_anything_with_submit_and_close_scores() -> None:
     reward = Elsewhere(lengths)
     terms = as_terms([reward, says([0.0] * 4)])
-    assert score(terms, in_groups("a", "bb", "ccc", "dddd")).matrix.tolist() == [[1, 0], [2, 0], [3, 0], [4, 0]]
+    assert score_samples(terms, in_groups("a", "bb", "ccc", "dddd")).matrix.tolist() == [[1, 0], [2, 0], [3, 0], [4, 0]]
     build_rewards.close(terms)
     assert reward.closed
 
@@ -398,8 +402,8 @@ def test_a_future_that_raises_fails_the_rows_without_an_answer(error: BaseExcept
     reward = Elsewhere(lambda given: [lengths(given)[0], error])
     given = in_groups("a", "bb", "ccc", "dddd")
     with pytest.raises(RewardError, match=rf"^Reward 'r' raised {type(error).__name__}.* on rows 0-1 \(prompt 'p'\)\."):
-        score([RewardTerm(name="r", reward=reward)], given)
-    scores = score([RewardTerm(name="r", reward=reward, on_error="skip")], given)
+        score_samples([RewardTerm(name="r", reward=reward)], given)
+    scores = score_samples([RewardTerm(name="r", reward=reward, on_error="skip")], given)
     assert scores.matrix[:, 0].nan_to_num(nan=-1).tolist() == [-1, -1, 3, 4]
 
 
@@ -411,14 +415,14 @@ def test_skip_limit_is_a_share_of_all_rows_of_a_step(elsewhere: bool) -> None:
         return [lengths(given)[0], Portion(rows=[0, 1], failure="broke")]
 
     reward = Elsewhere(answers) if elsewhere else fragile
-    before = score([RewardTerm(name="r", reward=fragile, on_error="skip")], in_groups("poison", *"abcde"))
+    before = score_samples([RewardTerm(name="r", reward=fragile, on_error="skip")], in_groups("poison", *"abcde"))
     term = RewardTerm(name="r", reward=reward, on_error="skip", skip_limit=0.4)
     given = in_groups("poison", "bb", "ccc", "dddd")
-    scores = joined([term], [Scoring([term], given).result()], before)
+    scores = join_scores([term], [Scoring([term], given).result()], before)
     assert (scores.failed, scores.lost[:, 0].tolist()) == ([2], [True, True, False, False])
     assert scores.select(torch.tensor([1, 3])).failed == [1]
     with pytest.raises(RewardError, match=r"lost 4 of 10 rows; skip_limit allows a share of 0\.39.* left 2 rows"):
-        joined([replace(term, skip_limit=0.39)], [scores], before)
+        join_scores([replace(term, skip_limit=0.39)], [scores], before)
 
 
 def test_a_submit_that_raises_fails_all_rows() -> None:
@@ -427,8 +431,8 @@ def test_a_submit_that_raises_fails_all_rows() -> None:
 
     term = RewardTerm(name="r", reward=Elsewhere(refuses))
     with pytest.raises(RewardError, match=r"^Reward 'r' raised ConnectionError: no route \(.*\) on rows 0-1 \(prompt"):
-        score([term], in_groups("a", "b"))
-    assert score([replace(term, on_error="skip", skip_limit=1.0)], in_groups("a", "b")).failed == [2]
+        score_samples([term], in_groups("a", "b"))
+    assert score_samples([replace(term, on_error="skip", skip_limit=1.0)], in_groups("a", "b")).failed == [2]
 
 
 @pytest.mark.parametrize(
@@ -444,7 +448,7 @@ def test_a_submit_that_raises_fails_all_rows() -> None:
 def test_each_row_is_answered_once(rows: Any, words: str) -> None:
     reward = Elsewhere(lambda _: [Portion(rows=part, values=[1.0] * len(part or ())) for part in rows])
     with pytest.raises(RewardError, match=f"^Reward 'r': it {words}"):
-        score([RewardTerm(name="r", reward=reward, on_error="skip")], in_groups(*"abcd"))
+        score_samples([RewardTerm(name="r", reward=reward, on_error="skip")], in_groups(*"abcd"))
 
 
 # --- terms ---------------------------------------------------------------------------------------------------------
@@ -465,14 +469,14 @@ def test_a_reward_that_sorts_in_place_is_refused() -> None:
     batch = samples("3", "1", "2")
     words = "^Reward 'tidy': it changed the order or the number of the samples in its list"
     with pytest.raises(RewardError, match=words):
-        score([RewardTerm(name="tidy", reward=tidy, on_error="skip")], batch)
+        score_samples([RewardTerm(name="tidy", reward=tidy, on_error="skip")], batch)
     assert [s.output for s in batch] == ["3", "1", "2"]
 
 
 @pytest.mark.parametrize("value", [1e308, -1e31])
 def test_a_number_too_large_to_add_up_is_refused(value: float) -> None:
     with pytest.raises(RewardError, match=r"gave -?1e\+\d+ for row 0 \(prompt 'p'\); .* at most 1e\+30"):
-        score(as_terms([lambda _: [value]]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
+        score_samples(as_terms([lambda _: [value]]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
 
 
 def test_names() -> None:

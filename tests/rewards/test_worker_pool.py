@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 
 from grpokit import DataError, PluginError, Prompt, RewardError, RewardTerm, Sample, UsageError
-from grpokit.rewards.scoring import Scores, score
+from grpokit.rewards.scoring import Scores, score_samples
 from grpokit.rewards.worker_pool import PooledReward
 from pool_rewards import obey
 
@@ -49,7 +49,7 @@ def samples(*outputs: Any, size: int = 2) -> list[Sample]:
 
 
 def asked(reward: PooledReward, given: list[Sample], **options: Any) -> Scores:
-    return score([RewardTerm(name="r", reward=reward, **options)], given)
+    return score_samples([RewardTerm(name="r", reward=reward, **options)], given)
 
 
 def column(reward: PooledReward, given: list[Sample], **options: Any) -> list[float]:
@@ -244,7 +244,7 @@ def test_it_works_beside_the_other_rewards(pooled: Make) -> None:
         return [float(s.output) for s in batch]
 
     start = time.perf_counter()
-    found = score([RewardTerm(name=str(i), reward=r) for i, r in enumerate([*rewards, own])], given)
+    found = score_samples([RewardTerm(name=str(i), reward=r) for i, r in enumerate([*rewards, own])], given)
     whole = time.perf_counter() - start
     assert found.matrix.tolist() == [[float(x)] * 3 for x in (1, 2, 3, 4)]
     assert whole < 0.75 * (0.4 + 0.8 + 0.8)  # what one after the other would take

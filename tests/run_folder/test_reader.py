@@ -57,7 +57,7 @@ def changed(path: Path) -> Iterator[str]:
 
 def look(folder: Path, name: str) -> None:
     """Everything that a page takes from a run."""
-    json.dumps(view([reader.read(folder)], [Inlined()]), allow_nan=False)
+    json.dumps(view([reader.read_run(folder)], [Inlined()]), allow_nan=False)
 
 
 def resume(folder: Path, name: str) -> None:

@@ -35,7 +35,7 @@ from grpokit.run_folder import names
 from grpokit.run_folder import rollout_record as record
 from grpokit.run_folder.rollout_record import Described
 from grpokit.runs import build
-from grpokit.runs.redraw import redraw
+from grpokit.runs.replay import replay
 from grpokit.runs.rescore import Ranking, kendall_tau, rescore
 from grpokit.training import checkpoint
 from whole_runs import assert_same_record, train_preset
@@ -109,11 +109,11 @@ def step_of(outputs: Sequence[Any], *, step: int = 1, weights: Sequence[float] =
 
 def test_the_record_is_what_the_run_did(recorded: tuple[str, Path]) -> None:
     preset, folder = recorded
-    assert record.steps(folder) == list(range(1, STEPS + 1))
+    assert record.recorded_steps(folder) == list(range(1, STEPS + 1))
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     prompts, _ = build.prompts(presets.read_config(str(folder))[0])
     for row in metrics:
-        kept = record.read(folder, row["step"])
+        kept = record.read_step(folder, row["step"])
         assert kept.reward_names == [REWARDS[preset]]
         rewards, totals, groups = (kept.tensors[name] for name in ("rewards", "totals", "groups"))
         assert float(rewards.mean()) == row[f"rewards/{REWARDS[preset]}/mean"]
@@ -139,8 +139,8 @@ def test_pictures_come_back_bit_for_bit(mode: str, tmp_path: Path) -> None:
     else:
         picture = Image.fromarray(noise).convert(mode)
     assert picture.mode == mode
-    record.write(tmp_path, step_of([picture, picture.copy()]))
-    for back in record.read(tmp_path, 1).outputs:
+    record.write_step(tmp_path, step_of([picture, picture.copy()]))
+    for back in record.read_step(tmp_path, 1).outputs:
         assert (back.mode, back.size, back.tobytes()) == (mode, (7, 5), picture.tobytes())
         assert back.getpalette() == picture.getpalette()
 
@@ -173,8 +173,8 @@ def test_pictures_come_back_bit_for_bit(mode: str, tmp_path: Path) -> None:
     ids=repr,
 )
 def test_texts_and_numbers_come_back_as_they_were(output: Any, tmp_path: Path) -> None:
-    record.write(tmp_path, step_of([output, output]))
-    back = record.read(tmp_path, 1).outputs[1]
+    record.write_step(tmp_path, step_of([output, output]))
+    back = record.read_step(tmp_path, 1).outputs[1]
     assert repr(back) == repr(output)
     assert type(back) is type(output)
     if isinstance(output, (tuple, list)):
@@ -189,15 +189,15 @@ class Board:
 
 def test_numbers_of_numpy_in_a_tuple_come_back_as_numbers(tmp_path: Path) -> None:
     output = (np.float32(0.1), np.int64(2))
-    record.write(tmp_path, step_of([output, output]))
-    back = record.read(tmp_path, 1).outputs[0]
+    record.write_step(tmp_path, step_of([output, output]))
+    back = record.read_step(tmp_path, 1).outputs[0]
     assert back == output
     assert [type(x) for x in back] == [float, int]
 
 
 def test_other_outputs_are_described(tmp_path: Path) -> None:
-    record.write(tmp_path, step_of([Board(), Board()]))
-    for back in record.read(tmp_path, 1).outputs:
+    record.write_step(tmp_path, step_of([Board(), Board()]))
+    for back in record.read_step(tmp_path, 1).outputs:
         assert isinstance(back, Described)
         assert " at 0x" not in back.text
 
@@ -212,13 +212,13 @@ def test_scores_that_are_missing_advantages_of_decisions_and_info(tmp_path: Path
     rollout = Rollout(**{**vars(plain.rollout), "samples": samples})
     rewards = torch.tensor([[1.0, math.nan], [math.nan, math.nan]], dtype=torch.float64)
     each = torch.tensor([[1.0, 2.0], [3.0, 100.0]])
-    record.write(
+    record.write_step(
         tmp_path,
         step_of(
             ["a", "b"], rollout=rollout, rewards=rewards, reward_names=["x", "y"], advantages=each, weights=[2.0, 1.0]
         ),
     )
-    kept = record.read(tmp_path, 1)
+    kept = record.read_step(tmp_path, 1)
     assert torch.equal(kept.tensors["rewards"].nan_to_num(-1), rewards.nan_to_num(-1))
     assert torch.equal(kept.tensors["advantages"], each)
     assert [row["reward"] for row in kept.rows] == [2.0, None]
@@ -232,8 +232,8 @@ def test_tensors_that_share_memory_are_kept_each(tmp_path: Path) -> None:
     whole = torch.arange(8, dtype=torch.bfloat16).reshape(2, 4)
     plain = step_of(["a", "b"])
     trace = Trace(per_row={"all": whole, "half": whole[:, :2], "same": whole}, per_group={"wide": whole[:, :1]})
-    record.write(tmp_path, step_of(["a", "b"], rollout=Rollout(**{**vars(plain.rollout), "trace": trace})))
-    back = record.read(tmp_path, 1).tensors
+    record.write_step(tmp_path, step_of(["a", "b"], rollout=Rollout(**{**vars(plain.rollout), "trace": trace})))
+    back = record.read_step(tmp_path, 1).tensors
     assert torch.equal(back["per_row.half"], whole[:, :2])
     assert torch.equal(back["per_row.same"], whole)
     assert back["per_group.wide"].dtype == torch.bfloat16
@@ -241,16 +241,16 @@ def test_tensors_that_share_memory_are_kept_each(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [names.ROWS, names.TRACE])
 def test_a_torn_or_missing_file_is_named(name: str, tmp_path: Path) -> None:
-    record.write(tmp_path, step_of(["a", "b"]))
+    record.write_step(tmp_path, step_of(["a", "b"]))
     path = record.folder_of(tmp_path, 1) / name
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(RunError, match="step_000001 is damaged"):
-        record.read(tmp_path, 1)
+        record.read_step(tmp_path, 1)
     path.unlink()
     with pytest.raises(RunError, match="step_000001 is damaged"):
-        record.read(tmp_path, 1)
-    record.write(tmp_path, step_of(["e", "f"]))  # in the place of the old one
-    assert record.read(tmp_path, 1).outputs == ["e", "f"]
+        record.read_step(tmp_path, 1)
+    record.write_step(tmp_path, step_of(["e", "f"]))  # in the place of the old one
+    assert record.read_step(tmp_path, 1).outputs == ["e", "f"]
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +259,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("grpokit.run_folder.rollout_record.save_file", full)
     with pytest.raises(RunError, match=r"rollouts/step_000001 cannot be written: .*No space left"):
-        record.write(tmp_path, step_of(["a", "b"]))
+        record.write_step(tmp_path, step_of(["a", "b"]))
     assert not any((tmp_path / "rollouts").iterdir())
 
 
@@ -278,7 +278,7 @@ def test_a_resumed_run_has_each_step_once(lm: Path, copy: Path, step: int, witho
 def test_a_step_drawn_again_is_equal(recorded: tuple[str, Path], step: int, start: int | None) -> None:
     _, folder = recorded
     before = tree(folder)
-    found = redraw(folder, step)
+    found = replay(folder, step)
     assert found.equal
     assert found.start == (None if start is None else folder / "checkpoints" / f"step_{start:06d}")
     assert list(found.parts) == PARTS
@@ -287,7 +287,7 @@ def test_a_step_drawn_again_is_equal(recorded: tuple[str, Path], step: int, star
 
 def tampered(folder: Path, change: Callable[[dict[str, torch.Tensor]], None], **conditions: Any) -> None:
     path = record.folder_of(folder, 2) / names.TRACE
-    kept = record.read(folder, 2)
+    kept = record.read_step(folder, 2)
     change(kept.tensors)  # type: ignore[arg-type]
     notes = {"rewards": kept.reward_names, "conditions": {**kept.conditions, **conditions}}
     save_file(dict(kept.tensors), path, metadata={"grpokit": json.dumps(notes)})
@@ -309,7 +309,7 @@ def test_what_differs_is_named_with_its_rows(copy: Path) -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows[6]["output"] += "!"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = redraw(copy, 2)
+    found = replay(copy, 2)
     parts = dict(found.parts)
     decisions = parts.pop("decisions")
     for words in ("per_row.tokens in 1 of 8 rows (5)", "mask was torch.bool [8, 3]", "per_group.prompt was nothing"):
@@ -338,7 +338,7 @@ def test_one_pixel(recorded: tuple[str, Path], tmp_path: Path) -> None:
     value = picture.getpixel((0, 0))
     picture.putpixel((0, 0), (value[0] ^ 1, *value[1:]) if isinstance(value, tuple) else value ^ 1)
     picture.save(path)
-    differences = {part: what for part, what in redraw(folder, 2).parts.items() if what}
+    differences = {part: what for part, what in replay(folder, 2).parts.items() if what}
     assert differences == {"outputs": "outputs in 1 of 8 rows (2)"}
 
 
@@ -347,7 +347,7 @@ def test_trackers_do_not_hear_of_it(copy: Path) -> None:
     (copy / "config.yaml").write_text(text.replace("use: []", "use: [tensorboard]"))
     assert presets.read_config(str(copy))[0].trackers.use == ["tensorboard"]
     before = tree(copy)
-    assert redraw(copy, 6).equal
+    assert replay(copy, 6).equal
     assert tree(copy) == before
 
 
@@ -360,7 +360,7 @@ def test_other_weights_make_other_samples(copy: Path) -> None:
     del state["digest"]
     (place / "state.json").write_text(json.dumps({**state, "digest": checkpoint._digest_of(state)}))
     shutil.rmtree(copy / "checkpoints" / "step_000005")
-    found = redraw(copy, 5)
+    found = replay(copy, 5)
     assert not found.equal
     assert f"{ROWS} of {ROWS} rows" in found.parts["log-probs"]
     assert found.parts["prompts"] == ""
@@ -371,14 +371,14 @@ def test_a_checkpoint_from_the_middle_of_a_step_is_no_start(copy: Path) -> None:
     state = checkpoint.read_state(place)
     state["parts"]["position"]["updates_done"] = 1
     (place / "state.json").write_text(json.dumps({**state, "digest": checkpoint._digest_of(state)}))
-    found = redraw(copy, 6)
+    found = replay(copy, 6)
     assert found.equal
     assert found.start == copy / "checkpoints" / "step_000004"
 
 
 def test_without_a_record_the_metrics_are_compared(copy: Path) -> None:
     shutil.rmtree(copy / "rollouts")
-    assert redraw(copy, 3).parts == {"metrics": ""}
+    assert replay(copy, 3).parts == {"metrics": ""}
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,9 @@ rewards: [{{use: "tiny_rewards:letters"}}]
     ]
     for number, (outputs, rewards, own) in enumerate(steps, start=1):
         kept = torch.tensor(rewards, dtype=torch.float64)[:, None]
-        record.write(folder, step_of(outputs, step=number, rewards=kept, advantages=torch.tensor(own), weights=[2.0]))
+        record.write_step(
+            folder, step_of(outputs, step=number, rewards=kept, advantages=torch.tensor(own), weights=[2.0])
+        )
 
 
 def test_another_best_by_hand() -> None:
@@ -462,7 +464,7 @@ def test_the_same_reward_agrees_and_its_opposite_disagrees(lm: Path, tmp_path: P
     assert all({*ranking.taus} == {1.0} and not ranking.changed for ranking in same.rankings.values())
     assert same.flipped == 0
     assert same.means == same.rankings["letters"].means
-    kept = [record.read(lm, step) for step in record.steps(lm)]
+    kept = [record.read_step(lm, step) for step in record.recorded_steps(lm)]
     assert [step for step, _, _ in written] == list(range(1, STEPS + 1))
     for (_, evaluation, _), step in zip(written, kept, strict=True):
         assert evaluation.scores.matrix[:, 0].tolist() == [row["scores"]["letters"] for row in step.rows]
@@ -484,7 +486,7 @@ def test_pictures_and_points_score_as_they_did(recorded: tuple[str, Path]) -> No
 
 def test_rows_that_cannot_be_scored_are_counted(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
-    record.write(tmp_path / "run", step_of(["?", "bb", "?", "?", "?", "?"], step=3))
+    record.write_step(tmp_path / "run", step_of(["?", "bb", "?", "?", "?", "?"], step=3))
     found = rescore(tmp_path / "run", of_rewards(["tiny_rewards:letters"], []))
     assert found.scores.isnan().sum() == 5
     assert found.means[3] == 2.0
@@ -515,7 +517,7 @@ def test_targets_that_have_changed_are_refused(tmp_path: Path) -> None:
 
 def test_outputs_that_are_only_described_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
-    record.write(tmp_path / "run", step_of([Board(), Board()]))
+    record.write_step(tmp_path / "run", step_of([Board(), Board()]))
     with pytest.raises(UsageError, match=r"of step 1 cannot be scored again: row 0 is recorded only as '<.*Board"):
         rescore(tmp_path / "run", of_rewards(["tiny_rewards:letters"], []))
 
@@ -537,13 +539,13 @@ def test_rescore_prints_a_table(tmp_path: Path, call: Call) -> None:
     assert "2 of 12 advantages (16.7%) would have had the other sign" in done.out
 
 
-def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -> None:
-    done = call("redraw", copy, "--step", 2)
+def test_replay_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -> None:
+    done = call("replay", copy, "--step", 2)
     start = "from the policy that the config builds"
     assert (done.code, done.err) == (0, "Repeating 1 step first, from the beginning.\n")
     assert done.out == f"step 2 drawn again {start}: equal to the bit ({', '.join(PARTS)})\n"
     (record.folder_of(copy, 2) / names.ROWS).write_bytes((record.folder_of(copy, 3) / names.ROWS).read_bytes())
-    done = call("redraw", copy, "--step", 2)
+    done = call("replay", copy, "--step", 2)
     assert done.code == 1
     assert "\n  decisions: equal to the bit\n" in done.out
     assert "\n  prompts: prompts in 8 of 8 rows (0, 1, 2, 3, 4 and 3 more)\n" in done.out
@@ -552,7 +554,7 @@ def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["redraw", "nowhere", "--step", "1"], "nowhere is not a run folder: it has no config.yaml."),
+        (["replay", "nowhere", "--step", "1"], "nowhere is not a run folder: it has no config.yaml."),
         (
             ["evaluate", "run/rollouts", "--reward", "lenght"],
             "There is no reward called 'lenght' (did you mean 'length'?)",
@@ -564,8 +566,8 @@ def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -
         (["evaluate", "run/rollouts", "--reward", "length", "max=3"], "has no parameter 'max'"),
         (["evaluate", "run/rollouts", "--reward", "length", "3"], "parameter '3' is not of the form key=value"),
         (["evaluate", "run/rollouts", "--reward", "length", "--reward", "mse"], "with one reward at a time."),
-        (["redraw", "run", "--step", "7"], "run has no step 7 to compare with: it has completed 6."),
-        (["redraw", "plain", "--step", "1"], "has no step 1 to compare with: it has completed 0."),
+        (["replay", "run", "--step", "7"], "run has no step 7 to compare with: it has completed 6."),
+        (["replay", "plain", "--step", "1"], "has no step 1 to compare with: it has completed 0."),
     ],
 )
 def test_bad_input(words: list[str], message: str, lm: Path, tmp_path: Path, call: Call) -> None:
@@ -583,4 +585,4 @@ def test_bad_input(words: list[str], message: str, lm: Path, tmp_path: Path, cal
 def test_a_run_without_a_record_keeps_none(tmp_path: Path, without_report: None) -> None:
     train("toy-flow", tmp_path / "new", "run.record=false", "trainer.steps=1", "eval.samples=1")
     assert not (tmp_path / "new" / "rollouts").exists()
-    assert redraw(tmp_path / "new", 1).parts == {"metrics": ""}
+    assert replay(tmp_path / "new", 1).parts == {"metrics": ""}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grpokit.config.schema import load
+from grpokit.config.schema import load_config
 from grpokit.runs import train as run
 from whole_runs import CONFIG, kill_and_resume
 
@@ -15,7 +15,7 @@ from whole_runs import CONFIG, kill_and_resume
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kill") / "whole"
     (folder.parent / "config.yaml").write_text(CONFIG)
-    run.train(load(folder.parent / "config.yaml", [f"run.dir={folder}"]))
+    run.train(load_config(folder.parent / "config.yaml", [f"run.dir={folder}"]))
     return folder
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from grpokit import UsageError
 from grpokit.config import presets, yaml_source
-from grpokit.config.schema import resolved
+from grpokit.config.schema import to_dict
 from grpokit.runs import train as run
 from grpokit.runs.resuming import changed_config, refuse_changes
 from grpokit.tracking.step_report import StepReport
@@ -89,7 +89,7 @@ def test_a_changed_config_is_refused_with_the_difference(whole: tuple[str, Path]
 
 def test_a_resume_may_score_in_another_place_and_stop_for_other_reasons(tmp_path: Path) -> None:
     before, _ = presets.read_config("toy-lm")
-    (tmp_path / "config.yaml").write_text(yaml_source.write(resolved(before)))
+    (tmp_path / "config.yaml").write_text(yaml_source.to_yaml(to_dict(before)))
     for free in (
         "rewards.0.workers=2",
         "rewards.1.placement={http: 'http://gpu-2:8009'}",

@@ -15,10 +15,10 @@ from PIL import Image
 
 from grpokit import DataError, Trainer, UsageError
 from grpokit.config import schema
-from grpokit.config.schema import resolved
+from grpokit.config.schema import to_dict
 from grpokit.data import read_prompts
-from grpokit.run_folder import header
-from grpokit.runs import before_training, resuming
+from grpokit.run_folder import run_metadata
+from grpokit.runs import preflight, resuming
 from grpokit.runs import train as run
 from small_runs import STEPS, rows, train, write_prompts
 from switched import Picky, Switch, reward
@@ -104,9 +104,9 @@ def test_code_that_a_policy_names_stands_in_the_header(monkeypatch: pytest.Monke
     texts = {"env": "own_steps:Walk-v0", "system": "Note:x", "stop": ["no.such.module:x", "own.:y"]}
     settings = {"policy": {"use": "p", **texts}, "data": {"prompts": "a.txt"}, "rewards": [{"use": "r"}]}
     config = schema.parse(yaml.safe_dump(settings), "c.yaml")
-    before = header.versions(resolved(config))["code"]
+    before = run_metadata.versions(to_dict(config))["code"]
     Path("own_steps.py").write_text("steps = 4\n")
-    after = header.versions(resolved(config))["code"]
+    after = run_metadata.versions(to_dict(config))["code"]
     assert list(before) == list(after) == ["own_steps"]
     assert before != after
 
@@ -211,7 +211,7 @@ def test_held_out_prompts_that_are_trained_on_are_counted(tmp_path: Path) -> Non
         for name, prompts in (("trained", trained), ("held", held)):
             Path(f"{name}.jsonl").write_text("".join(f"{json.dumps(prompt)}\n" for prompt in prompts))
             sequences.append(read_prompts(Path(f"{name}.jsonl")))
-        return before_training.trained_held_out_prompts(*sequences, resuming.digests(*sequences))
+        return preflight.trained_held_out_prompts(*sequences, resuming.prompt_digests(*sequences))
 
     edit = {"prompt": "make it blue", "image": "a.png", "level": 1}
     assert not warned([edit], [{**edit, "image": "b.png"}, {"prompt": "make it red", "image": "a.png"}])

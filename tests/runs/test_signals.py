@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from grpokit.rewards.elsewhere import ENDING
+from grpokit.rewards.remote import ENDING
 from grpokit.runs.signals import stopping
 
 

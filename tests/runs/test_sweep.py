@@ -13,7 +13,7 @@ import pytest
 
 from command_line import Call, config, rows, steady
 from grpokit.run_folder.journal import Journal
-from grpokit.runs.sweep import table
+from grpokit.runs.sweep import settings_table
 from grpokit.tracking.step_report import StepReport
 
 SMALL = ("trainer.steps=2", "eval.every=0")
@@ -150,7 +150,7 @@ def test_a_sweep_in_which_no_run_could_begin_says_why(call: Call, tmp_path: Path
 
 def test_differences_are_paired_by_seed() -> None:
     """Not by place: the settings share the seeds 2 and 3, and the gap is 1 in both."""
-    page = table({"a": {"reward": {"1": 1.0, "2": 5.0, "3": 9.0}}, "b": {"reward": {"3": 10.0, "2": 6.0}}})
+    page = settings_table({"a": {"reward": {"1": 1.0, "2": 5.0, "3": 9.0}}, "b": {"reward": {"3": 10.0, "2": 6.0}}})
     assert "+1.000 ± 0.000" in page.splitlines()[-1]
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from grpokit.errors import UsageError
 from grpokit.evaluation.held_out import Evaluation
-from grpokit.rewards.scoring import score
+from grpokit.rewards.scoring import score_samples
 from grpokit.rewards.terms import RewardTerm
 from grpokit.runs import tracking
 from grpokit.runs import train as run
@@ -54,7 +54,7 @@ def pictures() -> Evaluation:
         Sample(prompt=Prompt(text=text), output=Image.new("RGB", (8, 6), color), group=i)
         for i, (text, color) in enumerate(((HOSTILE, "red"), ("draw a sea", "blue")))
     ]
-    scores = score([RewardTerm(name="sharp", reward=lambda _: [0.25, float("nan")])], samples)
+    scores = score_samples([RewardTerm(name="sharp", reward=lambda _: [0.25, float("nan")])], samples)
     return Evaluation(samples=samples, prompts=[sample.prompt for sample in samples], scores=scores)
 
 

@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 from command_line import write_no_report
 from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError
 from grpokit.config import schema
-from grpokit.run_folder.header import begun
 from grpokit.run_folder.journal import Journal
 from grpokit.run_folder.lock import locked
+from grpokit.run_folder.run_metadata import initialised
 from grpokit.runs import train as run
 from grpokit.tracking.step_report import StepReport
 from grpokit.training import checkpoint
@@ -536,12 +536,12 @@ def test_a_link_to_a_run_is_that_run(tmp_path: Path) -> None:
     link.symlink_to(place)
     unmade.symlink_to(tmp_path / "disk" / "later")
     for folder in (link, unmade, link, link):  # neither is there at first; then one is replaced, twice
-        with begun(folder, resumed=False):
+        with initialised(folder, resumed=False):
             assert [file.name for file in folder.iterdir()] == [".unfinished"]
             for name in header:
                 (folder / name).write_text("{}")
     assert sorted(file.name for file in place.iterdir()) == sorted(header)
-    with pytest.raises(ZeroDivisionError), begun(link, resumed=False):
+    with pytest.raises(ZeroDivisionError), initialised(link, resumed=False):
         raise ZeroDivisionError
     assert not list(place.iterdir())
     assert link.is_symlink()

@@ -12,7 +12,7 @@ import torch
 
 from grpokit import RewardError, RewardTerm, Sample, StepReport, Trainer, evaluate
 from grpokit.advantages import AdvantageFn, gdpo, group, returns_to_go
-from grpokit.runs.redraw import redraw
+from grpokit.runs.replay import replay
 from grpokit.sampling import derive_seeds, further_indices
 from small_runs import rows, train, write_prompts
 from tiny_policies import BatchesSeen, TinyTokens, digit_sum
@@ -252,12 +252,12 @@ def test_a_policy_knows_the_step_that_it_draws_for(tmp_path: Path) -> None:
     assert policy.seeds[-1].step == 0
 
 
-def test_redraw_finds_a_recorded_step_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_finds_a_recorded_step_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_prompts(PROMPTS)
     train("out", run__record=True, trainer__dynamic_sampling=3, trainer__group_size=2, trainer__steps=4)
     assert sum(row["dynamic_sampling/replaced"] for row in rows("out/metrics.jsonl")) > 0
-    found = [redraw(Path("out"), step) for step in (2, 4)]
+    found = [replay(Path("out"), step) for step in (2, 4)]
     assert all("decisions" in step.parts and step.equal for step in found)
 
 

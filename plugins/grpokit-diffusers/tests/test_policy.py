@@ -16,7 +16,7 @@ from tiny_edits import EVERY, case, prompts_of
 
 from grpokit import Prompt, RewardTerm, Rollout, UsageError
 from grpokit.builtin.image_rewards import brightness
-from grpokit.rewards.scoring import score
+from grpokit.rewards.scoring import score_samples
 from grpokit.sampling import derive_seeds, normals
 from grpokit_check import outcomes, policy_checks
 from grpokit_diffusers.policy import DiffusersFlow
@@ -74,7 +74,7 @@ def test_a_picture_with_numbers_that_are_not_finite_is_none(evaluate: bool, monk
         samples = drawn(policy, prompts, group=3, evaluate=evaluate).samples
     assert [sample.output is None for sample in samples] == [False, True, False] * 2
     assert all(one.output in (None, other.output) for one, other in zip(samples, before, strict=True))
-    matrix = score([RewardTerm(name="brightness", reward=brightness)], samples).matrix
+    matrix = score_samples([RewardTerm(name="brightness", reward=brightness)], samples).matrix
     assert matrix[:, 0].isnan().tolist() == [False, True, False] * 2
     monkeypatch.setattr(policy.family, "velocity", lambda latents, *_, **__: latents * math.nan)
     with pytest.warns(UserWarning, match=r"SD3Transformer2DModel in float32 gave numbers that are not finite"):

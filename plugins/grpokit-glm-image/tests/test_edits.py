@@ -185,7 +185,7 @@ def test_a_run_from_a_folder_of_pictures(call: Call) -> None:
     shutil.rmtree(here / "run/checkpoints/step_000002")
     assert call("train", "edits.yaml", "--resume").code == 0
     assert (here / "run/checkpoints/step_000002/policy.safetensors").read_bytes() == trained
-    assert "equal to the bit" in call("redraw", "run", "--step", 2).out
+    assert "equal to the bit" in call("replay", "run", "--step", 2).out
 
     assert call("sample", "run", "--out", "drawn", "--before").code == 0
     assert {file.name for file in (here / "drawn/after").iterdir()} >= {"0000.png", "0000.source.png"}

@@ -96,7 +96,9 @@ def test_answers_without_a_box_score_zero_and_prompts_without_a_picture_nothing(
     assert scores[:2] + scores[3:] == [0.0, 1.0, 0.0, 0.0]
     assert math.isnan(scores[2])
     assert reward(one_too_few)([rows[0], rows[3]]) == [0.0, 0.0]  # with nothing to match, nobody is asked
-    assert SPECS["crop-match"].unscorable == "grpokit.rewards.needs:source"  # so a run knows it before it begins
+    assert (
+        SPECS["crop-match"].unscorable == "grpokit.rewards.missing_inputs:source"
+    )  # so a run knows it before it begins
 
 
 def test_what_matches_is_any_reward_with_its_parameters():

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from grpokit import Prompt, RewardError, Sample, UsageError
-from grpokit.rewards.scoring import score
+from grpokit.rewards.scoring import score_samples
 from grpokit.rewards.terms import RewardTerm
 from grpokit_http.client import AnswerError, ask
 from grpokit_http.reward import TOKEN, RemoteReward
@@ -196,7 +196,7 @@ def test_what_a_reward_service_says_is_words(
             RemoteReward([url], use="other").start()
         reward = RemoteReward([url])
         with pytest.raises(raised, match=message) as caught:
-            score([RewardTerm(name="r", reward=reward)], [Sample(prompt=Prompt(text="p"), output="x", group=0)])
+            score_samples([RewardTerm(name="r", reward=reward)], [Sample(prompt=Prompt(text="p"), output="x", group=0)])
         reward.close()
     assert "secret" not in str(caught.value)
     assert str(caught.value).isprintable()

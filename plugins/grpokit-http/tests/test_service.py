@@ -27,8 +27,8 @@ from served_rewards import fingerprint
 
 from command_line import Call, config
 from grpokit import Prompt, RewardError, Sample, UsageError
-from grpokit.rewards.elsewhere import ENDING
-from grpokit.rewards.scoring import score
+from grpokit.rewards.remote import ENDING
+from grpokit.rewards.scoring import score_samples
 from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit_http import wire
@@ -477,7 +477,7 @@ def test_its_plugin_is_needed_at_the_service_only(tmp_path: Path, call: Call) ->
 
 def scored(reward: RemoteReward, outputs: list[Any], **settings: Any) -> Any:
     there = [Sample(prompt=Prompt(text="p"), output=text, group=i // 2) for i, text in enumerate(outputs)]
-    return score([RewardTerm(name="it", reward=reward, **settings)], there)
+    return score_samples([RewardTerm(name="it", reward=reward, **settings)], there)
 
 
 def test_a_reward_that_fails_there_fails_as_it_would_here() -> None:
@@ -611,7 +611,7 @@ def test_a_slow_service_works_beside_other_rewards() -> None:
 
         there = [Sample(prompt=Prompt(text="p"), output="x", group=0) for _ in range(2)]
         start = time.monotonic()
-        score([RewardTerm(name="there", reward=reward), RewardTerm(name="here", reward=here)], there)
+        score_samples([RewardTerm(name="there", reward=reward), RewardTerm(name="here", reward=here)], there)
         assert time.monotonic() - start < 0.95
         late = RemoteReward([service.address], timeout=0.1)
         assert next(iter(late.submit(there[:1]))).failure.endswith("gave no answer within 0.1 s (reward_timeout)")

@@ -23,7 +23,7 @@ from grpokit import DataError, Prompt, Rollout, Sample, Trainer, UsageError, obj
 from grpokit.config import presets
 from grpokit.runs import train as run
 from grpokit.runs.export import export
-from grpokit.runs.redraw import redraw
+from grpokit.runs.replay import replay
 from grpokit.sampling import derive_seeds
 from grpokit_check import outcomes, policy_checks
 from grpokit_lm.packed_path import PackedPath
@@ -275,7 +275,7 @@ def train(config: Path, folder: str, *overrides: str, **options: bool) -> run.Re
 
 @pytest.mark.long
 def test_a_run_on_pictures(config: Path) -> None:
-    """The reward rises, a resumed run and a redrawn step are equal to the bit, and the export loads."""
+    """The reward rises, a resumed run and a replayed step are equal to the bit, and the export loads."""
     folder = config.parent
     train(config, "whole")
     rows = [json.loads(line) for line in (folder / "whole" / "metrics.jsonl").read_text().splitlines()]
@@ -288,7 +288,7 @@ def test_a_run_on_pictures(config: Path) -> None:
     a, b = (load_file(end / "policy.safetensors") for end in ends)
     assert a
     assert all(torch.equal(a[name], b[name]) and "vis" not in name for name in a)
-    drawn = redraw(folder / "whole", 7)
+    drawn = replay(folder / "whole", 7)
     assert drawn.equal
     parsed, _ = presets.read_config(str(config), [f"run.dir={folder / 'whole'}"])
     export(parsed, ends[0], folder / "merged", merge=True)

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from command_line import Call
 from grpokit import Prompt, Sample, UsageError
-from grpokit.builtin.quotes import quoted
+from grpokit.builtin.quotes import quotations
 from grpokit_ocr.evaluations import prompts
 from grpokit_ocr.reward import OCRReward
 from grpokit_ocr.scoring import word_accuracy
@@ -23,7 +23,7 @@ def test_prompts_of_each_language_and_length():
         (language, length): 5 for language in ("en", "zh") for length in ("word", "words", "sentence", "lines")
     }
     for prompt in found:
-        spans = quoted(prompt.text)
+        spans = quotations(prompt.text)
         assert (len(spans) > 1) == (prompt.meta["length"] == "lines"), prompt.text
         if prompt.meta["language"] == "en":
             assert (len(spans[0].split()) == 1) == (prompt.meta["length"] == "word") or len(spans) > 1

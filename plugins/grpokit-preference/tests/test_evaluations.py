@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from command_line import Call
-from grpokit.builtin.quotes import quoted
+from grpokit.builtin.quotes import quotations
 from grpokit_preference.evaluations import prompts
 
 
@@ -16,7 +16,7 @@ def test_prompts_of_each_subject():
         ("people", "animals", "places", "things"), 5
     )
     assert len({prompt.text for prompt in found}) == 20
-    assert not any(quoted(prompt.text) for prompt in found)
+    assert not any(quotations(prompt.text) for prompt in found)
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from grpokit import PluginError, Prompt, Sample, UsageError, create
-from grpokit.rewards.scoring import score
+from grpokit.rewards.scoring import score_samples
 from grpokit.rewards.terms import RewardTerm
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def test_scores_are_those_of_the_own_process_while_replicas_are_killed() -> None
 def test_a_reward_that_fails_there_fails_as_it_would_here() -> None:
     reward = RayReward("length", PARAMS, replicas=1)
     with pytest.raises(UsageError, match="Reward 'it': length scores texts, but the sample's output is a NoneType"):
-        score([RewardTerm(name="it", reward=reward)], [Sample(prompt=Prompt(text="p"), output=None, group=0)])
+        score_samples([RewardTerm(name="it", reward=reward)], [Sample(prompt=Prompt(text="p"), output=None, group=0)])
     reward.close()
     with pytest.raises(PluginError, match="lenght"):
         RayReward("lenght").start()

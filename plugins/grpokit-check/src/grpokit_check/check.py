@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grpokit.errors import GrpokitError, raised_at, typed_line
+from grpokit.errors import GrpokitError, error_line, raised_at
 
 if TYPE_CHECKING:
     import pytest
@@ -74,7 +74,7 @@ def error_text(error: BaseException) -> str:
     >>> error_text(GrpokitError("No file."))
     'GrpokitError: No file'
     """
-    return typed_line(error) if isinstance(error, GrpokitError) else f"{typed_line(error)} {raised_at(error)}"
+    return error_line(error) if isinstance(error, GrpokitError) else f"{error_line(error)} {raised_at(error)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from rich.text import Text
 
 from grpokit import UsageError, registry
 from grpokit.cli.app import console
-from grpokit.cli.options import Json, Prompts, PromptsFile, read_prompts
+from grpokit.cli.options import Json, Prompts, PromptsFile, prompts_of_options
 from grpokit.config.overrides import parse_parameters
-from grpokit.errors import counted
+from grpokit.errors import plural
 
 if TYPE_CHECKING:
     from grpokit_check import Check, LadderReport, Outcome
@@ -47,7 +47,7 @@ def check(
     from grpokit_check import component  # only now: it imports torch, which takes seconds
 
     ladder = None
-    own_prompts = read_prompts(prompt, prompts)
+    own_prompts = prompts_of_options(prompt, prompts)
     params = parse_parameters(parameters or [])
     with (
         warnings.catch_warnings(record=True) as records,  # they are printed below the table
@@ -106,7 +106,7 @@ def _summary(results: Sequence[Outcome]) -> str:
     counts = Counter(outcome.state for outcome in results)
     passes, failures = counts["ok"], counts["failed"]
     summary = [f"{failures} of {passes + failures} checks failed" if failures else f"all {passes} checks passed"]
-    summary += [counted(counts["expected failure"], "expected failure")] if counts["expected failure"] else []
+    summary += [plural(counts["expected failure"], "expected failure")] if counts["expected failure"] else []
     summary += [f"{counts['not checked']} not checked"] if counts["not checked"] else []
     return ", ".join(summary)
 

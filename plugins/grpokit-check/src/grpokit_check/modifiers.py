@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grpokit.doctor.toy import ones
-from grpokit.errors import RunError, UsageError, shown
+from grpokit.errors import RunError, UsageError, brief
 from grpokit.guards.observer import Observer
 from grpokit.objectives import GRPO, Objective
 from grpokit.processes.team import Team
@@ -50,7 +50,7 @@ def modifier_checks(factory: Callable[[], Modifier], *, module: str | None = Non
     modifier = factory()
     if not isinstance(modifier, Modifier):
         raise UsageError(
-            f"The checks of a modifier need an object of a subclass of grpokit.Modifier, got {shown(modifier)}."
+            f"The checks of a modifier need an object of a subclass of grpokit.Modifier, got {brief(modifier)}."
         )
     yield from checks_of(_CHECKS, factory, module)
 
@@ -107,7 +107,7 @@ def state(factory: Callable[[], Modifier]) -> None:
         first.save(folder)
         second.load(folder)
     same = same_state(state_of(second.modifiers[0]), state_of(first.modifiers[0]))
-    expect(same, "the state that was saved", shown(state_of(second.modifiers[0])),
+    expect(same, "the state that was saved", brief(state_of(second.modifiers[0])),
            "a load_state_dict that leaves something out")  # fmt: skip
     rest = _train(second, _STEPS - 2)
     expect(torch.equal(rest[-1], whole[-1]), "the weights of a run without an interruption", "other ones",
@@ -116,7 +116,7 @@ def state(factory: Callable[[], Modifier]) -> None:
     for name in ended.keys() & resumed.keys():
         if isinstance(ended[name], _PLAIN):
             expect(same_state({name: resumed[name]}, {name: ended[name]}),
-                   f"the '{name}' of a run without an interruption, {shown(ended[name])}", shown(resumed[name]),
+                   f"the '{name}' of a run without an interruption, {brief(ended[name])}", brief(resumed[name]),
                    "something that state_dict leaves out, and that may act in a later step")  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def undone(factory: Callable[[], Modifier]) -> None:
     before = state_of(modifier)
     with suppress(RunError):
         trainer.step()
-    expect(same_state(state_of(modifier), before), "the state before the step that failed", shown(state_of(modifier)),
+    expect(same_state(state_of(modifier), before), "the state before the step that failed", brief(state_of(modifier)),
            "a list or a tensor in state_dict that is not copied")  # fmt: skip
 
 

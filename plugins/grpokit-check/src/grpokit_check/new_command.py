@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grpokit.errors import counted
+from grpokit.errors import plural
 from grpokit_check.scaffold import write
 
 
@@ -33,6 +33,6 @@ def new(
     """
 
     package = write.new(what, name, folder=folder, kind=kind)
-    print(f"{package.folder} holds a working {what} in {counted(len(package.files), 'file')}. Next:\n")
+    print(f"{package.folder} holds a working {what} in {plural(len(package.files), 'file')}. Next:\n")
     for line in package.next_steps:
         print(f"  {line}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from grpokit.errors import UsageError, shown
+from grpokit.errors import UsageError, brief
 from grpokit.flow import gaussian_logprobs
 from grpokit.objectives import Loss, Objective
 from grpokit.types import Decisions
@@ -42,7 +42,7 @@ def objective_checks(objective: Objective, *, module: str | None = None) -> Iter
         UsageError: it is no objective, or with its parameters it takes no kind of decision.
     """
     if not isinstance(objective, Objective):
-        raise UsageError(f"The checks of an objective need a grpokit.Objective, got {shown(objective)}.")
+        raise UsageError(f"The checks of an objective need a grpokit.Objective, got {brief(objective)}.")
     answers = {kind: attempt(_try, objective, kind) for kind in _KINDS}
     kinds = [kind for kind, answer in answers.items() if not isinstance(answer, UsageError)]
     if not kinds:
@@ -179,7 +179,7 @@ def finite(case: _Case) -> None:
                    "a loss that is averaged already; the trainer reduces it")  # fmt: skip
             gradient = batch.gradient(value)
             expect(value.isfinite().all(), "a finite loss", f"{_numbers(value[~value.isfinite()])} {where}",
-                   "a ratio whose logarithm has no bound; see grpokit.divergence.bounded")  # fmt: skip
+                   "a ratio whose logarithm has no bound; see grpokit.divergence.bound_log_ratio")  # fmt: skip
             expect(gradient.isfinite().all(), "a finite gradient", f"NaN or infinity in it {where}",
                    "the root or the logarithm of 0, whose derivative is infinite")  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit.errors import GrpokitError, UsageError, shown
+from grpokit.errors import GrpokitError, UsageError, brief
 from grpokit.guards.observer import Observer
 from grpokit.training.state import Stateful
 from grpokit_check.check import Check, NotChecked, checks_of, expect, expect_untouched, random_states
@@ -75,7 +75,7 @@ def _train(*observers: Observer) -> list[Tensor]:
 def protocol(factory: Callable[[], Observer]) -> None:
     """It is a `grpokit.Observer`, and a state that it has can be saved, before a training and after it."""
     observer = factory()
-    expect(isinstance(observer, Observer), "an object of a subclass of grpokit.Observer", shown(observer),
+    expect(isinstance(observer, Observer), "an object of a subclass of grpokit.Observer", brief(observer),
            "a class instead of an object, or a class without this base class")  # fmt: skip
     expect_saveable(observer)
     _train(observer)
@@ -88,7 +88,7 @@ def answers(factory: Callable[[], Observer]) -> None:
     _train(recorder)
     for answer in recorder.answers:
         right = not isinstance(answer, str) and all(isinstance(line, str) for line in answer)
-        expect(right, "a list of texts, or nothing", shown(answer), "a text without a list around it")
+        expect(right, "a list of texts, or nothing", brief(answer), "a text without a list around it")
 
 
 def unnoticed(factory: Callable[[], Observer]) -> None:
@@ -122,10 +122,10 @@ def state(factory: Callable[[], Observer]) -> None:
     own = saved.state_dict() if isinstance(saved, Stateful) else {}
     kept = state_of(saved)
     first, second = _Recorder(saved), _Recorder(restored(factory(), kept))
-    expect(same_state(state_of(second.observer), kept), "the state that was loaded", shown(state_of(second.observer)),
+    expect(same_state(state_of(second.observer), kept), "the state that was loaded", brief(state_of(second.observer)),
            "a load_state_dict that leaves something out")  # fmt: skip
     _train(first, second)
-    expect(same_state(own, kept), "a state_dict that later steps do not change", shown(own),
+    expect(same_state(own, kept), "a state_dict that later steps do not change", brief(own),
            "a list or a tensor that is not copied: a step that fails could not be undone")  # fmt: skip
     same = same_state(state_of(first.observer), state_of(second.observer)) and first.answers == second.answers
     expect(same, "a restored observer that goes on as the saved one", "other warnings, or another state later",

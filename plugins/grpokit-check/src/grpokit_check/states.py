@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit.errors import a_type, shown
+from grpokit.errors import a_type, brief
 from grpokit.training.state import Stateful
 from grpokit_check.check import attempt, expect
 
@@ -48,5 +48,5 @@ def expect_saveable(part: object) -> None:
         expect(isinstance(state, Mapping), "a mapping from state_dict", a_type(state), "a bare number; give it a name")
         plain = {name: value for name, value in state.items() if not isinstance(value, Tensor)}
         same = attempt(lambda: json.loads(json.dumps(plain)) == plain) is True
-        expect(same, "a state of tensors, and plain data as JSON has it", shown(plain),
+        expect(same, "a state of tensors, and plain data as JSON has it", brief(plain),
                "arrays, tuples, sets, or keys that are not texts; checkpoints pickle nothing")  # fmt: skip

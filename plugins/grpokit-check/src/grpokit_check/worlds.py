@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grpokit.errors import UsageError, a_type, shown
+from grpokit.errors import UsageError, a_type, brief
 from grpokit.types import Prompt
 from grpokit_check.check import (
     Check,
@@ -97,7 +97,7 @@ def protocol(case: _Case) -> None:
            "an attribute of the same name; give it another one")  # fmt: skip
     tools = getattr(world, "tools", [])
     right = isinstance(tools, Sequence) and all(isinstance(tool, Mapping) for tool in tools)
-    expect(right, "tools as a list of JSON schemas", shown(tools), "a method called tools; make it an attribute")
+    expect(right, "tools as a list of JSON schemas", brief(tools), "a method called tools; make it an attribute")
 
 
 def messages(case: _Case) -> None:
@@ -107,7 +107,7 @@ def messages(case: _Case) -> None:
         for turn, message in enumerate([episode.first, *episode.replies]):
             where = f"in reply {turn}" if turn else "in start"
             expect(_is_message(message), "a text, a mapping with 'role' and 'content', a list of these, or None",
-                   f"{shown(message)} {where}", "a number, or a message without a role")  # fmt: skip
+                   f"{brief(message)} {where}", "a number, or a message without a role")  # fmt: skip
 
 
 def _is_message(message: Any) -> bool:
@@ -137,7 +137,7 @@ def seeded(case: _Case) -> None:
 def _difference(first: _Episode, others: Sequence[_Episode]) -> str:
     other = next((episode for episode in others if episode != first), first)
     part = next((name for name, value in vars(first).items() if getattr(other, name) != value), "first")
-    return f"{shown(getattr(first, part))} and {shown(getattr(other, part))}"
+    return f"{brief(getattr(first, part))} and {brief(getattr(other, part))}"
 
 
 def independent(case: _Case) -> None:
@@ -171,7 +171,7 @@ def prompt_unchanged(case: _Case) -> None:
         world.start(own, 2)
         world.reply(_TURNS[0])
         _close(world)
-        expect(own == prompt, "a prompt that stays as it is", shown(own), "a change of prompt.meta in place")
+        expect(own == prompt, "a prompt that stays as it is", brief(own), "a change of prompt.meta in place")
 
 
 def facts(case: _Case) -> None:
@@ -181,7 +181,7 @@ def facts(case: _Case) -> None:
         expect(isinstance(read, Mapping), "a mapping of facts", a_type(read), "facts without a return")
         value = read.get("return", 0.0)
         number = isinstance(value, (int, float)) and abs(value) < float("inf")
-        expect(number, "a finite number as the fact 'return'", f"{shown(value)} after {turns} turns",
+        expect(number, "a finite number as the fact 'return'", f"{brief(value)} after {turns} turns",
                "a tensor, or a value that is set at the end only: a limit may end an episode early")  # fmt: skip
 
 
@@ -194,7 +194,7 @@ def unusual_texts(case: _Case) -> None:
             reply = world.reply(text)
         except Exception as error:  # a world may raise anything
             reply = error
-        expect(_is_message(reply), f"a reply to {title}", f"{shown(reply)}", "a text that is parsed without a check")
+        expect(_is_message(reply), f"a reply to {title}", f"{brief(reply)}", "a text that is parsed without a check")
         _close(world)
 
 

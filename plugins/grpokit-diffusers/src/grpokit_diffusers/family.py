@@ -23,7 +23,7 @@ from torch import Tensor
 
 from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
-from grpokit.errors import counted, shown
+from grpokit.errors import brief, plural
 from grpokit.images import to_rgb
 from grpokit_hf.diffusion.family import Family, Schedule, Size
 from grpokit_hf.diffusion.kept import Kept
@@ -106,12 +106,12 @@ class PipelineFamily(Family):
             self._check_length(prompt.text)
             if len(prompt.images) > self.sources > 0:
                 raise UsageError(
-                    f"{name} reads at most {counted(self.sources, 'picture')} with a prompt; {shown(prompt.text)} "
+                    f"{name} reads at most {plural(self.sources, 'picture')} with a prompt; {brief(prompt.text)} "
                     f"brings {len(prompt.images)}. Leave the others out."
                 )
             if self.needs_source and not prompt.images:
                 raise UsageError(
-                    f"{name} edits a picture, and {shown(prompt.text)} brings none. Name the column of the source "
+                    f"{name} edits a picture, and {brief(prompt.text)} brings none. Name the column of the source "
                     "pictures, as in data.columns.image=source, or their folder as data.images."
                 )
 
@@ -129,7 +129,7 @@ class PipelineFamily(Family):
         tokens = self.text_length(text)
         if tokens > limit:
             raise UsageError(
-                f"The prompt {shown(text, most=60)} has {counted(tokens, 'token')} with what the pipeline puts around "
+                f"The prompt {brief(text, most=60)} has {plural(tokens, 'token')} with what the pipeline puts around "
                 f"it, and {type(self.pipeline).__name__} reads at most {limit:,}. Shorten it or leave the prompt out."
             )
 

@@ -10,17 +10,17 @@ import typer
 
 from grpokit import PolicySpec, UsageError, registry
 from grpokit.cli.app import console, grid
-from grpokit.cli.options import Limit, Overrides, RunOrSource
-from grpokit.cli.runs import read
-from grpokit.errors import counted
+from grpokit.cli.options import Overrides, PromptLimit, RunOrPreset
+from grpokit.cli.runs import read_source
+from grpokit.errors import plural
 
 
 def attribute(
-    source: RunOrSource,
+    source: RunOrPreset,
     overrides: Overrides = None,
     rows: Annotated[int, typer.Option("--rows", min=2, help="Row seeds per prompt.")] = 4,
     groups: Annotated[int, typer.Option("--groups", min=2, help="Group seeds per prompt.")] = 4,
-    limit: Limit = None,
+    limit: PromptLimit = None,
 ) -> None:
     """Show which source of randomness moves each reward.
 
@@ -29,7 +29,7 @@ def attribute(
     glm-image-ar they are the visual tokens and the decoder's noise, so the larger share shows which half to train
     next. Results for a run are kept in its folder and shown in its report.
     """
-    config, place = read(source, overrides)
+    config, place = read_source(source, overrides)
     from grpokit import load, report
     from grpokit.run_folder.journal import append_attribution
     from grpokit.runs import build, build_rewards
@@ -39,11 +39,11 @@ def attribute(
     if held_out is None:
         raise UsageError("The config names no held-out prompts. Set eval.prompts or eval.fraction.")
     prompts = held_out.first(limit)
-    build.check_prompts(config, prompts)
+    build.check_readable(config, prompts)
     terms = build_rewards.rewards(config)
     try:
         policy = build.policy(config) if place is None else load(source, overrides=overrides or [])
-        samples = f"{counted(rows * groups * len(prompts), 'sample')} of {counted(len(prompts), 'held-out prompt')}"
+        samples = f"{plural(rows * groups * len(prompts), 'sample')} of {plural(len(prompts), 'held-out prompt')}"
         print(f"drawing and scoring {samples} ...", file=sys.stderr)
         shares = attribution.attribute(
             policy,

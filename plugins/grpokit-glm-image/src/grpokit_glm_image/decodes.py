@@ -18,7 +18,7 @@ import torch
 
 from grpokit import GrpokitError, Prompt, RewardTerm, UsageError
 from grpokit.config import presets
-from grpokit.rewards.scoring import score
+from grpokit.rewards.scoring import score_samples
 from grpokit.runs import build, build_rewards
 from grpokit.runs.rescore import kendall_tau
 from grpokit.sampling import derive_seeds
@@ -76,7 +76,7 @@ def compare(
         start = time.perf_counter()
         samples = policy.decoded(rollout, evaluate=evaluate)
         seconds.append((time.perf_counter() - start) / len(samples))
-        scores.append(score(terms, samples))
+        scores.append(score_samples(terms, samples))
     cheap, full = scores
     columns = [(name, cheap.matrix[:, i], full.matrix[:, i]) for i, name in enumerate(cheap.names)]
     agreements = []
@@ -114,7 +114,7 @@ def main(words: Sequence[str] | None = None) -> int:
         config, _ = presets.read_config(options.config, options.overrides)
         train, held_out = build.prompts(config)
         prompts = (train if held_out is None else held_out)[: options.prompts]
-        build.check_prompts(config, prompts)
+        build.check_readable(config, prompts)
         terms = build_rewards.rewards(config)
         policy = build.policy(config)
         if not isinstance(policy, GlmImageAR):

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from grpokit import Prompt, swapped
-from grpokit.builtin.quotes import quoted
+from grpokit.builtin.quotes import quotations
 from grpokit.images import to_rgb
 from grpokit_glm_image.grids import PIXELS
 from grpokit_hf.diffusion.family import Family, Schedule, Size
@@ -230,7 +230,7 @@ class Painter(Family):
         """
 
         def spans(texts: str | Sequence[str]) -> list[list[str]]:
-            return [quoted(each) for each in ([texts] if isinstance(texts, str) else texts)]
+            return [quotations(each) for each in ([texts] if isinstance(texts, str) else texts)]
 
         with torch.no_grad(), self._as_loaded(), swapped(self._pipeline, "get_glyph_texts", spans):
             embeddings: Tensor = self._pipeline.encode_prompt(

@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from grpokit import UsageError
-from grpokit.errors import a_type, counted
+from grpokit.errors import a_type, plural
 from grpokit_glm_image.pipeline_folder import (
     LOADING_ERRORS,
     WRITER,
@@ -372,7 +372,7 @@ def _read(kind: Any, folder: Path, files: Files, dtype: torch.dtype, **options: 
     lacking = sorted(report["missing_keys"])
     if lacking:
         raise UsageError(
-            f"The weights in '{folder}' are incomplete: they lack {counted(len(lacking), 'tensor')}, such as "
+            f"The weights in '{folder}' are incomplete: they lack {plural(len(lacking), 'tensor')}, such as "
             f"'{lacking[0]}', which would be drawn at random. {sources.AGAIN}"
         )
     return part

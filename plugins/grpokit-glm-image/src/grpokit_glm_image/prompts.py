@@ -12,9 +12,9 @@ from PIL.Image import Image
 from torch import Tensor
 
 from grpokit import Prompt, UsageError
-from grpokit.builtin.quotes import quoted
+from grpokit.builtin.quotes import quotations
 from grpokit.data import refuse_pictures
-from grpokit.errors import one_line, shown
+from grpokit.errors import brief, one_line
 from grpokit_glm_image.grids import PIXELS, Grid, Target, prompt_positions
 from grpokit_hf.tokens.reserved import OwnTokens, most_tokens
 
@@ -109,7 +109,7 @@ class PromptEncoder:
             raise UsageError("The prompt is empty. Expected a text that says what the picture should show.")
         if self.edits and not prompt.images:
             raise UsageError(
-                f"The prompt {shown(prompt.text)} has no picture to edit. Name a folder of pictures as data.images, "
+                f"The prompt {brief(prompt.text)} has no picture to edit. Name a folder of pictures as data.images, "
                 "one per line of the prompts, such as source_images/1.png; in JSON lines a picture stands under "
                 '"image". For prompts without pictures set policy.edits=false.'
             )
@@ -119,15 +119,15 @@ class PromptEncoder:
             width, height = picture.size
             if width % PIXELS or height % PIXELS:
                 raise UsageError(
-                    f"The prompt {shown(prompt.text)} has a picture of {width} x {height} pixels. The sides of a "
+                    f"The prompt {brief(prompt.text)} has a picture of {width} x {height} pixels. The sides of a "
                     f"picture to edit must be multiples of {PIXELS}: crop or resize it to "
                     f"{max(PIXELS, width // PIXELS * PIXELS)} x {max(PIXELS, height // PIXELS * PIXELS)}."
                 )
         self._own.refuse(prompt.text)
-        for span in quoted(prompt.text):
+        for span in quotations(prompt.text):
             if len(span.encode()) >= _GLYPHS:
                 raise UsageError(
-                    f"The prompt {shown(prompt.text, most=60)} has a text of {len(span.encode()):,} bytes in quotes. "
+                    f"The prompt {brief(prompt.text, most=60)} has a text of {len(span.encode()):,} bytes in quotes. "
                     f"The decoder reads at most {_GLYPHS - 1:,} of them to paint its letters. Shorten it."
                 )
         try:
@@ -136,7 +136,7 @@ class PromptEncoder:
             if not prompt.images:
                 raise
             raise UsageError(
-                f"The prompt {shown(prompt.text)} has a picture that the model's processor refuses: {one_line(error)}. "
+                f"The prompt {brief(prompt.text)} has a picture that the model's processor refuses: {one_line(error)}. "
                 "Crop or resize it."
             ) from error
         sources = [Grid(rows=rows, columns=columns) for _, rows, columns in grids[: len(prompt.images)].tolist()]
@@ -144,13 +144,13 @@ class PromptEncoder:
             width, height = picture.size
             if (grid.columns * PIXELS, grid.rows * PIXELS) != (width, height):
                 raise UsageError(
-                    f"The prompt {shown(prompt.text)} has a picture of {width} x {height} pixels, which the model's "
+                    f"The prompt {brief(prompt.text)} has a picture of {width} x {height} pixels, which the model's "
                     f"processor would scale to {grid.columns * PIXELS} x {grid.rows * PIXELS}. Resize it to that."
                 )
         length = len(tokens) + self.target.count
         if length > self.context:
             raise UsageError(
-                f"The prompt {shown(prompt.text)} has {len(tokens)} tokens and its picture {self.target.count}; "
+                f"The prompt {brief(prompt.text)} has {len(tokens)} tokens and its picture {self.target.count}; "
                 f"together the model reads {self.context}. Shorten the prompt."
             )
         return tokens, sources

@@ -14,7 +14,7 @@ from typing import Any
 from PIL import Image
 
 from grpokit import RewardError, Sample, create
-from grpokit.errors import counted
+from grpokit.errors import plural
 from grpokit_grounding.boxes import Box, Edges
 from grpokit_grounding.reward import answer_box, checked_edges, checked_scale, text_of, warn_of_scale
 
@@ -74,7 +74,7 @@ class CropMatch:
                 crops[row] = replace(sample, output=crop)
         matched = self.match(list(crops.values())) if crops else []
         if len(matched) != len(crops):
-            raise RewardError(f"{NAME}: match gave {len(matched)} scores for {counted(len(crops), 'crop')}.")
+            raise RewardError(f"{NAME}: match gave {len(matched)} scores for {plural(len(crops), 'crop')}.")
         for row, score in zip(crops, matched, strict=True):
             scores[row] = float(score)
         return scores

@@ -59,7 +59,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         factory="grpokit_grounding.crop_match:CropMatch",
         summary="what another reward gives to the part of the picture that the answer's box encloses (0 without a box)",
         accepts={"text"},
-        unscorable="grpokit.rewards.needs:source",
+        unscorable="grpokit.rewards.missing_inputs:source",
         install=_INSTALL,
     )
 

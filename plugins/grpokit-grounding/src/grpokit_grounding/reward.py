@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from grpokit import DataError, Prompt, RewardError, Sample, UsageError
-from grpokit.rewards.needs import lacking, source
+from grpokit.rewards.missing_inputs import missing_role, source
 from grpokit_grounding.boxes import Box, Edges, iou, read_box
 
 OUTSIDE = 0.05
@@ -98,7 +98,7 @@ def unscorable(prompt: Prompt, *, edges: Edges = "exclusive", scale: float | Non
 
 def _lacks(prompt: Prompt, scale: float | None) -> str:
     if prompt.target is None:
-        return lacking("target", [prompt])
+        return missing_role("target", [prompt])
     return source(prompt) if scale is not None else ""
 
 

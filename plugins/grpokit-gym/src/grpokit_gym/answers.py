@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from grpokit import UsageError
-from grpokit.errors import shown
+from grpokit.errors import brief
 
 
 def checked(env: Any) -> Any:
@@ -40,7 +40,7 @@ class Checked(gym.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = _parts(self.env.step(action), *names)
         number = _number(reward)
         if not math.isfinite(number):
-            raise UsageError(f"the reward is {shown(reward)}, expected a finite number.")
+            raise UsageError(f"the reward is {brief(reward)}, expected a finite number.")
         success = info.get("is_success")
         reported = {} if success is None else {"is_success": _truth(success, "is_success")}
         ended, cut = _truth(terminated, "terminated"), _truth(truncated, "truncated")
@@ -51,25 +51,25 @@ def _parts(answer: Any, *names: str) -> Any:
     """An answer of as many values as names, of which the last is a mapping."""
     expected = f"expected {', '.join(names[:-1])} and {names[-1]}"
     if not isinstance(answer, (tuple, list)):
-        raise UsageError(f"{shown(answer)}, {expected}.")
+        raise UsageError(f"{brief(answer)}, {expected}.")
     if len(answer) != len(names):
         raise UsageError(f"{len(answer)} values, {expected}.")
     if not isinstance(answer[-1], Mapping):
-        raise UsageError(f"info is {shown(answer[-1])}, expected a dict.")
+        raise UsageError(f"info is {brief(answer[-1])}, expected a dict.")
     return answer
 
 
 def _real(observation: Any) -> Any:
     """An observation that is no array of texts or of complex numbers, which would be cast in silence."""
     if isinstance(observation, np.ndarray) and observation.dtype.kind in "cSU":
-        raise UsageError(f"the observation is {shown(observation)}, expected real numbers.")
+        raise UsageError(f"the observation is {brief(observation)}, expected real numbers.")
     return observation
 
 
 def _truth(value: Any, name: str) -> bool:
     number = _number(value)
     if number not in (0, 1):
-        raise UsageError(f"{name} is {shown(value)}, expected True or False.")
+        raise UsageError(f"{name} is {brief(value)}, expected True or False.")
     return bool(number)
 
 

@@ -17,7 +17,7 @@ from gymnasium.vector.utils import iterate
 from PIL import Image
 
 from grpokit import RunError, UsageError
-from grpokit.errors import counted, one_line
+from grpokit.errors import one_line, plural
 from grpokit.rewards.isolation import outside_code, torch_state_kept
 from grpokit_gym.answers import checked
 from grpokit_gym.pictures import Film
@@ -125,7 +125,7 @@ class Environments:
             numbers = np.asarray(flatten(self._space, observation), dtype=np.float32)
         if numbers.shape != (self.observation,):
             raise UsageError(
-                f"env: '{self.name}' gave an observation of {counted(numbers.size, 'number')} in {act}; its "
+                f"env: '{self.name}' gave an observation of {plural(numbers.size, 'number')} in {act}; its "
                 f"observation_space {self._space} has {self.observation}."
             )
         wrong = np.flatnonzero(~np.isfinite(numbers))

@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from grpokit.errors import UsageError, one_line, plain, shown
+from grpokit.errors import UsageError, brief, on_one_line, one_line
 from grpokit.files import parse_json
 from grpokit_http.json_limits import LIMITS, within_limits
 
@@ -162,7 +162,7 @@ def public(text: Any, key: str = "", *, most: int = 300) -> str:
     shown = str(text)
     if key:
         shown = shown.replace(key, "***")
-    return plain(shown, most=most)
+    return on_one_line(shown, most=most)
 
 
 def error_in(answer: Any) -> str:
@@ -198,7 +198,7 @@ def checked_address(given: Any, *, key: str, example: str, instead: str) -> str:
     except ValueError:
         fits = False
     if not fits or not text.isascii() or not text.isprintable() or " " in text:
-        raise UsageError(f"{key} must be an address such as {example}, got {shown(given)}.")
+        raise UsageError(f"{key} must be an address such as {example}, got {brief(given)}.")
     return text.rstrip("/")
 
 

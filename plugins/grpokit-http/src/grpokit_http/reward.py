@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from grpokit import Portion, Sample
-from grpokit.errors import UsageError, one_line, shown
-from grpokit.rewards.elsewhere import ENDING, Ask, RewardElsewhere
+from grpokit.errors import UsageError, brief, one_line
+from grpokit.rewards.remote import ENDING, RewardElsewhere, ScoreRequest
 from grpokit.rewards.submission import from_message
 from grpokit_http.client import AnswerError, ask, checked_address, public, secret
 from grpokit_http.wire import PROTOCOL, to_json
@@ -64,7 +64,7 @@ class RemoteReward(RewardElsewhere):
     ) -> None:
         if not isinstance(urls, Sequence) or not urls:
             raise UsageError(
-                f"http is {shown(urls)}; expected an address such as http://gpu-2:8009, or a list of them."
+                f"http is {brief(urls)}; expected an address such as http://gpu-2:8009, or a list of them."
             )
         instead = f"The token is read from {TOKEN}."
         self.urls = [checked_address(url, key="http", example="http://gpu-2:8009", instead=instead) for url in urls]
@@ -73,7 +73,7 @@ class RemoteReward(RewardElsewhere):
         self._stop = threading.Event()
         self._silent: set[str] = set()  # services that did not answer the last time
 
-    def connect(self) -> Sequence[Ask]:
+    def connect(self) -> Sequence[ScoreRequest]:
         """Ask the services what they are.
 
         Raises:

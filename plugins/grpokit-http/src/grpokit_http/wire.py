@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from grpokit.errors import UsageError, a_type, one_line, shown, typed_line
+from grpokit.errors import UsageError, a_type, brief, error_line, one_line
 from grpokit.images import MAX_PIXELS, as_viewed
 from grpokit.types import Prompt, Sample
 from grpokit_http.json_limits import LIMITS, within_limits
@@ -66,7 +66,7 @@ def to_json(samples: Sequence[Sample]) -> bytes:
         return json.dumps({"protocol": PROTOCOL, "prompts": bodies, "samples": rows}).encode()
     except Exception as error:  # Pillow, safetensors and torch raise whatever they like
         raise UsageError(
-            f"{place} cannot be sent to another machine: {typed_line(error)}. Remove `placement`, so that the reward "
+            f"{place} cannot be sent to another machine: {error_line(error)}. Remove `placement`, so that the reward "
             "runs in the run's own process."
         ) from error
 
@@ -140,7 +140,7 @@ def from_json(body: bytes | bytearray) -> list[Sample]:
 def _object(value: Any, *names: str) -> dict[str, Any]:
     """An object with just these keys."""
     if not isinstance(value, dict) or value.keys() != {*names}:
-        came = shown(value) if isinstance(value, dict) else a_type(value)
+        came = brief(value) if isinstance(value, dict) else a_type(value)
         raise WireError(f"Expected an object with {', '.join(names[:-1])} and {names[-1]}, got {came}.")
     return value
 
@@ -173,7 +173,7 @@ class _Sizes:
         packed: dict[str, Any] = {}
         for key, value in pairs:
             if key in packed:
-                raise WireError(f"In an object of the request the key {shown(key)} appears twice.")
+                raise WireError(f"In an object of the request the key {brief(key)} appears twice.")
             packed[key] = value
         if isinstance(content := packed.get("$png"), str):
             width, height = _opened(content).size

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from grpokit import RewardError, UsageError
-from grpokit.builtin.numerals import number, plain
+from grpokit.builtin.numerals import normal_form, number
 
 _MINUS = "\u2212"  # JSON and most patterns have - instead
 _THINKS, _HAS_THOUGHT = (re.compile(rf"<{slash}think(?:ing)?>", re.IGNORECASE) for slash in ("", "/"))
@@ -175,7 +175,7 @@ def _number(value: Any, high: float) -> Fraction | None:
     """A number, also as text or with the highest rating, such as "7/10"; None for anything else, such as true."""
     if isinstance(value, (int, float)):
         return None if isinstance(value, bool) else number(str(value))
-    match = _RATING.fullmatch(plain(str(value)).strip(" *_`").rstrip(" *_`."))
+    match = _RATING.fullmatch(normal_form(str(value)).strip(" *_`").rstrip(" *_`."))
     if match is None:
         return None
     scale = match[2] or (match[3] and "100")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpokit import RewardError, UsageError
-from grpokit.errors import one_line, shown
+from grpokit.errors import brief, one_line
 from grpokit_http.client import AnswerError, ask, error_in, public, secret
 
 LONGEST_WAIT = 60.0
@@ -149,7 +149,7 @@ def key_in(variable: str | None) -> str:
         )
     if not (key := secret(variable)):
         raise UsageError(
-            f"api_key_env: the environment variable {shown(variable)} is not set. Put the "
+            f"api_key_env: the environment variable {brief(variable)} is not set. Put the "
             "key there, and its name here; a server without keys needs neither."
         )
     return key

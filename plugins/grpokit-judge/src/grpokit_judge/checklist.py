@@ -14,8 +14,8 @@ from statistics import geometric_mean
 from typing import Any, ClassVar, Literal, get_args
 
 from grpokit import DataError, Prompt, Sample, UsageError
-from grpokit.builtin.answers import unwrapped
-from grpokit.errors import shown
+from grpokit.builtin.answers import unwrap
+from grpokit.errors import brief
 from grpokit_judge.answers import after_thoughts, likeliest, words
 from grpokit_judge.questions import check_template, question
 from grpokit_judge.service import Service
@@ -106,7 +106,7 @@ def questions(prompt: Prompt, column: str) -> list[tuple[str, str]]:
     """
     pairs = prompt.meta.get(column) or []
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-        raise DataError(f'{column}: expected pairs such as [["Is there a cat?", "Yes"]], got {shown(pairs)}.')
+        raise DataError(f'{column}: expected pairs such as [["Is there a cat?", "Yes"]], got {brief(pairs)}.')
     return [(str(asked), str(answer)) for asked, answer in pairs]
 
 
@@ -135,7 +135,7 @@ def probability(answer: Mapping[str, Any], right: str, *, logprobs: bool) -> flo
         return None
     if not logprobs:
         first = re.compile(rf"\W*(?:{'|'.join(map(re.escape, forms))})(?!\w|[.,][0-9])", re.IGNORECASE)
-        return float(any(map(first.match, unwrapped(text))))
+        return float(any(map(first.match, unwrap(text))))
     place, written, sure, total = word.start(), "", 1.0, 0.0
     while place < len(text):
         token, chances = likeliest(answer, begin + place)

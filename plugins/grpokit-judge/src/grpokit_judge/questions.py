@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from PIL import Image
 
 from grpokit import Prompt, Sample, UsageError
-from grpokit.errors import shown
+from grpokit.errors import brief
 from grpokit.images import to_rgb
 
 Content: TypeAlias = list[dict[str, Any]]
@@ -55,7 +55,7 @@ def check_template(template: str, *, name: str, fields: Sequence[str] = _FIELDS)
     known = " or ".join(fields)
     if not any(field in template for field in fields):
         raise UsageError(
-            f"{name}: expected a template with {known} in it, got {shown(template)}. Each sample's own stands there; "
+            f"{name}: expected a template with {known} in it, got {brief(template)}. Each sample's own stands there; "
             "other braces are left as they are."
         )
     for field in _FIELDS:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from grpokit import GrpokitError, RewardError, UsageError
-from grpokit.errors import counted, reworded, shown
+from grpokit.errors import brief, plural, reword
 from grpokit_http.client import checked_address
 from grpokit_judge.answers import words
 from grpokit_judge.calls import Caller, FilteredError, Pace, StoppedError, key_in
@@ -140,7 +140,7 @@ class Service:
         self.usage.show()
         for error in errors:
             if isinstance(error, GrpokitError):
-                raise reworded(error, f"{self.name}: {error}") from error
+                raise reword(error, f"{self.name}: {error}") from error
             if not isinstance(error, (StoppedError, FilteredError)):
                 raise error
         results: list[T | None] = [None] * len(questions)
@@ -178,10 +178,8 @@ class Service:
         """Say once that answers lack something; stop where all do."""
         if not unread:
             return
-        example = shown(self.caller.public(unread[0]), most=200)
-        lack = (
-            f"{self.name}: {len(unread):,} of {counted(asked, 'answer')} had no {wanted}, such as {example}. {remedy}"
-        )
+        example = brief(self.caller.public(unread[0]), most=200)
+        lack = f"{self.name}: {len(unread):,} of {plural(asked, 'answer')} had no {wanted}, such as {example}. {remedy}"
         if len(unread) == asked and asked > 1:
             raise RewardError(lack)
         if not self._warned:

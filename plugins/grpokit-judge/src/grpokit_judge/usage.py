@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpokit import RewardError
-from grpokit.errors import counted
+from grpokit.errors import plural
 
 
 @dataclass(kw_only=True)
@@ -104,7 +104,7 @@ class Usage:
             )
             if number
         )
-        return f"{counted(self.answers, 'answer')}, {tokens}{cost}{more}"
+        return f"{plural(self.answers, 'answer')}, {tokens}{cost}{more}"
 
 
 def _count(value: Any) -> int:

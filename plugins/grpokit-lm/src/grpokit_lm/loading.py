@@ -34,7 +34,7 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from grpokit import UsageError
-from grpokit.errors import a_type, counted, one_line
+from grpokit.errors import a_type, one_line, plural
 from grpokit_hf.models import dtypes, quantized
 from grpokit_hf.models.bars import progress_bars
 from grpokit_hf.models.settings import ModelSettings
@@ -337,13 +337,13 @@ def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedMo
         name, theirs, ours = other[0]
         raise UsageError(
             f"The weights of the model '{source.name}' do not fit its config.json: the shapes of "
-            f"{counted(len(other), 'tensor')} differ, such as that of '{name}', {list(theirs)} in the file and "
+            f"{plural(len(other), 'tensor')} differ, such as that of '{name}', {list(theirs)} in the file and "
             f"{list(ours)} by config.json."
         )
     missing = sorted(report["missing_keys"])
     if missing:
         raise UsageError(
-            f"The weights of the model '{source.name}' are incomplete: they lack {counted(len(missing), 'tensor')}, "
+            f"The weights of the model '{source.name}' are incomplete: they lack {plural(len(missing), 'tensor')}, "
             f"such as '{missing[0]}'. What they lack would be drawn at random. Is the model a "
             f"{type(model).__name__}?"
         )

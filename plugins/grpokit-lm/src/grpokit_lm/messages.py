@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from grpokit import UsageError
-from grpokit.errors import a_type, nearest, shown
+from grpokit.errors import a_type, brief, nearest
 
 _ROLES = ("system", "user", "assistant", "tool", "developer")
 
@@ -90,10 +90,10 @@ def checked_messages(messages: Any, *, sees: bool) -> list[dict[str, Any]]:
         )
     for number, message in enumerate(messages, 1):
         if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
-            raise UsageError(f"Message {number} needs the keys role and content, got {shown(message)}.")
+            raise UsageError(f"Message {number} needs the keys role and content, got {brief(message)}.")
         if message["role"] not in _ROLES:
             raise UsageError(
-                f"Message {number} has the role {shown(message['role'])}{nearest(str(message['role']), _ROLES)}; "
+                f"Message {number} has the role {brief(message['role'])}{nearest(str(message['role']), _ROLES)}; "
                 f"expected one of {', '.join(_ROLES)}."
             )
         _check_content(message, number, sees=sees)
@@ -108,7 +108,7 @@ def _check_content(message: Mapping[str, Any], number: int, *, sees: bool) -> No
     if not (isinstance(content, (list, tuple)) and content and all(map(_is_part, content))):
         raise UsageError(
             f"Message {number} needs a text as content, or a list of parts such as "
-            f'{{"type": "text", "text": "Hello"}}; got {shown(content)}.'
+            f'{{"type": "text", "text": "Hello"}}; got {brief(content)}.'
         )
     for part in content:
         if part["type"] not in (("text", "image") if sees else ("text",)):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grpokit import GrpokitError, UsageError
-from grpokit.errors import typed_line
+from grpokit.errors import error_line
 from grpokit.policy import CutBy
 from grpokit.types import Ask, Decisions
 from grpokit_hf.tokens.group_decoding import Drawn, Written
@@ -78,7 +78,7 @@ def path_for(
     except (torch.OutOfMemoryError, GrpokitError):
         raise
     except Exception as error:
-        raise UsageError(f"{kind} cannot be run on a short text: {typed_line(error)}.") from error
+        raise UsageError(f"{kind} cannot be run on a short text: {error_line(error)}.") from error
     if fast:
         before = model.config._attn_implementation
         with noted() as problems:

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from grpokit import GrpokitError, UsageError
-from grpokit.errors import typed_line
+from grpokit.errors import error_line
 from grpokit.images import to_rgb
 from grpokit.types import Trace
 from grpokit_hf.tokens.ragged import flattened, padded, restored
@@ -100,7 +100,7 @@ class PictureReader:
         except GrpokitError as error:
             raise UsageError(str(error)) from error
         except Exception as error:  # the code of a processor is anybody's
-            raise UsageError(f"The model's processor cannot read a picture: {typed_line(error)}.") from error
+            raise UsageError(f"The model's processor cannot read a picture: {error_line(error)}.") from error
 
     def further_tokens(self, images: Sequence[Image.Image]) -> int:
         """How many tokens pictures become, beside their placeholders.

@@ -50,7 +50,7 @@ def grpokit_rewards() -> Iterable[RewardSpec]:
         factory="grpokit_lm.tasks.final_answer:final_answer",
         summary="1 where the answer behind #### or in \\boxed{...} equals the target's",
         accepts={"text"},
-        unscorable="grpokit.rewards.needs:filled_target",
+        unscorable="grpokit.rewards.missing_inputs:any_target",
         range=(0.0, 1.0),
         examples=[
             ({"output": "so it is \\boxed{0.5}."} | _HALF, {"output": "so it is \\boxed{2}."} | _HALF),

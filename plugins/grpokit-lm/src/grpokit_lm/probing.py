@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from grpokit import UsageError
-from grpokit.errors import one_line, typed_line
+from grpokit.errors import error_line, one_line
 from grpokit.types import Ask, Decisions
 from grpokit_hf.tokens.drawing import Draw
 from grpokit_hf.tokens.group_decoding import Written
@@ -141,7 +141,7 @@ def noted(where: str = "") -> Iterator[list[str]]:
     except UsageError as error:
         problems.append(where + one_line(error))
     except Exception as error:
-        problems.append(where + typed_line(error, most=120))
+        problems.append(where + error_line(error, most=120))
 
 
 def _forced(logits: Tensor, tokens: Tensor) -> Draw:

@@ -20,7 +20,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 
 from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
-from grpokit.errors import counted, nearest, one_line, shown
+from grpokit.errors import brief, nearest, one_line, plural
 from grpokit.files import read_text
 from grpokit.settings import Settings, Total
 from grpokit_hf.tokens.reserved import OwnTokens, most_tokens
@@ -82,7 +82,7 @@ class PromptEncoder(PromptSettings):
         if self._context is not None and self.max_new_tokens >= self._context:
             raise UsageError(
                 f"max_new_tokens={self.max_new_tokens:,} leaves no room for a prompt: the context of the model "
-                f"'{self.loaded.name}' is {counted(self._context, 'token')}{_why(self.loaded.model.config)}."
+                f"'{self.loaded.name}' is {plural(self._context, 'token')}{_why(self.loaded.model.config)}."
             )
 
     @cached_property
@@ -139,7 +139,7 @@ class PromptEncoder(PromptSettings):
             messages = checked_messages(prompt.meta["messages"], sees=self.pictures is not None)
             if self.chat is False or not self._has_template:
                 why = _CHAT_IS_FALSE if self.chat is False else _NO_TEMPLATE
-                raise UsageError(f"The prompt {shown(prompt.text)} consists of messages, and {why}")
+                raise UsageError(f"The prompt {brief(prompt.text)} consists of messages, and {why}")
         elif self.chats:
             parts = [*[{"type": "image"}] * len(prompt.images), {"type": "text", "text": prompt.text}]
             messages = [{"role": "user", "content": parts}]
@@ -156,7 +156,7 @@ class PromptEncoder(PromptSettings):
             written = self._template.write(messages)
         except Exception as error:  # a template is a program, and may fail in any way
             raise UsageError(
-                f"The chat template refuses the prompt {shown(prompt.text)}: {one_line(error)}."
+                f"The chat template refuses the prompt {brief(prompt.text)}: {one_line(error)}."
             ) from error
         return _writable(written)
 
@@ -168,7 +168,7 @@ class PromptEncoder(PromptSettings):
         """
         if not isinstance(message, str) and not self.chats:
             why = _CHAT_IS_FALSE if self.chat is False else _NO_TEMPLATE
-            raise UsageError(f"Without a chat template a message is a text, got {shown(message)}; {why}")
+            raise UsageError(f"Without a chat template a message is a text, got {brief(message)}; {why}")
         if isinstance(message, str):
             message = {"role": "user", "content": message}
         checked = checked_messages([message] if isinstance(message, Mapping) else message, sees=False)
@@ -202,11 +202,11 @@ class PromptEncoder(PromptSettings):
                 written = self._template.write([*before, *messages])
             except Exception as error:  # a template is a program, and may fail in any way
                 raise UsageError(
-                    f"The chat template refuses the messages {shown(messages)}: {one_line(error)}."
+                    f"The chat template refuses the messages {brief(messages)}: {one_line(error)}."
                 ) from error
             _, mark, text = written.partition(_MARK)
             if not mark:
-                raise UsageError(f"The chat template does not write an answer before the messages {shown(messages)}.")
+                raise UsageError(f"The chat template does not write an answer before the messages {brief(messages)}.")
         tokens: list[int] = tokenizer(_writable(text), add_special_tokens=False, verbose=False)["input_ids"]
         return tokens[1:] if tokens[:1] == [last] else tokens
 
@@ -278,14 +278,14 @@ class PromptEncoder(PromptSettings):
         """
         if all(bound is None or tokens <= bound for bound in self._bounds):
             return
-        with_pictures = f" with its {counted(len(prompt.images), 'picture')}" if prompt.images else ""
-        has = f"The prompt {shown(prompt.text, most=60)} has {counted(tokens, 'token')}{with_pictures}"
+        with_pictures = f" with its {plural(len(prompt.images), 'picture')}" if prompt.images else ""
+        has = f"The prompt {brief(prompt.text, most=60)} has {plural(tokens, 'token')}{with_pictures}"
         remedy = "Make its pictures smaller, shorten it" if prompt.images else "Shorten it"
         if self.max_prompt_tokens is not None and tokens > self.max_prompt_tokens:
             most = f"max_prompt_tokens={self.max_prompt_tokens:,}"
             raise UsageError(f"{has}, more than {most}. {remedy} or leave the prompt out.")
         raise UsageError(
-            f"{has}, but the model's context of {counted(self._context or 0, 'token')} less max_new_tokens="
+            f"{has}, but the model's context of {plural(self._context or 0, 'token')} less max_new_tokens="
             f"{self.max_new_tokens:,} leaves {self._bounds[1]:,}{_why(self.loaded.model.config)}. {remedy} or lower "
             "max_new_tokens."
         )
@@ -365,14 +365,14 @@ class PromptEncoder(PromptSettings):
         begin = self.loaded.tokenizer.bos_token_id
         if begin is not None and [*tokens[:2]] == [begin, begin]:
             raise UsageError(
-                f"The prompt {shown(prompt.text, most=60)} begins with {self.loaded.tokenizer.bos_token!r}, and the "
+                f"The prompt {brief(prompt.text, most=60)} begins with {self.loaded.tokenizer.bos_token!r}, and the "
                 "tokenizer puts another one before it. Take it out of the prompt or of its template."
             )
         rows = _rows(self.loaded)
         if max(tokens) >= rows:
             token = self.loaded.tokenizer.convert_ids_to_tokens(max(tokens))
             raise UsageError(
-                f"The prompt {shown(prompt.text, most=60)} has the token {token!r} with the id {max(tokens):,}, but "
+                f"The prompt {brief(prompt.text, most=60)} has the token {token!r} with the id {max(tokens):,}, but "
                 f"the model '{self.loaded.name}' knows {rows:,} tokens. Leave it out of the prompt or of its template."
             )
 
@@ -382,8 +382,8 @@ class PromptEncoder(PromptSettings):
         asked, images = placeholders(messages, self.pictures.placeholder), len(prompt.images)
         if asked != images:
             raise UsageError(
-                f"The prompt {shown(prompt.text, most=60)} has {counted(asked, 'image placeholder')} and "
-                f"{counted(images, 'picture')}. A placeholder is an image part of its messages, or "
+                f"The prompt {brief(prompt.text, most=60)} has {plural(asked, 'image placeholder')} and "
+                f"{plural(images, 'picture')}. A placeholder is an image part of its messages, or "
                 f"'{self.pictures.placeholder}' in its text; pictures are its `image` or `images`."
             )
 
@@ -465,7 +465,7 @@ def end_tokens(
         )
     for token in further:
         if isinstance(token, bool) or not isinstance(token, (str, int)):
-            raise UsageError(f"stop_tokens must hold tokens as texts or whole numbers, got {shown(token)}.")
+            raise UsageError(f"stop_tokens must hold tokens as texts or whole numbers, got {brief(token)}.")
         number = vocabulary.get(token) if isinstance(token, str) else token
         if number is None or not 0 <= number < rows:
             specials = [str(each) for each in tokenizer.all_special_tokens]
@@ -508,6 +508,6 @@ def _writable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        what = shown(text, most=60)
+        what = brief(text, most=60)
         raise UsageError(f"The prompt {what} has an unpaired surrogate, which no tokenizer reads.") from error
     return text

@@ -27,7 +27,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         factory="grpokit_lpips.reward:LPIPSReward",
         summary="perceptual similarity (1 - LPIPS) of the picture and its target picture (1: the same)",
         accepts={"image"},
-        unscorable="grpokit.rewards.needs:picture_target",
+        unscorable="grpokit.rewards.missing_inputs:picture_target",
         range=(None, 1.0),
         gpu_memory=1.1e9,  # 16 pairs of 512 x 512, of which the network has 10 MB
         install="pip install 'grpokit[lpips]'",

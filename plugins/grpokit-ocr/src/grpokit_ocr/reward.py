@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from PIL import Image
 
 from grpokit import Sample, UsageError
-from grpokit.builtin.quotes import quoted
+from grpokit.builtin.quotes import quotations
 from grpokit.images import to_rgb
 from grpokit_ocr.engine import Engine, EngineName, Layout, build
 from grpokit_ocr.scoring import score_text, word_accuracy
@@ -102,7 +102,7 @@ class OCRReward:
         images = [
             to_rgb(sample.output, what=f"the output of row {row} (reward 'ocr')") for row, sample in enumerate(samples)
         ]
-        asked = [i for i, sample in enumerate(samples) if quoted(sample.prompt.text)]
+        asked = [i for i, sample in enumerate(samples) if quotations(sample.prompt.text)]
         scores = [math.nan] * len(samples)
         pages = self.read([images[i] for i in asked])
         for i, lines in zip(asked, pages, strict=True):

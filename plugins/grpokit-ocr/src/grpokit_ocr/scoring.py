@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
-from grpokit.builtin.quotes import quoted
+from grpokit.builtin.quotes import quotations
 
 MAX_WORDS = 64
 """Pieces that what was read is cut into at most; a longer text is cut into groups of words, not into words."""
@@ -106,7 +106,7 @@ def score_text(prompt_text: str, lines: Sequence[str], *, extra_text_penalty: fl
     >>> score_text('the word "tea"', ["tea", "shop"], extra_text_penalty=0)
     1.0
     """
-    targets = [target for target in map(normalise, quoted(prompt_text)) if target]
+    targets = [target for target in map(normalise, quotations(prompt_text)) if target]
     if not targets:
         return math.nan
     orders = {tuple(lines), tuple(_columns(lines))}
@@ -136,7 +136,7 @@ def word_accuracy(prompt_text: str, lines: Sequence[str]) -> float:
     >>> word_accuracy("招牌“今日茶”", ["茶 日"])
     0.6666666666666666
     """
-    targets = [_folded(target) for target in quoted(prompt_text)]
+    targets = [_folded(target) for target in quotations(prompt_text)]
     wanted = Counter(_WORD.findall(" ".join(targets)))
     there = Counter(_WORD.findall(_folded(" ".join(lines))))
     for target in targets:

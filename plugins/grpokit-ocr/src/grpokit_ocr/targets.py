@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpokit import Prompt, UsageError
-from grpokit.builtin.quotes import quoted
+from grpokit.builtin.quotes import quotations
 
 
 def unscorable(
@@ -19,7 +19,7 @@ def unscorable(
     weights_path: str | Path | None = None,
 ) -> str:
     """Why no picture of a prompt can be scored; empty if they can be. The parameters are those of `OCRReward`."""
-    spans = quoted(prompt.text)
+    spans = quotations(prompt.text)
     if not spans:
         return "it has no text in quotes"
     text = unicodedata.normalize("NFKC", "".join(spans))

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from grpokit.cli.app import console
-from grpokit.cli.options import Overrides, Source
+from grpokit.cli.options import Overrides, PresetOrFile
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig
 from grpokit.errors import UsageError, nearest
@@ -22,7 +22,7 @@ from grpokit_plan.remedies import words
 
 
 def plan(
-    source: Source,
+    source: PresetOrFile,
     overrides: Overrides = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="A card such as 'RTX 4090', or its memory: '24 GB'.")] = None,
     prompt_tokens: Annotated[

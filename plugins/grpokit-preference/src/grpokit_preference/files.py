@@ -15,7 +15,7 @@ from huggingface_hub import constants, hf_hub_download
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from grpokit.errors import UsageError, counted, one_line
+from grpokit.errors import UsageError, one_line, plural
 from grpokit_hf.models import sources
 from grpokit_hf.models.bars import progress_bars
 
@@ -58,7 +58,7 @@ def pretrained(kind: Any, name: str, *, reward: str, what: str = "model") -> Any
     missing = sorted(info["missing_keys"])
     if missing:
         raise UsageError(
-            f"The reward '{reward}': the model '{name}' lacks {counted(len(missing), 'weight')} of a "
+            f"The reward '{reward}': the model '{name}' lacks {plural(len(missing), 'weight')} of a "
             f"{kind.__name__}, such as '{missing[0]}'. Name a model of that class."
         )
     return loaded
@@ -125,7 +125,7 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], *, name: str, reward: st
         shape = f"has the shape {tuple(state[key].shape)}" if key in state else "is not there"
         raise UsageError(
             f"The reward '{reward}': '{name}' does not hold the weights of its model: '{key}' {shape}, expected "
-            f"{tuple(own[key].shape)} ({len(wrong):,} of {counted(len(own), 'weight')} do not fit)."
+            f"{tuple(own[key].shape)} ({len(wrong):,} of {plural(len(own), 'weight')} do not fit)."
         )
     model.load_state_dict({key: state[key] for key in own})
 

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 
 import ray
 
-from grpokit.errors import UsageError, typed_line
+from grpokit.errors import UsageError, error_line
 
 _lock = threading.Lock()
 _wanted: dict[Hashable, Mapping[str, float]] = {}  # by everybody who has opened Ray
@@ -60,7 +60,7 @@ def _open(address: str) -> None:
         ray.init(address=address, logging_level="warning", include_dashboard=False)
     except Exception as error:
         what = "Ray cannot be started on this machine" if address == "local" else f"There is no Ray at {address}"
-        raise UsageError(f"{what} ({typed_line(error)}).") from error
+        raise UsageError(f"{what} ({error_line(error)}).") from error
     finally:
         for number, handler in handlers.items():  # Ray sets its own, and the run's would be lost
             if main and handler is not None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpokit import Sample
-from grpokit.rewards.calling import build, call
+from grpokit.rewards.calling import build, call_reward
 from grpokit.rewards.submission import to_message
 
 
@@ -37,4 +37,4 @@ class Replica:
 
     def score(self, rows: list[int], samples: list[Sample]) -> bytes:
         """The answer to the samples of some rows."""
-        return json.dumps(to_message(call(self.reward, rows, samples))).encode()
+        return json.dumps(to_message(call_reward(self.reward, rows, samples))).encode()

@@ -13,8 +13,8 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from grpokit import Portion, Sample
-from grpokit.errors import PluginError, UsageError, counted, one_line, shown, typed_line
-from grpokit.rewards.elsewhere import Ask, RewardElsewhere
+from grpokit.errors import PluginError, UsageError, brief, error_line, one_line, plural
+from grpokit.rewards.remote import RewardElsewhere, ScoreRequest
 from grpokit.rewards.submission import from_message
 from grpokit_ray import cluster
 from grpokit_ray.replica import Replica
@@ -80,12 +80,12 @@ class RayReward(RewardElsewhere):
             if share < 0 or (share > 1 and share != int(share)):
                 raise UsageError(f"{name} is {share}; expected a share such as 0.25, or a whole number.")
         if isinstance(pip, str) or not all(isinstance(package, str) for package in pip):
-            raise UsageError(f"pip is {shown(pip)}; expected a list of packages, such as ['open-clip-torch==3.2.0'].")
+            raise UsageError(f"pip is {brief(pip)}; expected a list of packages, such as ['open-clip-torch==3.2.0'].")
         self.replicas, self.timeout = replicas, timeout
         self.gpus, self.cpus, self.pip, self.address = gpus, cpus, list(pip), address
         self._actors: list[Any] = []
 
-    def connect(self) -> list[Ask]:
+    def connect(self) -> list[ScoreRequest]:
         """Start the replicas and wait until each of them has built the reward.
 
         Raises:
@@ -135,7 +135,7 @@ class RayReward(RewardElsewhere):
         free, there = ray.available_resources(), ray.cluster_resources()
         shares = [f"{free.get(name, 0):g} of {there.get(name, 0):g} {name}" for name in ("CPU", "GPU")]
         return (
-            f"Only {ready} of {counted(self.replicas, 'replica')} for '{self.use}' stand in the Ray cluster. Each "
+            f"Only {ready} of {plural(self.replicas, 'replica')} for '{self.use}' stand in the Ray cluster. Each "
             f"needs {self.cpus:g} CPU and {self.gpus:g} GPU, and {' and '.join(shares)} are free there"
         )
 
@@ -145,7 +145,7 @@ class RayReward(RewardElsewhere):
             stored = ray.put(samples)
         except Exception as error:  # a sample may hold anything
             raise UsageError(
-                f"samples cannot be sent to its replica ({typed_line(error)}). Remove `placement`, so that it runs in "
+                f"samples cannot be sent to its replica ({error_line(error)}). Remove `placement`, so that it runs in "
                 "the run's own process."
             ) from error
         loss = ""
@@ -166,7 +166,7 @@ class RayReward(RewardElsewhere):
             if not self._threads:  # it was closed meanwhile
                 break
             self._replace(number)
-        return Portion(rows=rows, failure=f"lost {counted(_TRIES, 'replica')} in a row: {loss}")
+        return Portion(rows=rows, failure=f"lost {plural(_TRIES, 'replica')} in a row: {loss}")
 
     def _replace(self, number: int) -> None:
         _kill(self._actors[number])

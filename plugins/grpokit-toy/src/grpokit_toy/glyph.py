@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 
 from grpokit import Prompt, UsageError
-from grpokit.builtin.quotes import quoted
+from grpokit.builtin.quotes import quotations
 from grpokit_toy.autoregressive import AutoregressivePolicy, read_weights
 from grpokit_toy.codebook import ALPHABET, COLUMNS, MAX_LETTERS, ROWS, START_FILE, checked_word, codebook
 from grpokit_toy.transformer import Shape, Transformer
@@ -30,7 +30,7 @@ def quoted_word(text: str) -> str:
     >>> quoted_word('A sign that says "cat"')
     'CAT'
     """
-    found = quoted(text)
+    found = quotations(text)
     if len(found) != 1:
         raise UsageError(
             "toy-glyph needs a prompt with exactly one word in quotes, such as 'A sign that says \"CAT\"'; "

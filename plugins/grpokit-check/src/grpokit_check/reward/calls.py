@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from grpokit.rewards.calling import checked
-from grpokit.rewards.failures import collected
+from grpokit.rewards.calling import check_scores
+from grpokit.rewards.failures import collect
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward, RewardTerm
 from grpokit.types import Sample
@@ -39,7 +39,7 @@ def as_callable(reward: Reward | Submits) -> Reward:
         pending = reward.submit(samples)
         for _ in pending:  # raises what a portion raised, which `collected` would put into words
             pass
-        return collected(term, pending, samples).values
+        return collect(term, pending, samples).values
 
     return submit_and_wait
 
@@ -70,7 +70,7 @@ class FirstCall:
     @cached_property
     def scores(self) -> Any:
         """One finite number or NaN per sample, or the error that says what there is instead."""
-        return attempt(checked, self.answer.values, range(len(self.samples)), self.samples)
+        return attempt(check_scores, self.answer.values, range(len(self.samples)), self.samples)
 
     def before(self, test: Callable[[], None]) -> None:
         """Make a test that needs scores, or say that there are none."""

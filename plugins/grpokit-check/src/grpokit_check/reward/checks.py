@@ -15,7 +15,7 @@ from typing import Any
 
 from PIL import Image
 
-from grpokit.errors import GrpokitError, UsageError, one_line, shown
+from grpokit.errors import GrpokitError, UsageError, brief, one_line
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward
@@ -124,7 +124,7 @@ def _culprit(call: FirstCall) -> str:
     rows = [row for row, answer in enumerate(answers) if isinstance(answer, BaseException)]
     if len(rows) == len(call.samples):
         return "on every sample"
-    return f"on row {rows[0]}, {shown(call.samples[rows[0]].output, most=60)}" if rows else "on the samples together"
+    return f"on row {rows[0]}, {brief(call.samples[rows[0]].output, most=60)}" if rows else "on the samples together"
 
 
 def inputs_unchanged(call: FirstCall) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from grpokit import registry
-from grpokit.errors import UsageError, shown, typed_line
+from grpokit.errors import UsageError, brief, error_line
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.terms import Reward
 from grpokit.types import Prompt, Sample
@@ -92,7 +92,7 @@ def spec_examples(spec: RewardSpec) -> list[tuple[Sample, Sample]]:
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"The {title} must be pairs (better, worse) of mappings with 'output' and possibly 'prompt', 'target', "
-            f"'image', 'meta' and 'info': {typed_line(error)}."
+            f"'image', 'meta' and 'info': {error_line(error)}."
         ) from error
 
 
@@ -108,5 +108,5 @@ def examples(reward: Reward, spec: RewardSpec, params: Mapping[str, Any]) -> Non
         if not holds and params:  # examples are written for the defaults
             raise NotChecked(f"pair {number} of the spec's examples ({better} and {worse}) may need other parameters")
         expect(holds, f"a higher score for the better side of pair {number} of the spec's examples",
-               f"{better} for {shown(pair[0].output, most=60)} and {worse} for {shown(pair[1].output, most=60)}",
+               f"{better} for {brief(pair[0].output, most=60)} and {worse} for {brief(pair[1].output, most=60)}",
                "a sign that is the wrong way round, or examples that lack what the reward reads")  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL.Image import Image
 
-from grpokit.errors import typed_line
+from grpokit.errors import error_line
 from grpokit.rewards.terms import Reward
 from grpokit.types import Prompt, Sample
 from grpokit_check.check import CheckError, attempt
@@ -73,7 +73,7 @@ def scorable_prompts(
         if isinstance(values, list) and all(map(math.isfinite, chain(*values))):
             return prompts, ""
         if isinstance(values, BaseException) and candidates is targets:  # which fit the outputs
-            reason = f" ({typed_line(values, most=120)})"
+            reason = f" ({error_line(values, most=120)})"
     return None, reason
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import jinja2
 
 from grpokit import registry
-from grpokit.errors import UsageError, nearest, shown
+from grpokit.errors import UsageError, brief, nearest
 from grpokit.files import writing
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -194,7 +194,7 @@ def _check_name(name: str) -> None:
         raise UsageError(f"Leave 'grpokit-' out of the name: the package of '{name[8:]}' is called {name}.")
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise UsageError(
-            f"The name {shown(name)} cannot name a package: expected at most {_LONGEST} small letters, digits and "
+            f"The name {brief(name)} cannot name a package: expected at most {_LONGEST} small letters, digits and "
             "single hyphens that begin with a letter, such as 'sharp-edges'."
         )
     if name in _TAKEN:

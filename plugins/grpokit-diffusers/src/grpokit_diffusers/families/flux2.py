@@ -11,7 +11,7 @@ from PIL.Image import Image, Resampling
 from torch import Tensor
 
 from grpokit import Prompt, UsageError
-from grpokit.errors import shown
+from grpokit.errors import brief
 from grpokit_diffusers.family import EditFamily, Text, Told, rows
 from grpokit_hf.diffusion.family import Size
 
@@ -35,7 +35,7 @@ class Flux2(EditFamily):
                 try:
                     self.pipeline.image_processor.check_image_input(picture)
                 except ValueError as error:
-                    raise UsageError(f"The source picture of {shown(prompt.text)} cannot be used: {error}.") from error
+                    raise UsageError(f"The source picture of {brief(prompt.text)} cannot be used: {error}.") from error
 
     def shift(self, steps: int, size: Size) -> float:
         """See `PipelineFamily`; it follows from the number of steps, too."""

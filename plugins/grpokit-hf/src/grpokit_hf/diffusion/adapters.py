@@ -8,7 +8,7 @@ from pathlib import Path
 from peft import LoraConfig, PeftModel
 from torch import nn
 
-from grpokit.errors import UsageError, nearest, shown
+from grpokit.errors import UsageError, brief, nearest
 from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.diffusion.trained_lora import LoraFile, continue_lora, read_lora
 from grpokit_hf.models.adapters import ALL_LINEAR, AdapterSettings, around
@@ -63,7 +63,7 @@ def add_adapter(transformer: nn.Module, settings: AdapterSettings, targets: str 
         if not own:
             kinds = sorted({_kind(name) for name in layers})
             raise UsageError(
-                f"lora: targets: no linear layer of {type(transformer).__name__} is called {shown(target)}"
+                f"lora: targets: no linear layer of {type(transformer).__name__} is called {brief(target)}"
                 f"{nearest(target, [ALL_LINEAR, *kinds])}. It has: {', '.join(kinds)}; or say '{ALL_LINEAR}'."
             )
         exact += [target] if own == named else own  # a list of layers may have the name of a layer elsewhere

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from grpokit import flow
 from grpokit.errors import UsageError, one_line
-from grpokit.policy import Policy, joined
+from grpokit.policy import Policy, join_decisions
 from grpokit.reference import swapped
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Sample, Seeds, Trace
 from grpokit_hf.diffusion.adapters import adapted
@@ -147,7 +147,7 @@ class FlowPolicy(Policy):
         for prompt, number, written in zip(prompts, seeds.group_ids.tolist(), drawn, strict=True):
             samples += [Sample(prompt=prompt, output=picture, group=number) for picture in written.pictures]
         order = seeds.group_ids.argsort()
-        old = joined([each.old for each in drawn], dim=0)
+        old = join_decisions([each.old for each in drawn], dim=0)
         steps = torch.tensor([each.steps for each in drawn], dtype=torch.int64)  # [P, T]
         weights = None
         if self._weights is not None:
@@ -182,10 +182,10 @@ class FlowPolicy(Policy):
             seeds = rollout.trace.per_row["seeds"][rows] if self.settings.copies else None
             which = range(len(own_steps))[steps]
             views = [self._score(here, seeds, t, own_steps[t], condition) for t in which]
-            parts.append(joined(views, dim=1))
+            parts.append(join_decisions(views, dim=1))
             order.append(rows)
         back = torch.cat(order).argsort()
-        return joined(parts, dim=0).select(back.to(self.device, non_blocking=True))
+        return join_decisions(parts, dim=0).select(back.to(self.device, non_blocking=True))
 
     def slices(self, rollout: Rollout) -> list[slice]:
         """One slice per step: its graph is that of a forward pass of the transformer."""
@@ -316,7 +316,7 @@ class FlowPolicy(Policy):
             steps = (copies.places(group)[0] * _LEVELS).long().tolist()
             views = [self._score_copies(x, rows, t, k, condition) for t, k in enumerate(steps)]
         if views:
-            old = joined(views, dim=1)
+            old = join_decisions(views, dim=1)
         else:
             old = Decisions(logprobs=torch.zeros(len(rows), 0, device=x.device))
         pictures = self.family.pictures(x, mode.size)
@@ -327,7 +327,7 @@ class FlowPolicy(Policy):
         """`_score` of finished samples [n, ...], a few rows at a time."""
         some = self.settings.rows or len(seeds)
         parts = zip(x0[:, None].split(some), seeds.split(some), strict=True)
-        return joined([self._score(latents, own, t, k, condition) for latents, own in parts], dim=0)
+        return join_decisions([self._score(latents, own, t, k, condition) for latents, own in parts], dim=0)
 
     def _score(self, latents: Tensor, seeds: Tensor | None, t: int, k: int, condition: Any) -> Decisions:
         """The log-probs of decision t, at place k of its schedule, of rows with their latents; a copy has seeds [b]."""

@@ -19,7 +19,7 @@ from peft import LoraConfig, PeftModel, set_peft_model_state_dict
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from grpokit.errors import UsageError, counted, one_line
+from grpokit.errors import UsageError, one_line, plural
 from grpokit_hf.diffusion.saving import FILE
 from grpokit_hf.models import sources
 from grpokit_hf.models.adapters import around
@@ -116,9 +116,7 @@ def continue_lora(transformer: nn.Module, lora: LoraFile, *, name: str) -> PeftM
     matches = {key: _NAME.fullmatch(key) for key in tensors}
     strange = [key for key, match in matches.items() if match is None]
     if strange or not tensors:
-        got = (
-            f"has {counted(len(strange), 'tensor')} of another kind, such as '{strange[0]}'" if strange else "is empty"
-        )
+        got = f"has {plural(len(strange), 'tensor')} of another kind, such as '{strange[0]}'" if strange else "is empty"
         raise UsageError(
             f"{what} {got}. Only LoRA and DoRA of the transformer can be trained, in the names of diffusers "
             "('transformer.LAYER.lora_A.weight'), or in others that the pipeline's own load_lora_weights reads."

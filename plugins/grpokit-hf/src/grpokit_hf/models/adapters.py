@@ -23,7 +23,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from grpokit.errors import UsageError, nearest, one_line, shown
+from grpokit.errors import UsageError, brief, nearest, one_line
 from grpokit.registry.settings import read_settings
 from grpokit.settings import Settings
 
@@ -116,9 +116,9 @@ def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
         if not any(_ends(name, target) for name in layers):
             kinds = sorted(set(map(_kind, layers)))
             why = (
-                f"{shown(target)} is the output layer of {type(model).__name__}, which is not adapted"
+                f"{brief(target)} is the output layer of {type(model).__name__}, which is not adapted"
                 if _ends(head, target)
-                else f"no linear layer of {type(model).__name__} that can be adapted is called {shown(target)}"
+                else f"no linear layer of {type(model).__name__} that can be adapted is called {brief(target)}"
                 f"{nearest(target, [ALL_LINEAR, *kinds])}"
             )
             raise UsageError(f"lora: targets: {why}. It has: {', '.join(kinds)}; or say '{ALL_LINEAR}'.")

@@ -24,7 +24,7 @@ from huggingface_hub import constants, errors, try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 
-from grpokit.errors import UsageError, counted, one_line
+from grpokit.errors import UsageError, one_line, plural
 from grpokit.rewards import downloads
 from grpokit.settings import Settings
 
@@ -300,5 +300,5 @@ def lack_of(folder: Path) -> str:
         parts = set(content.get("weight_map", {}).values())
         absent = sorted(part for part in parts if not (folder / str(part)).is_file())
         if absent:
-            return f"incomplete: {index.name} names {counted(len(parts), 'file')}, and '{absent[0]}' is not there"
+            return f"incomplete: {index.name} names {plural(len(parts), 'file')}, and '{absent[0]}' is not there"
     return ""

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from grpokit.errors import UsageError, counted, one_line
+from grpokit.errors import UsageError, one_line, plural
 from grpokit_hf.models import sources
 from grpokit_hf.models.adapters import around, linear_layers
 from grpokit_hf.models.bars import progress_bars
@@ -131,7 +131,7 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
         common = [name for name in weights if name in own]
         other = [name for name in common if weights[name].shape != own[name]]
         if other:
-            name, count = other[0], counted(len(other), "tensor")
+            name, count = other[0], plural(len(other), "tensor")
             raise UsageError(
                 f"{what} does not fit the model{_on(theirs)}: {count} of another shape, such as '{name}', which is "
                 f"{list(weights[name].shape)} in its file, and {list(own[name])} for this model."
@@ -156,7 +156,7 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
     wrong = sorted({*trains} & {*result.missing_keys}) + sorted(result.unexpected_keys)
     if wrong:
         raise UsageError(
-            f"{what} does not fit the model{_on(theirs)}: {counted(len(wrong), 'tensor')} of one without a counterpart "
+            f"{what} does not fit the model{_on(theirs)}: {plural(len(wrong), 'tensor')} of one without a counterpart "
             f"in the other, such as '{wrong[0]}'."
         )
     if theirs and ours and Path(theirs).name != Path(ours).name:

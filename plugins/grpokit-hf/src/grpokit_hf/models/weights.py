@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from grpokit.errors import CheckpointError, counted
+from grpokit.errors import CheckpointError, plural
 from grpokit.files import share
 from grpokit_hf.models.bars import progress_bars
 
@@ -113,6 +113,6 @@ def _compare(theirs: Mapping[str, Tensor], own: Mapping[str, Tensor], *, adapted
     if changed:
         first = changed[0]
         raise CheckpointError(
-            f"belongs to another model or adapter: it differs in {counted(len(changed), 'tensor')}, such as '{first}', "
+            f"belongs to another model or adapter: it differs in {plural(len(changed), 'tensor')}, such as '{first}', "
             f"which is {found.get(first, 'absent')} there and {wanted.get(first, 'absent')} here."
         )

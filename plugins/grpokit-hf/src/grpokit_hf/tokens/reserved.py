@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Collection
 from typing import Any
 
-from grpokit.errors import UsageError, shown
+from grpokit.errors import UsageError, brief
 
 
 def most_tokens(text: str) -> float:
@@ -63,5 +63,5 @@ class OwnTokens:
         name = next((name for name in names if name in text), None)  # what is unknown is a token that is not in it
         if name is not None:
             raise UsageError(
-                f"The prompt {shown(text)} has {name!r} in its text, which is a token of the model's own. {remedy}"
+                f"The prompt {brief(text)} has {name!r} in its text, which is a token of the model's own. {remedy}"
             )

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from grpokit import RunError, UsageError
-from grpokit.errors import counted, one_line
+from grpokit.errors import one_line, plural
 from grpokit.settings import Count, Positive, Settings
 from grpokit_http.client import AnswerError, ask, checked_address, public, secret
 from grpokit_lm.engines.protocol import Adapter, Answer, Row
@@ -217,7 +217,7 @@ class Server:
             if tries < self.settings.retries:
                 time.sleep(min(10.0, 0.2 * 4**tries))
         raise RunError(
-            f"The {self.name} gave no answer in {counted(self.settings.retries + 1, 'attempt')}; the last time: "
+            f"The {self.name} gave no answer in {plural(self.settings.retries + 1, 'attempt')}; the last time: "
             f"{reason}. Check that it runs. Continue a run that had begun with --resume."
         )
 

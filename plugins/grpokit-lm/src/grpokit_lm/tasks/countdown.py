@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import Any
 
 from grpokit import DataError, Prompt, Sample
-from grpokit.builtin.answers import unwrapped
+from grpokit.builtin.answers import unwrap
 from grpokit.builtin.text_rewards import text_of, with_group
-from grpokit.errors import shown
-from grpokit.rewards.needs import text_target
+from grpokit.errors import brief
+from grpokit.rewards.missing_inputs import text_target
 from grpokit.sampling import permutation
 from grpokit_lm.tasks.expressions import ExpressionError, compute
 from grpokit_lm.tasks.splits import split_of
@@ -55,7 +55,7 @@ class Countdown:
         match = self.pattern.search(text)
         if match is None or match[1] is None:
             return 0.0
-        for expression in unwrapped(match[1]):
+        for expression in unwrap(match[1]):
             try:
                 computed = compute(expression)
             except ExpressionError:
@@ -140,7 +140,7 @@ def _results(a: int, b: int) -> list[tuple[str, int]]:
 
 def _checked(numbers: Any) -> Counter[int]:
     if not isinstance(numbers, (list, tuple)) or not numbers:
-        raise DataError(f"countdown: a prompt's `numbers` must be a list of whole numbers, got {shown(numbers)}.")
+        raise DataError(f"countdown: a prompt's `numbers` must be a list of whole numbers, got {brief(numbers)}.")
     return Counter(_whole(number, "number") for number in numbers)
 
 
@@ -150,4 +150,4 @@ def _whole(value: Any, what: str) -> int:
             return int(value)
     except ValueError:
         pass
-    raise DataError(f"countdown: the {what} {shown(value)} is not a whole number.")
+    raise DataError(f"countdown: the {what} {brief(value)} is not a whole number.")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from grpokit import Sample, UsageError
-from grpokit.builtin.answers import boxed, unwrapped
+from grpokit.builtin.answers import boxed_answer, unwrap
 from grpokit.builtin.numerals import bare, number
 from grpokit.builtin.text_rewards import text_of
 from grpokit.errors import a_type
@@ -42,7 +42,7 @@ def _score(sample: Sample) -> float:
         return math.nan
     if not answer:
         return 0.0
-    return float(value(marked(right) or right) in map(value, unwrapped(answer)))
+    return float(value(marked(right) or right) in map(value, unwrap(answer)))
 
 
 def marked(text: str) -> str | None:
@@ -54,7 +54,7 @@ def marked(text: str) -> str | None:
     last = _LAST_MARK.match(text)
     if last is None:
         return None
-    return "".join(text[last.end() :].splitlines()[:1]).strip() if last[1] == "####" else boxed(text)
+    return "".join(text[last.end() :].splitlines()[:1]).strip() if last[1] == "####" else boxed_answer(text)
 
 
 def value(answer: str) -> Fraction | str:

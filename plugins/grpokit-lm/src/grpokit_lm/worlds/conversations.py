@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from grpokit import Prompt, UsageError
-from grpokit.errors import RunError, a_type, one_line, shown
+from grpokit.errors import RunError, a_type, brief, one_line
 from grpokit.rewards.isolation import outside_code
 from grpokit_hf.tokens.drawing import Draw
 from grpokit_hf.tokens.sampler import Sampler
@@ -79,7 +79,7 @@ class Conversations:
             if any(other != first for other in others):
                 raise RunError(
                     f"The world '{self.worlds.name}' starts the episodes of a group with different messages, such as "
-                    f"{shown(first, most=60)}. All chance in start must come from its seed."
+                    f"{brief(first, most=60)}. All chance in start must come from its seed."
                 )
             messages = [] if first is None else self._read(first)
             begun.append(self._prompt(prompt, messages) if messages else prompt)
@@ -170,7 +170,7 @@ class Conversations:
         """The tokens of the world's answer to a turn that has ended; None if the episode ends with it."""
         text = self._say(episode)
         last = episode.turn[-1]
-        turn = f"turn {episode.turns}, after the model wrote {shown(text, most=60)}"
+        turn = f"turn {episode.turns}, after the model wrote {brief(text, most=60)}"
         try:
             with outside_code(f"The world '{self.worlds.name}' failed in {turn}", remedy=_ERRORS):
                 answer = episode.world.reply(text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from grpokit import Prompt, UsageError, create
-from grpokit.errors import shown
+from grpokit.errors import brief
 from grpokit.rewards.isolation import outside_code
 from grpokit.settings import Count, Settings
 
@@ -69,7 +69,7 @@ class WorldSettings(Settings):
         """
         if isinstance(self.world, Mapping) and not isinstance(self.world.get("use"), str):
             raise UsageError(
-                f"world must name a world, as in {{use: guess-the-number}}, got {shown(dict(self.world))}."
+                f"world must name a world, as in {{use: guess-the-number}}, got {brief(dict(self.world))}."
             )
 
 

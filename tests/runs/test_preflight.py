@@ -11,10 +11,10 @@ from grpokit import DataError, PolicySpec, Prompt, RewardSpec, UsageError, regis
 from grpokit.builtin.text_rewards import without_number
 from grpokit.config import schema
 from grpokit.data import as_prompts
-from grpokit.rewards import needs
-from grpokit.rewards.needs import picture_target
+from grpokit.rewards import missing_inputs
+from grpokit.rewards.missing_inputs import picture_target
 from grpokit.runs import build_rewards
-from grpokit.runs.before_training import unscorable_prompts
+from grpokit.runs.preflight import unscorable_prompts
 
 MIXED, HELD_OUT = as_prompts(["a b", "x", "y"], source="p.txt"), as_prompts(["x", "c d"], source="h.txt")
 
@@ -90,16 +90,16 @@ def test_what_a_prompt_lacks() -> None:
     picture = Image.new("RGB", (4, 4))
     lacking, texts = Prompt(text="p"), [Prompt(text="p", target=target) for target in ("x", 0, 0.5)]
     framed, blank = Prompt(text="p", target=picture), Prompt(text="p", target=" \n")
-    assert [needs.text_target(prompt) for prompt in (*texts, blank)] == [""] * 4
-    assert [needs.filled_target(prompt) for prompt in (*texts, blank)] == [""] * 3 + ["its target is blank"]
+    assert [missing_inputs.text_target(prompt) for prompt in (*texts, blank)] == [""] * 4
+    assert [missing_inputs.any_target(prompt) for prompt in (*texts, blank)] == [""] * 3 + ["its target is blank"]
     assert (
         without_number(Prompt(text="p", target="$1,234.5")) == without_number(texts[1]) == picture_target(framed) == ""
     )
-    for function in (needs.text_target, needs.filled_target, without_number, picture_target):
+    for function in (missing_inputs.text_target, missing_inputs.any_target, without_number, picture_target):
         assert function(lacking).startswith("there is no target")
     for function, wrong in (
-        (needs.text_target, framed),
-        (needs.filled_target, Prompt(text="p", target=["x"])),
+        (missing_inputs.text_target, framed),
+        (missing_inputs.any_target, Prompt(text="p", target=["x"])),
         (without_number, texts[0]),
         (without_number, framed),
         (picture_target, texts[0]),
@@ -108,6 +108,6 @@ def test_what_a_prompt_lacks() -> None:
             function(wrong)
     edit = Prompt(text="p", image=picture, meta={"style": "ink", "reward_model": {"ground_truth": 1}})
     assert "data.columns.target=image" in picture_target(edit)
-    assert "data.columns.target=image" not in picture_target(lacking) + needs.text_target(edit)
-    assert "the column style or reward_model.ground_truth, write" in needs.text_target(edit)
-    assert [needs.source(Prompt(text="p", image=image)) == "" for image in (picture, None)] == [True, False]
+    assert "data.columns.target=image" not in picture_target(lacking) + missing_inputs.text_target(edit)
+    assert "the column style or reward_model.ground_truth, write" in missing_inputs.text_target(edit)
+    assert [missing_inputs.source(Prompt(text="p", image=image)) == "" for image in (picture, None)] == [True, False]

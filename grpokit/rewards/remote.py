@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from grpokit.errors import GrpokitError, RewardError, typed_line
-from grpokit.rewards.scoring import score
+from grpokit.errors import GrpokitError, RewardError, error_line
+from grpokit.rewards.scoring import score_samples
 from grpokit.rewards.submission import Pending, Portion, by_group
 from grpokit.rewards.terms import RewardTerm
 from grpokit.types import Sample
@@ -20,7 +20,7 @@ from grpokit.types import Sample
 ENDING = threading.Event()
 """Set once the run is to end: services that do not answer are then not retried, so it can save in time."""
 
-Ask: TypeAlias = Callable[[list[int], list[Sample]], Portion]
+ScoreRequest: TypeAlias = Callable[[list[int], list[Sample]], Portion]
 """Has the samples of some rows scored. A `GrpokitError` that it raises stops the run, whatever `on_error` says."""
 
 
@@ -44,7 +44,7 @@ class RewardElsewhere(ABC):
         self._threads: list[threading.Thread] = []
 
     @abstractmethod
-    def connect(self) -> Sequence[Ask]:
+    def connect(self) -> Sequence[ScoreRequest]:
         """Wait until samples can be scored; returns a function for each request that may be made at a time.
 
         Raises:
@@ -94,7 +94,7 @@ class RewardElsewhere(ABC):
             RewardError: the reward failed on a row, which is named, or gave it something else than a number.
         """
         term = RewardTerm(name=self.use or "reward", reward=self)
-        column = score([term], samples).matrix[:, 0]
+        column = score_samples([term], samples).matrix[:, 0]
         return [float(x) for x in column.tolist()]
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class RewardElsewhere(ABC):
                 thread.join(max(0.0, end - time.monotonic()))
 
 
-def _work(ask: Ask, jobs: queue.SimpleQueue[_Job | None]) -> None:
+def _work(ask: ScoreRequest, jobs: queue.SimpleQueue[_Job | None]) -> None:
     while (job := jobs.get()) is not None:
         rows, samples, future = job
         if future.set_running_or_notify_cancel():
@@ -121,6 +121,6 @@ def _work(ask: Ask, jobs: queue.SimpleQueue[_Job | None]) -> None:
             except GrpokitError as error:
                 future.set_result(Portion(rows=rows, error=error))
             except BaseException as error:  # or the caller would wait for ever
-                wrong = RewardError(f"it could not be asked: {typed_line(error)}.")
+                wrong = RewardError(f"it could not be asked: {error_line(error)}.")
                 future.set_result(Portion(rows=rows, error=wrong))
         del job, samples, future  # frees the samples before it waits for the next ones

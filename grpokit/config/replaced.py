@@ -8,11 +8,11 @@ from typing import Any
 from grpokit import registry
 from grpokit.config.overrides import key_value
 from grpokit.config.parts import OBJECTIVE_KEYS, RewardConfig
-from grpokit.config.yaml_source import Source
+from grpokit.config.yaml_source import KeyPlaces
 from grpokit.errors import PluginError
 
 
-def leave_out(data: dict[str, Any], override: str, source: Source) -> None:
+def leave_out(data: dict[str, Any], override: str, source: KeyPlaces) -> None:
     """Leave out the keys of the former objective, advantage or reward that the new one does not take, with a warning.
 
     So `trainer.objective=dppo` trains a preset that sets `clip_range`. Keys that overrides set stay.
@@ -34,7 +34,7 @@ def leave_out(data: dict[str, Any], override: str, source: Source) -> None:
     own = around[where[-1]]
     name: Any = own.get("use") if isinstance(own, dict) else own
     try:
-        takes, takes_all = registry.declared(str(kind), name)
+        takes, takes_all = registry.declared_parameters(str(kind), name)
     except (PluginError, TypeError, AttributeError):  # no name, or of nothing: building it says so
         return
     general = RewardConfig.model_fields if kind == "reward" else ("use",)

@@ -35,7 +35,7 @@ _NAMED = re.compile(r"([A-Za-z_][\w.]*):[\w.-]+")
 UNFINISHED = ".unfinished"  # in the folder of a run that is being begun
 
 
-def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
+def can_resume(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     """Whether a run continues from a checkpoint in a folder; if not, a new one may begin there.
 
     Raises:
@@ -73,7 +73,7 @@ def may_go_on(folder: Path, *, resume: bool, overwrite: bool) -> bool:
 
 
 @contextmanager
-def begun(folder: Path, *, resumed: bool) -> Iterator[None]:
+def initialised(folder: Path, *, resumed: bool) -> Iterator[None]:
     """Make the folder of a new run, or empty it. After an error inside, nothing is left of that run.
 
     Until the end it is marked: after a kill it counts as empty.
@@ -154,7 +154,7 @@ def write_header(folder: Path, settings: Mapping[str, Any], data: Mapping[str, A
     run = {**settings.get("run", {}), "dir": str(folder)}
     write_text(folder / VERSIONS, json.dumps(versions(settings), indent=2))
     write_text(folder / DATA, json.dumps(data))
-    write_text(folder / CONFIG, yaml_source.write({**settings, "run": run}))
+    write_text(folder / CONFIG, yaml_source.to_yaml({**settings, "run": run}))
 
 
 def write_machine(folder: Path, device: torch.device) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from grpokit.errors import DataError, a_type, shown
+from grpokit.errors import DataError, a_type, brief
 from grpokit.types import Prompt
 
 
@@ -19,13 +19,13 @@ def text_target(prompt: Prompt) -> str:
         DataError: the target is something else.
     """
     if prompt.target is None:
-        return lacking("target", [prompt])
+        return missing_role("target", [prompt])
     if not isinstance(prompt.target, (str, int, float)):
         raise DataError(f"its target is {a_type(prompt.target)}; expected a text or a number.")
     return ""
 
 
-def filled_target(prompt: Prompt) -> str:
+def any_target(prompt: Prompt) -> str:
     """As `text_target`, for a reward to which a blank target says nothing."""
     return text_target(prompt) or ("" if str(prompt.target).strip() else "its target is blank")
 
@@ -38,21 +38,21 @@ def picture_target(prompt: Prompt) -> str:
     """
     if prompt.target is None:
         sources = "; if it is the source picture, name that column, as in data.columns.target=image"
-        return lacking("target", [prompt]) + (sources if prompt.images else "")
+        return missing_role("target", [prompt]) + (sources if prompt.images else "")
     if not hasattr(prompt.target, "getbands"):
-        raise DataError(f"its target is {shown(prompt.target)}; expected a picture.")
+        raise DataError(f"its target is {brief(prompt.target)}; expected a picture.")
     return ""
 
 
 def source(prompt: Prompt) -> str:
     """Why a reward that looks at the source picture cannot score a prompt; empty if it can."""
-    return "" if prompt.images else lacking("image", [prompt])
+    return "" if prompt.images else missing_role("image", [prompt])
 
 
-def lacking(role: str, prompts: Sequence[Prompt]) -> str:
+def missing_role(role: str, prompts: Sequence[Prompt]) -> str:
     """That prompts have no target or source picture, and which of their other columns may be meant.
 
-    >>> lacking("target", [Prompt(text="7 + 5", meta={"answer": "12"})])
+    >>> missing_role("target", [Prompt(text="7 + 5", meta={"answer": "12"})])
     'there is no target; if it is in the column answer, write data.columns.target=answer'
     """
     what = f"there is no {'target' if role == 'target' else 'source picture'}"

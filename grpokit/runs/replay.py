@@ -17,15 +17,15 @@ from PIL import Image
 from torch import Tensor
 
 from grpokit.config import presets
-from grpokit.config.schema import differences, resolved
-from grpokit.errors import UsageError, counted
+from grpokit.config.schema import differences, to_dict
+from grpokit.errors import UsageError, plural
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.run_folder import rollout_record
-from grpokit.run_folder.header import versions
 from grpokit.run_folder.journal import journal_row
 from grpokit.run_folder.names import CHECKPOINTS, METRICS, VERSIONS, check_run_folder
 from grpokit.run_folder.reader import read_object, read_rows
 from grpokit.run_folder.rollout_record import Recorded
+from grpokit.run_folder.run_metadata import versions
 from grpokit.runs import build, build_rewards
 from grpokit.training import checkpoint
 
@@ -33,7 +33,7 @@ _MEASURED = ("time", "step_time", "memory")  # metrics of the clock and the mach
 
 
 @dataclass(frozen=True, kw_only=True)
-class Redrawn:
+class Replayed:
     """A step that was drawn again.
 
     Attributes:
@@ -65,7 +65,7 @@ class Redrawn:
         yield f"Changed since then: {changes or 'no version, device or number of threads'}."
 
 
-def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: None) -> Redrawn:
+def replay(run: Path, step: int, *, say: Callable[[str], None] = lambda line: None) -> Replayed:
     """Draw a step of a run again and compare it with its metrics and, where the run has one, with its record.
 
     Args:
@@ -81,7 +81,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
     rows = {row["step"]: row for row in read_rows(run / METRICS)}
     if step not in rows:
         raise UsageError(f"The run {run} has no step {step} to compare with: it has completed {max(rows, default=0)}.")
-    record = rollout_record.read(run, step) if step in rollout_record.steps(run) else None
+    record = rollout_record.read_step(run, step) if step in rollout_record.recorded_steps(run) else None
     config, _ = presets.read_config(run)
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
@@ -91,24 +91,24 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms)
         start = _load(run, trainer, step)
         if trainer.completed < step - 1:
-            say(f"Repeating {counted(step - 1 - trainer.completed, 'step')} first, from {start or 'the beginning'}.")
+            say(f"Repeating {plural(step - 1 - trainer.completed, 'step')} first, from {start or 'the beginning'}.")
         report = trainer.step()
         while report.step < step:
             report = trainer.step()
     parts = {}
-    changed = differences(read_object(run / VERSIONS), versions(resolved(config)))
+    changed = differences(read_object(run / VERSIONS), versions(to_dict(config)))
     changes = {what: (then, now) for what, then, now in changed}
     if record is not None:
         with TemporaryDirectory() as folder:
-            rollout_record.write(Path(folder), report)
-            again = rollout_record.read(Path(folder), step)
+            rollout_record.write_step(Path(folder), report)
+            again = rollout_record.read_step(Path(folder), step)
         parts = _compared(record, again)
         then = record.conditions  # a resume may have rewritten the run's versions
         for what, value in again.conditions.items():
             if then.get(what) != value:
                 changes[what] = (then[what], value)
     parts["metrics"] = _metrics(rows[step], journal_row(report))
-    return Redrawn(step=step, start=start, parts=parts, changes=changes)
+    return Replayed(step=step, start=start, parts=parts, changes=changes)
 
 
 def _load(run: Path, trainer: PhasedTrainer, step: int) -> Path | None:

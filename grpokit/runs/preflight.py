@@ -12,7 +12,7 @@ from PIL import Image
 from grpokit import registry
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
-from grpokit.errors import ConfigError, DataError, UsageError, counted, nearest, reworded, shown
+from grpokit.errors import ConfigError, DataError, UsageError, brief, nearest, plural, reword
 from grpokit.runs import build, build_rewards
 from grpokit.runs.resuming import Digests
 from grpokit.settings import numbered_names
@@ -32,14 +32,14 @@ def check(config: RunConfig) -> tuple[PromptSequence, PromptSequence | None, lis
         UsageError: a score that no evaluation has, a tracker that is not installed, a reward that cannot score what the
             policy makes, or prompts that the policy or a reward cannot take.
     """
-    trackers.require(config.trackers.use)
+    trackers.require_trackers(config.trackers.use)
     prompts, held_out = build.prompts(config)
     for _, own in config.phased():
         for place in range(len(own.rewards)):
             build_rewards.check_output(own, place)
     _check_scores(config, held_out)
     warnings = unscorable_prompts(config, prompts, held_out)
-    build.check_prompts(config, prompts, held_out)
+    build.check_readable(config, prompts, held_out)
     return prompts, held_out, warnings
 
 
@@ -110,8 +110,8 @@ def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: Pro
         for key, found in reasons.items():
             index, reason = next(iter(found.items()))
             row = sequence.row(index)
-            where = f"first {row.where} ({shown(row.prompt.text)}): {reason}"
-            some = f"{len(found):,} of {counted(len(sequence), what)}"
+            where = f"first {row.where} ({brief(row.prompt.text)}): {reason}"
+            some = f"{len(found):,} of {plural(len(sequence), what)}"
             if key is None:
                 warnings.append(
                     f"the targets of {some} have another shape than the policy's pictures, first "
@@ -135,8 +135,8 @@ def _reason(name: str, why: Callable[[Prompt], str], prompt: Prompt, sequence: P
         with registry.explained(f"The reward '{name}' cannot say which prompts it can score"):
             return why(prompt)
     except DataError as error:
-        at = f"{sequence.row(index).where} ({shown(prompt.text)})"
-        raise reworded(error, f"The reward '{name}' cannot take {at}: {error}") from error
+        at = f"{sequence.row(index).where} ({brief(prompt.text)})"
+        raise reword(error, f"The reward '{name}' cannot take {at}: {error}") from error
 
 
 def _other_shape(target: Any, size: tuple[int, int]) -> str:
@@ -171,9 +171,9 @@ def trained_held_out_prompts(prompts: PromptSequence, held_out: PromptSequence |
     if not shared:
         return []
     row = held_out.row(shared[0])
-    first = f"{row.where} ({shown(row.prompt.text)})"
+    first = f"{row.where} ({brief(row.prompt.text)})"
     return [
-        f"{len(shared):,} of {counted(len(held_out), 'held-out prompt')} {'is' if len(shared) == 1 else 'are'} trained "
+        f"{len(shared):,} of {plural(len(held_out), 'held-out prompt')} {'is' if len(shared) == 1 else 'are'} trained "
         f"on as well (same text, same source picture), first {first}. Their scores say little about new prompts: take "
         "them out of the training prompts, or hold out others"
     ]
