@@ -63,7 +63,7 @@ AboveOne: TypeAlias = Annotated[float, Gt(1)]
 P = ParamSpec("P")
 R = TypeVar("R")
 S_co = TypeVar("S_co", covariant=True)
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 Optimizer: TypeAlias = Literal["adamw", "adamw_8bit", "paged_adamw_8bit"]
 """AdamW with averages in fp32, in 8 bits, or in 8 bits that may wait in the CPU's memory."""
@@ -374,7 +374,7 @@ class _Keywords(Protocol[P, S_co]):
     @overload
     def __call__(self, function: Callable[[S_co], R], /) -> Callable[P, R]: ...
     @overload
-    def __call__(self, function: Callable[[T, S_co], R], /) -> Callable[Concatenate[T, P], R]: ...
+    def __call__(self, function: Callable[[_T, S_co], R], /) -> Callable[Concatenate[_T, P], R]: ...
 
 
 def keywords_of(kind: Callable[P, S_co]) -> _Keywords[P, S_co]:
@@ -430,7 +430,7 @@ def keywords_of(kind: Callable[P, S_co]) -> _Keywords[P, S_co]:
     return decorate
 
 
-def with_settings_shown(kind: type[T]) -> type[T]:
+def with_settings_shown(kind: type[_T]) -> type[_T]:
     """Let `help` and notebooks show the arguments of a dataclass: its own, then the settings that it inherits.
 
     Types of settings come without their aliases, and their meanings stand behind the docstring.

@@ -38,7 +38,7 @@ from grpokit.training import checkpoint
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.checks import LogprobDiffLimit, check_advantages
 from grpokit.training.contract import check_arguments
-from grpokit.training.devices import find
+from grpokit.training.devices import find_device
 from grpokit.training.gradient import gradient
 from grpokit.training.logprob_passes import views_of
 from grpokit.training.loop import Loop
@@ -110,7 +110,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     def _set_up(self) -> None:
         """Check the prompts, bring the policy to its device, and build the parts of the step."""
         check_prompts(self.policy, self.train_prompts)
-        self.torch_device = find(self.device)
+        self.torch_device = find_device(self.device)
         if self.team.size == 1:
             self.sharding = None
         setup = TrainerSetup(objective=self.objective, rewards=self.terms, seed=self.seed, team=self.team)

@@ -28,7 +28,7 @@ class ExactMatch:
     """1 where the text equals the target (both stripped of outer white space), else 0.
 
     So does a text that is the target in a code fence, in LaTeX such as \\boxed{}, in quotes or in emphasis, or with a
-    full stop (`answers.unwrapped`).
+    full stop (`answers.unwrap`).
 
     Args:
         pattern: compare only what this finds in the text; no match scores 0.
@@ -93,7 +93,7 @@ class NumericAnswer:
     2.5e-3, 3/4 and \\frac{3}{4} are numbers, and "3-5" ends in 5.
 
     Args:
-        pattern: its group matches the number, which may be wrapped (`answers.unwrapped`). Digits that go on behind the
+        pattern: its group matches the number, which may be wrapped (`answers.unwrap`). Digits that go on behind the
             match belong to it: 4.5 is not 4. None: the last number in the last \\boxed{...}, or without one in the
             text. No match scores 0.
         tolerance: the largest absolute difference that still counts.

@@ -137,7 +137,7 @@ def is_first() -> bool:
 
 def main() -> None:
     """Entry point of the `grpokit` command: grpokit's own errors print one message and no traceback."""
-    display.prepare()
+    display.prepare_streams()
     if "OMP_WAIT_POLICY" not in os.environ:  # torch's threads, which wait for each other, spin less on a busy machine
         os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     warnings.formatwarning = _on_one_line

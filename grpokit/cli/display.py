@@ -28,7 +28,7 @@ class _File(io.FileIO):
             return memoryview(data).nbytes
 
 
-def prepare() -> None:
+def prepare_streams() -> None:
     """Drop output that cannot be written, and print a question mark for an unknown character."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from grpokit import registry
 from grpokit.config.schema import RunConfig, to_dict
+from grpokit.config.yaml_source import KeyPath
 from grpokit.registry.specs import Spec
 
 _KINDS = {
@@ -29,8 +30,7 @@ _KINDS = {
 _WITHOUT_USE = ("advantage", "objective", "modifiers", "world")
 """Keys whose value may be the name alone."""
 
-Model = TypeVar("Model", bound=BaseModel)
-KeyPath = tuple[str | int, ...]
+_Model = TypeVar("_Model", bound=BaseModel)
 Names = Mapping[KeyPath, tuple[str, str]]
 """Place -> the kind and the name of a component."""
 
@@ -81,7 +81,7 @@ def with_lasting_names(config: RunConfig, before: Names | None = None) -> tuple[
     return config, lines
 
 
-def with_own_names(config: Model, spec: Spec) -> Model:
+def with_own_names(config: _Model, spec: Spec) -> _Model:
     """A copy of a preset or an evaluation whose author meant the components of the own distribution.
 
     Args:

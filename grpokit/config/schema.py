@@ -114,7 +114,7 @@ class Located(Strict):
             raise reword(error, f"{self.place(*path)}{error}") from error
 
 
-Model = TypeVar("Model", bound=Located)
+_Model = TypeVar("_Model", bound=Located)
 
 
 class RunConfig(Located, SeedSettings):
@@ -174,7 +174,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """As `load`, from YAML text.
+    """As `load_config`, from YAML text.
 
     Args:
         text: the config.
@@ -182,14 +182,14 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
         overrides: `key=value` texts.
 
     Raises:
-        ConfigError: as in `load`.
+        ConfigError: as in `load_config`.
     """
     config = validate(RunConfig, text, name, overrides)
     config.phased()  # which refuses keys that do not fit together
     return config
 
 
-def validate(model: type[Model], text: str, name: str, overrides: Sequence[str] = ()) -> Model:
+def validate(model: type[_Model], text: str, name: str, overrides: Sequence[str] = ()) -> _Model:
     """What YAML text and overrides say, as a model that knows the places of its keys; arguments as for `parse`."""
     data, source = read_yaml(text, name)
     if not isinstance(data, dict):

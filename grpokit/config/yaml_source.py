@@ -82,7 +82,7 @@ def read_yaml(text: str, name: str) -> tuple[Any, KeyPlaces]:
 
 
 def to_yaml(data: Any, *, inline: bool = False) -> str:
-    """Plain data as YAML that `read` gives back as it was.
+    """Plain data as YAML that `read_yaml` gives back as it was.
 
     Args:
         data: the data.

@@ -33,7 +33,7 @@ def assign_roles(
     """The columns of each role: as `columns` says, else by its usual names, unless a column has another role.
 
     Args:
-        names: of all columns, and of what they hold (see `nested`).
+        names: of all columns, and of what they hold (see `nested_columns`).
         columns: what the user says.
         where: names the file or dataset in messages.
         pictured: those that hold pictures.
@@ -87,7 +87,7 @@ def nested_columns(row: Mapping[str, Any]) -> list[str]:
 
 
 def cell(row: Mapping[str, Any], column: str) -> Any:
-    """What a row has in a column, whose name may have dots as in `nested`; None where it has no such column."""
+    """What a row has in a column, whose name may have dots as in `nested_columns`; None where it has no such column."""
     while column not in row:
         name, _, column = column.partition(".")
         row = row.get(name, {})

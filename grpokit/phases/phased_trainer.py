@@ -130,7 +130,7 @@ class PhasedTrainer(Loop):
                 if part != checkpoint.POLICY:
                     parts[f"{checkpoint.PHASES}/{name}/{part}"] = stateful
         for phase in self.phases.values():
-            name = checkpoint.named(checkpoint.POLICY, phase.policy)
+            name = checkpoint.part_name(checkpoint.POLICY, phase.policy)
             parts[name] = phase.trainer.policy
         return parts
 

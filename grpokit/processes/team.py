@@ -20,7 +20,7 @@ from torch import Tensor, distributed
 
 from grpokit.errors import GrpokitError, RunError, UsageError, error_line, reword
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _SOURCE = re.compile(r"\[[^\]]*\.cc:\d+\] ")  # where gloo's own code noticed it
 _BUCKET = 32 * 2**20  # bytes of gradients that are summed at a time
@@ -44,7 +44,7 @@ class Team:
         stop = count * (self.rank + 1) // self.size
         return range(start, stop)
 
-    def gather(self, value: T) -> list[T]:
+    def gather(self, value: _T) -> list[_T]:
         """The values of all processes, in the ranks' order; all must call it, with tensors on the CPU.
 
         It raises the error of another process that has failed or ended.
@@ -59,7 +59,7 @@ class Team:
                 raise reword(failure, f"In process {rank} of {self.size}: {failure}")
         return [answer for answer, _ in answers]
 
-    def gather_in_first(self, value: T) -> list[T]:
+    def gather_in_first(self, value: _T) -> list[_T]:
         """As `gather`, for values that are large: process 0 gets those of all, the others get none."""
         if self.size == 1:
             return [value]
@@ -69,7 +69,7 @@ class Team:
             distributed.gather_object(value, answers, group=self._messages)
         return answers or []
 
-    def first(self, work: Callable[[], T]) -> T:
+    def first(self, work: Callable[[], _T]) -> _T:
         """Do work in process 0 alone; returns its result to all."""
         return self.gather(work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
 

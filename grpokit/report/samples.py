@@ -19,11 +19,11 @@ _TEXT = 1200  # characters
 _GROUP_ROWS = 8
 _PROMPTS = 2000  # that the table of prompts can be searched for
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Key = tuple[str, int]
 
 
-def evenly(items: Sequence[T], most: int, *, with_these: Collection[T] = ()) -> list[T]:
+def evenly(items: Sequence[_T], most: int, *, with_these: Collection[_T] = ()) -> list[_T]:
     """The first, the last, and evenly between; and those that must be there.
 
     >>> evenly([0, 1, 2, 3, 4, 5, 6], 3), evenly([0, 1, 2, 3, 4, 5, 6], 2, with_these=[5])

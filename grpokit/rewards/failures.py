@@ -67,7 +67,7 @@ def _called(term: RewardTerm, samples: Sequence[Sample]) -> Iterator[Portion]:
 
 
 def submit(reward: Submits, samples: Sequence[Sample]) -> Pending:
-    """Hand samples out to a reward that scores elsewhere; `collected` judges what goes wrong here, too."""
+    """Hand samples out to a reward that scores elsewhere; `collect` judges what goes wrong here, too."""
     answer: Future[Portion] = Future()
     try:
         with forks_ended():
@@ -84,7 +84,7 @@ def submit(reward: Submits, samples: Sequence[Sample]) -> Pending:
 
 
 def collect(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> Column:
-    """Wait for the answers of a reward that scores elsewhere; errors as for `measured`."""
+    """Wait for the answers of a reward that scores elsewhere; errors as for `score_here`."""
     return replace(_judged(term, _each_row_once(pending, samples), samples), seconds=pending.seconds)
 
 

@@ -124,7 +124,7 @@ class Scoring:
     def result(self) -> Scores:
         """Call the rewards of the run's own process, and wait for the others. It is called once.
 
-        How many rows failures may cost is a share of all rows, at which `joined` looks.
+        How many rows failures may cost is a share of all rows, at which `join_scores` looks.
 
         Raises:
             RewardError: a reward raised (and its `on_error` is "stop"), returned infinity, a wrong length or type, or
@@ -166,7 +166,7 @@ class Scoring:
 
 
 def score_samples(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> Scores:
-    """Run the rewards on all samples: `Scoring`, its `result` and `joined` in one, with the errors of all three."""
+    """Run the rewards on all samples: `Scoring`, its `result` and `join_scores` in one, with the errors of each."""
     return join_scores(terms, [Scoring(terms, samples).result()])
 
 

@@ -65,7 +65,7 @@ def policies(config: RunConfig) -> dict[str, Policy]:
                 )
     with config.at("trainer", "device"):
         for one in several.values():
-            devices.place(one.modules(), devices.find(place))
+            devices.place(one.modules(), devices.find_device(place))
     return several
 
 

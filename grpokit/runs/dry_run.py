@@ -33,7 +33,7 @@ def dry_run(config: RunConfig, *, name: str = "run") -> Iterator[str]:
         UsageError: bad input, as for a run.
         RewardError, RunError: a reward or the policy failed.
     """
-    prompts, held_out, warnings = preflight.check(config)
+    prompts, held_out, warnings = preflight.check_run(config)
     check_pictures(prompts, held_out)
     with build_rewards.all_rewards(config) as (terms, own_terms):
         policies = build.policies(config)

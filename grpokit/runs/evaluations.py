@@ -209,11 +209,11 @@ def by_value(results: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[
     """The same for the prompts of each value that some of their columns have.
 
     Args:
-        results: as in `compared`.
+        results: as in `compare_sources`.
         columns: names in the `meta` of the prompts.
 
     Returns:
-        "column value" -> what `compared` gives for those prompts.
+        "column value" -> what `compare_sources` gives for those prompts.
     """
     parts = {}
     for column in columns:

@@ -74,7 +74,7 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
             which = f"'{name}' of '{config.policy.use}'" if name else f"'{config.policy.use}'"
             raise UsageError(
                 f"The policy {which} cannot be exported: it has no method export. Its weights are in "
-                f"{place / checkpoint.named(checkpoint.POLICY, name)}.safetensors."
+                f"{place / checkpoint.part_name(checkpoint.POLICY, name)}.safetensors."
             )
         exporters[name] = policy
     trained = checkpoint.load_policies(place, policies)

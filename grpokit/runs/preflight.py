@@ -20,7 +20,7 @@ from grpokit.tracking import trackers
 from grpokit.types import Prompt
 
 
-def check(config: RunConfig) -> tuple[PromptSequence, PromptSequence | None, list[str]]:
+def check_run(config: RunConfig) -> tuple[PromptSequence, PromptSequence | None, list[str]]:
     """Refuse what is wrong with a config and its prompts, as far as it shows before rewards and policies are built.
 
     Names and parameters are checked when the components are built, or before by `build.check_components`.

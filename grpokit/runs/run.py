@@ -109,7 +109,7 @@ class Run:
         names = self.team.first(partial(resuming.names_before, self.folder)) if resume else None
         self.config, self._warnings = with_lasting_names(self.config, names)
         config = self.config
-        self.prompts, self.held_out, unscorable = preflight.check(config)
+        self.prompts, self.held_out, unscorable = preflight.check_run(config)
         self._warnings += unscorable
         data = self.prompts, self.held_out
         if self.team.rank == 0:
@@ -167,7 +167,7 @@ class Run:
 
     def _load(self) -> None:
         latest = self.team.first(lambda: checkpoint.latest(self.checkpoints))
-        assert latest is not None  # `may_go_on` has seen it
+        assert latest is not None  # `can_resume` has seen it
         self.trainer.load(latest)
         if self.trainer.completed > self.trainer.steps:
             done = plural(self.trainer.completed, "step")

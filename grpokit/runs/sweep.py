@@ -81,7 +81,7 @@ def sweep(
         folder = folder or Path("sweeps") / name
         config, _ = with_lasting_names(config, resuming.names_before(folder / point.name))
         build.check_components(config)
-        preflight.check(config)
+        preflight.check_run(config)
         configs[point.name] = config
     assert folder is not None
     _refuse_other_files(folder)

@@ -33,7 +33,7 @@ STATE = "state.json"
 POLICY, POSITION, PHASES, BEST = "policy", "position", "phases", "best"
 
 
-def named(prefix: str, name: str) -> str:
+def part_name(prefix: str, name: str) -> str:
     """The name of a part that may be the only one of its kind: "policy", or "policy/ar"."""
     return f"{prefix}/{name}" if name else prefix
 
@@ -98,7 +98,7 @@ def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return apart
 
 
-def load(folder: Path, parts: Mapping[str, Stateful]) -> None:
+def load_parts(folder: Path, parts: Mapping[str, Stateful]) -> None:
     """Read a checkpoint into the parts of a run; all files are checked first.
 
     The optimizers come first among the parts: they know whether it belongs to this policy.
@@ -135,7 +135,7 @@ def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
         )
     _check_files(folder, state, below=POLICY)
     for name in trained:
-        part = named(POLICY, name)
+        part = part_name(POLICY, name)
         _take_over(folder, part, policies[name], _read(folder, state, part))
     return trained
 

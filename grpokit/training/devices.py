@@ -13,7 +13,7 @@ from grpokit.errors import UsageError
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def find(device: str) -> torch.device:
+def find_device(device: str) -> torch.device:
     """The torch device for "auto", "cpu" or "cuda"; of several GPUs, the current one."""
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device is 'cuda', but torch finds no CUDA device. Use device: auto or cpu.")

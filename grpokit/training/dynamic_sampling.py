@@ -20,7 +20,7 @@ from grpokit.types import Rollout
 
 
 @dataclass(frozen=True, kw_only=True)
-class Groups:
+class DrawnGroups:
     """Groups that were drawn and are being scored."""
 
     prompts: Sequence[int]  # P indices into the training prompts
@@ -36,12 +36,12 @@ class Groups:
 
 
 def with_spread(
-    first: Groups,
-    draw: Callable[[int, Sequence[int], Sequence[int], Scores], Groups],
+    first: DrawnGroups,
+    draw: Callable[[int, Sequence[int], Sequence[int], Scores], DrawnGroups],
     *,
     advantages: Callable[[Scores], Tensor],
     most: int,
-) -> tuple[Groups, dict[str, float]]:
+) -> tuple[DrawnGroups, dict[str, float]]:
     """Replace the groups whose advantages are all 0, until none is left or the `most` attempts are used up.
 
     `draw` makes (attempt from 1, places of groups, prompts that were used, scores of the other groups) these groups
@@ -69,7 +69,7 @@ def with_spread(
     }
 
 
-def _merged(groups: Groups, further: Groups, places: Sequence[int]) -> Groups:
+def _merged(groups: DrawnGroups, further: DrawnGroups, places: Sequence[int]) -> DrawnGroups:
     """Put the groups of `further` at their places; times and notes of the scores are those of all draws."""
     prompts = list(groups.prompts)
     for place, prompt in zip(places, further.prompts, strict=True):
@@ -94,4 +94,4 @@ def _merged(groups: Groups, further: Groups, places: Sequence[int]) -> Groups:
         notes=[*before.notes, *new.notes],
         decision_rewards=own,
     )
-    return Groups(prompts=prompts, parts=[*rest, *further.parts], scores=lambda: scores)
+    return DrawnGroups(prompts=prompts, parts=[*rest, *further.parts], scores=lambda: scores)

@@ -21,7 +21,7 @@ from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
 from grpokit.settings import Correction
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.memory import Sizes, explained
+from grpokit.training.memory import Sizes, explain_memory
 from grpokit.training.metrics import StepLog, Tally
 from grpokit.training.micro_batches import Cut, Limit
 from grpokit.training.minibatches import Batch
@@ -150,7 +150,7 @@ def gradient(
     if batch.filler is not None:  # all processes make the same passes, so none can repeat its own with fewer rows
         with (
             team.failing_together(passes=True),
-            explained("training", remedies="a smaller trainer.micro_batch_size"),
+            explain_memory("training", remedies="a smaller trainer.micro_batch_size"),
         ):
             loss, tally = attempt(sizes.limit)
     else:

@@ -16,7 +16,7 @@ from grpokit.processes.fsdp2 import any_shards
 from grpokit.processes.team import Team
 from grpokit.settings import Correction, TrainerSettings
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.memory import Sizes, explained
+from grpokit.training.memory import Sizes, explain_memory
 from grpokit.training.metrics import StepLog
 from grpokit.training.minibatches import Views
 from grpokit.training.modifier import Modifiers
@@ -66,7 +66,7 @@ def views_of(
             if needs_reference:
                 reference = score(Ask(entropy="no", moments=objective.needs_reference_moments), policy.reference)
             if needs_probe:
-                with explained("scoring a sample with the reference", remedies="mixed_precision: bf16, LoRA"):
+                with explain_memory("scoring a sample with the reference", remedies="mixed_precision: bf16, LoRA"):
                     probe.take(rollout, prompts, team)
             if modifiers.need_entropy:
                 entropy = _entropy(rollout, old if needs_old else None, score)

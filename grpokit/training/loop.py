@@ -106,7 +106,7 @@ class Loop(ABC):
             RunError: a policy's reference is not the one of the checkpoint's run.
         """
         with self.team.failing_together():
-            checkpoint.load(Path(folder), self.parts())
+            checkpoint.load_parts(Path(folder), self.parts())
             self.go_on(when=f"after loading {folder}")
 
     def close(self) -> None:

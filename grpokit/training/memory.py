@@ -18,7 +18,7 @@ from grpokit.settings import TrainerSettings
 from grpokit.training.micro_batches import Cut, Limit
 from grpokit.training.state import State
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Warn: TypeAlias = Callable[[str], None]
 
 
@@ -31,7 +31,7 @@ def ran_out(error: RuntimeError) -> bool:
     return should_reduce_batch_size(error) or any(words in str(error) for words in _FURTHER)
 
 
-def fitting(attempt: Callable[[int], T], size: int, *, what: str, used: Callable[[int], int] = int) -> tuple[T, int]:
+def fitting(attempt: Callable[[int], _T], size: int, *, what: str, used: Callable[[int], int] = int) -> tuple[_T, int]:
     """Call `attempt(size)`, halving the size as long as memory runs out; returns its result and the size that fitted.
 
     `used` tells what the work takes at a time with a size, which may be far less, and is below 2 for a single row.
@@ -60,7 +60,7 @@ class Halving:
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def __call__(self, draw: Callable[[int], T]) -> T:
+    def __call__(self, draw: Callable[[int], _T]) -> _T:
         """What `draw` gives for the size that fits."""
         result, self.size = fitting(draw, self.size, what="drawing samples")
         return result
@@ -83,7 +83,7 @@ class Sizes:
         """The bounds of a micro-batch."""
         return Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
 
-    def draw(self, attempt: Callable[[int], T], rows: int, warn: Warn) -> T:
+    def draw(self, attempt: Callable[[int], _T], rows: int, warn: Warn) -> _T:
         """Draw `rows` rows by `attempt(most rows of a call)`."""
         size = min(self.rollout_batch_size or rows, rows)
         result, fits = fitting(attempt, size, what="drawing samples")
@@ -93,7 +93,7 @@ class Sizes:
             self.rollout_batch_size = fits
         return result
 
-    def score(self, attempt: Callable[[Limit], T], cut: Callable[[Limit], Sequence[Cut]], warn: Warn) -> T:
+    def score(self, attempt: Callable[[Limit], _T], cut: Callable[[Limit], Sequence[Cut]], warn: Warn) -> _T:
         """Score samples by `attempt(limit)` in the micro-batches that `cut(limit)` gives.
 
         The bound on decisions is reduced if there is one, and else the bound on rows. With both, it is the bound on
@@ -114,7 +114,7 @@ class Sizes:
         def largest(size: int) -> int:
             return max(map(load, cut(limit(size))), default=0)
 
-        def at(size: int) -> T:
+        def at(size: int) -> _T:
             return attempt(limit(size))
 
         result, fits = fitting(at, size, what="scoring samples", used=largest)
@@ -142,7 +142,7 @@ def _reduced(what: str, load: str, name: str, size: int, same: str) -> str:
 
 
 @contextmanager
-def explained(what: str, *, remedies: str) -> Iterator[None]:
+def explain_memory(what: str, *, remedies: str) -> Iterator[None]:
     """For work that cannot be halved, such as "making an update": running out of memory is an error of the run."""
     try:
         yield

@@ -69,7 +69,7 @@ def optimizer_of(
     return optimizer  # type: ignore[no-any-return]
 
 
-def load(optimizer: Any, moments: Mapping[int, Mapping[str, Any]]) -> None:
+def load_optimizer(optimizer: Any, moments: Mapping[int, Mapping[str, Any]]) -> None:
     """Replace an optimizer's state; `moments` holds that of each parameter by the parameter's place."""
     if not hasattr(optimizer, "get_state_buffer"):  # which those of bitsandbytes have
         optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})

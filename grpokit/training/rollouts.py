@@ -25,7 +25,7 @@ from grpokit.sampling import derive_seeds, further_indices, prompt_indices
 from grpokit.settings import TrainerSettings
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.checks import check_policy_lag
-from grpokit.training.dynamic_sampling import Groups, with_spread
+from grpokit.training.dynamic_sampling import DrawnGroups, with_spread
 from grpokit.training.memory import Sizes
 from grpokit.training.metrics import StepLog
 from grpokit.training.rollout_parts import AllRows, gather_rows
@@ -88,7 +88,7 @@ class Rollouts:
         places: Sequence[int],
         used: Sequence[int],
         others: Scores | None,
-    ) -> Groups:
+    ) -> DrawnGroups:
         """Draw and score the groups at `places` (see `with_spread`); the first draw is attempt 0."""
         indices, prompts, seeds = self._request(completed, attempt, places, used)
         size = self.settings.group_size
@@ -120,7 +120,7 @@ class Rollouts:
                 part = replace(part, decision_rewards=list(table))
             return join_scores(self.terms, self.team.gather(part), others)
 
-        return Groups(prompts=indices, parts=[rollout] if rollout else [], scores=scores)
+        return DrawnGroups(prompts=indices, parts=[rollout] if rollout else [], scores=scores)
 
     def _request(
         self, completed: int, attempt: int, places: Sequence[int], used: Sequence[int]

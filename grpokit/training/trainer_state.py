@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grpokit.errors import CheckpointError
 from grpokit.processes.fsdp2 import cut_as
-from grpokit.training.optimizers import load
+from grpokit.training.optimizers import load_optimizer
 from grpokit.training.state import State
 from grpokit.training.updates import Updates
 
@@ -61,7 +61,7 @@ class Moments:
                 if isinstance(x, Tensor) and x.shape == parameter.shape:
                     x = cut_as(x, parameter)
                 moments.setdefault(index[name], {})[moment] = x
-        load(self.updates.optimizer, moments)
+        load_optimizer(self.updates.optimizer, moments)
 
     @property
     def _kind(self) -> str:

@@ -14,7 +14,7 @@ from grpokit.processes.team import Team, fingerprints, is_sharded, local, refuse
 from grpokit.settings import TrainerSettings
 from grpokit.training import checks
 from grpokit.training.devices import is_low_precision, loss_scaler, place, wait_for
-from grpokit.training.memory import explained
+from grpokit.training.memory import explain_memory
 from grpokit.training.optimizers import learning_rate, optimizer_of
 
 _MANY = 0.1  # the share of weak updates from which a warning is due
@@ -124,7 +124,7 @@ class Updates:
         if not self.scaler.is_enabled():  # where it is, an update whose gradient is not finite is skipped
             checks.check_norm(norm, step=step, update=self.done + 1)
         self.incomplete = True  # until `finish`, since the device may still be at work
-        with explained("making an update", remedies="an optimizer of 8 bits or LoRA, which keep less"):
+        with explain_memory("making an update", remedies="an optimizer of 8 bits or LoRA, which keep less"):
             if self.scaler.is_enabled():
                 self._changed = self._scaled_step()
             else:

@@ -168,7 +168,7 @@ def test_the_copy_of_a_checkpoints_part_ends(tmp_path: Path, method: str) -> Non
     parts = {"policy": forking_policy(method)}
     with copy_ended():
         checkpoint.save(tmp_path / "saved", parts, step=1, notes={}, team=join(), together=False)
-        checkpoint.load(tmp_path / "saved", parts)
+        checkpoint.load_parts(tmp_path / "saved", parts)
 
 
 def test_the_copy_of_a_plugins_light_module_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from grpokit.training.devices import find, place
+from grpokit.training.devices import find_device, place
 
 
 class Moves:
@@ -47,4 +47,4 @@ def test_a_gpu_has_its_number(name: str, expected: str, monkeypatch: pytest.Monk
     """A parameter's device has one, too."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    assert find(name) == torch.device(expected)
+    assert find_device(name) == torch.device(expected)

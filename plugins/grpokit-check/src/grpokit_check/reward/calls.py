@@ -37,7 +37,7 @@ def as_callable(reward: Reward | Submits) -> Reward:
 
     def submit_and_wait(samples: Sequence[Sample]) -> list[float]:
         pending = reward.submit(samples)
-        for _ in pending:  # raises what a portion raised, which `collected` would put into words
+        for _ in pending:  # raises what a portion raised, which `collect` would put into words
             pass
         return collect(term, pending, samples).values
 

@@ -25,7 +25,7 @@ def final_answer(samples: Sequence[Sample]) -> list[float]:
 
     A target is a number, or a text: a whole solution with a marked answer of its own, or the answer alone; a blank one
     gives NaN. A mark with nothing behind it has no answer. What does not count: currency, percent and degree signs,
-    units in \\text{...}, thousands separators, spaces, and what is written around an answer (`answers.unwrapped`).
+    units in \\text{...}, thousands separators, spaces, and what is written around an answer (`answers.unwrap`).
     1/2, .5 and \\frac{1}{2} are equal.
     """
     return [_score(sample) for sample in samples]
