@@ -20,6 +20,7 @@ from PIL import Image
 
 from grpokit.data.digests import digest
 from grpokit.evaluation.evaluation import Evaluation
+from grpokit.evaluation.paired import ScoreTable
 from grpokit.files import delete, step_folders, step_name, write_text, writing
 from grpokit.images import Drawable
 from grpokit.run_folder.names import (
@@ -35,7 +36,6 @@ from grpokit.run_folder.names import (
     WARNINGS,
 )
 from grpokit.run_folder.reader import Row, read_rows, shorten_prompt, turns
-from grpokit.run_folder.rows import ScoreTable
 from grpokit.tracking.step_report import StepReport
 from grpokit.training.checkpoint import read_state
 from grpokit.types import Sample

@@ -21,10 +21,10 @@ from grpokit.evaluation.evaluation import Evaluation
 from grpokit.evaluation.files import check_kinds, compares_groups, evaluate_files
 from grpokit.evaluation.held_out import evaluate
 from grpokit.evaluation.intervals import Summary
+from grpokit.evaluation.paired import changes
 from grpokit.evaluation.sample_files import Entry
 from grpokit.files import step_folders
 from grpokit.policy import Policy
-from grpokit.report.scores import changes
 from grpokit.rewards.terms import RewardTerm
 from grpokit.run_folder.journal import Journal, all_scores
 from grpokit.run_folder.lock import locked
@@ -42,7 +42,8 @@ from grpokit.run_folder.names import (
     VERSIONS,
 )
 from grpokit.run_folder.reader import read_object
-from grpokit.run_folder.run_metadata import UNFINISHED, initialised, write_header
+from grpokit.run_folder.run_metadata import write_header
+from grpokit.run_folder.start import UNFINISHED, initialised
 from grpokit.runs import build
 from grpokit.training import checkpoint
 
