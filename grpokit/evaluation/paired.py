@@ -7,7 +7,8 @@ The intervals of both means say how well each is known; they are too wide to com
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -17,6 +18,7 @@ from grpokit.errors import plural
 from grpokit.evaluation.intervals import Mean, mean_of_totals
 
 Score: TypeAlias = Annotated[float, Field(ge=-1e100, le=1e100)] | None  # None: a reward could not score
+Row: TypeAlias = Mapping[str, Any]
 Verdict = Literal["better", "worse", "even", "unknown"]
 
 
@@ -30,7 +32,7 @@ class Change:
         after: mean.
         before_width: half the 95 % confidence interval.
         after_width: the same for `after`.
-        change: mean difference.
+        change: mean difference, over the prompts that both have; else of the means.
         width: half the 95 % confidence interval of the difference.
         paired: whether both have the same prompts, so that differences are paired by prompt.
         verdict: "even" where the change is smaller than its interval; "unknown" without an interval, and for a sum of
@@ -131,11 +133,42 @@ def _difference(
     shared = old.scores.keys() & new.scores.keys() if old is not None and new is not None else set()
     columns = {name: 1.0}
     if name == "reward" and parts.keys() <= shared:
-        columns = dict(parts)
+        columns = {part: weight for part, weight in parts.items() if weight}
     if old is None or new is None or not columns.keys() <= shared:
         return after["means"][name] - before["means"][name], None
-    difference = _mean(new, columns).minus(_mean(old, columns))
+    if set(old.prompts).isdisjoint(new.prompts):
+        difference = _mean(new, columns).minus(_mean(old, columns))
+    else:
+        difference = _by_prompt(old, new, columns)
     return _number(difference.value), _number(difference.half_width)
+
+
+def _by_prompt(old: ScoreTable, new: ScoreTable, weights: Mapping[str, float]) -> Mean:
+    """The weighted sum of each column's mean change, over the prompts that have scores on both sides."""
+    value = 0.0
+    influences: dict[Hashable, float] = defaultdict(float)
+    counts = []
+    for name, weight in weights.items():
+        before = _prompt_means(old, name)
+        after = _prompt_means(new, name)
+        gains = {prompt: after[prompt] - before[prompt] for prompt in before.keys() & after.keys()}
+        if not gains:
+            continue
+        mean = math.fsum(gains.values()) / len(gains)
+        value += weight * mean
+        counts.append(len(gains))
+        for prompt, gain in gains.items():
+            influences[prompt] += weight * (gain - mean) / len(gains)
+    return Mean(value=value if counts else math.nan, influences=influences, prompts=min(counts, default=0))
+
+
+def _prompt_means(scored: ScoreTable, name: str) -> dict[str, float]:
+    """Digest -> mean score of each prompt that has any."""
+    columns: dict[str, list[float]] = defaultdict(list)
+    for score, place in zip(scored.scores[name], scored.prompt, strict=True):
+        if score is not None:
+            columns[scored.prompts[place]].append(score)
+    return {prompt: math.fsum(column) / len(column) for prompt, column in columns.items()}
 
 
 def _mean(scored: ScoreTable, weights: Mapping[str, float]) -> Mean:

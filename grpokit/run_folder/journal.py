@@ -233,16 +233,16 @@ def _best_and_worst(totals: Sequence[float]) -> list[int]:
 def all_scores(evaluation: Evaluation) -> ScoreTable:
     """Every sample's scores, and which samples share a prompt: what a paired comparison needs."""
     groups = evaluation.scores.groups.tolist()
-    texts = dict(zip(groups, evaluation.texts, strict=True))
-    places = {group: place for place, group in enumerate(texts)}
-    known = zip(texts.values(), turns(texts.values()), strict=True)
+    prompts = dict(zip(groups, evaluation.prompts, strict=True))
+    places = {group: place for place, group in enumerate(prompts)}
+    asked = [(prompt.text, prompt.target if isinstance(prompt.target, str) else "") for prompt in prompts.values()]
     scores = {}
     for name, column in evaluation.columns().items():
         scores[name] = [_number(score) for score in column.tolist()]
     return ScoreTable.model_construct(
-        prompts=[digest([text, turn]) for text, turn in known],
+        prompts=[digest([*words, turn]) for words, turn in zip(asked, turns(asked), strict=True)],
         prompt=[places[group] for group in groups],
-        texts=[shorten_prompt(text) for text in texts.values()],
+        texts=[shorten_prompt(text) for text, _ in asked],
         scores=scores,
     )
 
