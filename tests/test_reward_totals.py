@@ -14,8 +14,8 @@ import torch
 from grpokit import RewardTerm, Sample, Trainer, advantages, evaluate
 from grpokit.evaluation.files import evaluate_files
 from grpokit.evaluation.intervals import mean_of_totals
+from grpokit.evaluation.paired import changes
 from grpokit.evaluation.sample_files import find_samples
-from grpokit.report.scores import changes
 from grpokit.reward_totals import totals
 from grpokit.rewards.scoring import score_samples
 from grpokit.run_folder import rollout_record

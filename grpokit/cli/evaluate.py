@@ -118,11 +118,17 @@ def evaluate(
         options.refuse_all("a record has its own samples")
         _score_record(Path(what).parent, evaluation, out, as_json=as_json)
         return
+    if out is not None:
+        inputs = [*names, *filter(None, map(str, (prompts, targets, sources)))]
+        inside = [name for name in inputs if Path(name).resolve().is_relative_to(out.resolve())]
+        if inside:
+            raise UsageError(f"{inside[0]} lies in {out}, which the result replaces. Choose another folder with --out.")
     name = "" if using is None else Path(using).stem.rpartition(":")[2]
     task = prepare(names, drawn, evaluation, options, name=name, changed=bool(overrides))
     for line in task.warnings:
         print(f"warning: {line}", file=sys.stderr)
-    _evaluate(task, out or task.folder([*(words or []), repr(options)]), batch_size, as_json=as_json)
+    folder = out or task.folder([*(words or []), repr(options), *map(os.path.abspath, names[:-1])])
+    _evaluate(task, folder, batch_size, as_json=as_json)
 
 
 def _kind(what: str) -> Literal["policy", "record", "files"]:
@@ -163,6 +169,8 @@ def _asked(
     if using and rewards:
         raise UsageError("Give either --with or --reward, not both.")
     if is_evaluation_file(what):
+        if using or rewards:
+            raise UsageError(f"{what} has its own rewards. Leave out --with and --reward.")
         evaluation = read_evaluation(what, words)
         if evaluation.files is None:
             raise UsageError(f"{what} names no files. Give what is evaluated, and --with {what}.")
@@ -182,6 +190,7 @@ def _asked(
 
 def _evaluate(task: Task, folder: Path | None, batch_size: int, *, as_json: bool) -> None:
     """Score what a task names, print it, and write its page into a folder."""
+    from grpokit.run_folder.names import SCORE_LINES
     from grpokit.runs import evaluations
 
     with evaluations.reserved(folder) if folder else nullcontext() as own_folder:
@@ -206,7 +215,7 @@ def _evaluate(task: Task, folder: Path | None, batch_size: int, *, as_json: bool
                 for step, evaluation, title in task.kept(results):
                     keep(step, evaluation, title)
             if lines:
-                _append(own_folder, lines)
+                _append(own_folder / SCORE_LINES, lines)
             print(f"report: {own_folder / 'report.html'}", file=sys.stderr if as_json else sys.stdout)
     _say_what_is_missing(task.sources, results)
 
@@ -250,11 +259,15 @@ def _as_json(columns: Comparison) -> dict[str, dict[str, dict[str, float | None]
 
 @contextmanager
 def _following(task: Task, folder: Path | None) -> Iterator[Scored]:
-    """What samples in files are reported to: a bar on a terminal, and `scores.jsonl`, which an error leaves behind."""
+    """What samples in files are reported to: a bar on a terminal, and lines that an error leaves behind."""
     from rich.progress import Progress
 
     from grpokit.evaluation.files import as_line
+    from grpokit.files import delete
+    from grpokit.run_folder.names import PARTIAL_LINES
 
+    if folder is not None:
+        delete(folder / PARTIAL_LINES)
     screen = console(stderr=True)
     count = sum(len(source.entries) for source in task.sources)
     with Progress(console=screen, transient=True, disable=not (count and screen.is_terminal)) as progress:
@@ -263,7 +276,7 @@ def _following(task: Task, folder: Path | None) -> Iterator[Scored]:
         def scored(source: SampleSource, entry: Entry, scores: Mapping[str, float], problem: str) -> None:
             progress.advance(bar)
             if folder is not None:
-                _append(folder, [_titled(task, source, as_line(entry, scores, problem))])
+                _append(folder / PARTIAL_LINES, [_titled(task, source, as_line(entry, scores, problem))])
 
         yield scored
 
@@ -286,15 +299,13 @@ def _lines(task: Task, results: Mapping[str, Evaluation]) -> Iterator[dict[str, 
             yield _titled(task, source, as_line(entry, named, problem, total))
 
 
-def _append(folder: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Add lines to `scores.jsonl`; an unpaired surrogate, which UTF-8 cannot hold, becomes its JSON escape."""
+def _append(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Add lines of JSON; an unpaired surrogate, which UTF-8 cannot hold, becomes its JSON escape."""
     from grpokit.files import writing
-    from grpokit.run_folder.names import SCORE_LINES
 
-    path = folder / SCORE_LINES
     text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
     with writing(path):
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
 

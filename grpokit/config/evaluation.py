@@ -46,6 +46,8 @@ def put_in(config: RunConfig, evaluation: EvaluationConfig) -> RunConfig:
     if evaluation.data is not None:
         samples = EvalConfig(samples=evaluation.samples)
         changes |= {"data": evaluation.data, "seed": evaluation.seed, "eval": samples}
+    elif "seed" in evaluation.model_fields_set:
+        changes["seed"] = evaluation.seed
     changed = config.model_copy(update=changes)
     source = evaluation._source or KeyPlaces("")
     places = {place: line for place, line in source.places.items() if place}

@@ -88,7 +88,7 @@ def evaluate_files(
         refuse_losses(terms, lost, len(entries), scores.notes)
     return Evaluation(
         samples=FileSamples(entries),
-        prompts=[Prompt(entry.text or entry.name, meta=entry.meta) for entry in entries],
+        prompts=[Prompt(entry.text or entry.name, target=entry.target_text, meta=entry.meta) for entry in entries],
         scores=join_scores(terms, parts),
         problems=problems,
     )

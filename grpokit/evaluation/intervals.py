@@ -90,7 +90,7 @@ class Mean:
         return student_t(n - 1) * math.sqrt(variance)
 
     def minus(self, other: Mean) -> Mean:
-        """The difference of two means, paired by the prompts that both have; the others count as independent."""
+        """The difference of two means, whose prompts count as independent where only one of them has them."""
         differences = dict(self.influences)
         for prompt, influence in other.influences.items():
             differences[prompt] = differences.get(prompt, 0.0) - influence

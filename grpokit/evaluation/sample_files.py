@@ -38,6 +38,7 @@ class Entry:
         output: a picture's path, or a text.
         prompt: opens the prompt with its pictures; entries of one prompt may share the function.
         text: the prompt's text.
+        target_text: the prompt's target where that is a text.
         meta: what else is known of the prompt.
         group: the same for all samples of one prompt.
         max_pixels: a picture with more is refused.
@@ -49,6 +50,7 @@ class Entry:
     prompt: Callable[[], Prompt]
     text: str
     group: int
+    target_text: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
     max_pixels: int = MAX_PIXELS
     line: int = 0
@@ -175,6 +177,7 @@ def numbered_pictures(folder: Path, prompts: PromptSequence, *, max_pixels: int 
                     output=path,
                     prompt=prompt,
                     text=row.prompt.text,
+                    target_text=_text_or_none(row.prompt.target),
                     meta=row.prompt.meta,
                     group=row.number,
                     max_pixels=max_pixels,
@@ -212,6 +215,7 @@ def read_records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
                 output=output,
                 prompt=partial(_record, sequence, i),
                 text=prompt.text,
+                target_text=_text_or_none(meta.get("target_text") if prompt.target is None else prompt.target),
                 meta=_further(meta),
                 group=groups.setdefault(key, len(groups)),
                 max_pixels=max_pixels,
@@ -227,6 +231,10 @@ def _record(sequence: Sequence[Prompt], index: int) -> Prompt:
     if target is None:
         target = prompt.meta.get("target_text")
     return replace(prompt, target=target, meta=_further(prompt.meta))
+
+
+def _text_or_none(target: Any) -> str | None:
+    return target if isinstance(target, str) else None
 
 
 def _further(record: Mapping[str, Any]) -> dict[str, Any]:

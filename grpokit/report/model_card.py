@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from grpokit.errors import plural
-from grpokit.report.scores import changes
+from grpokit.evaluation.paired import changes
 from grpokit.report.view import as_yaml
 from grpokit.run_folder.reader import RunHistory
 from grpokit.run_folder.scales import packages_of

@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from grpokit.evaluation.paired import ScoreTable
 from grpokit.report.pictures import LARGE, MEDIUM, SMALL, Album
 from grpokit.run_folder.names import GROUPS, ROWS, SAMPLES
 from grpokit.run_folder.reader import Row, RunHistory, read_rows, shorten_prompt, turns
-from grpokit.run_folder.rows import ScoreTable
 
 _TEXT = 1200  # characters
 _GROUP_ROWS = 8

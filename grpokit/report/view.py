@@ -16,6 +16,7 @@ import yaml
 
 from grpokit.config.schema import differences
 from grpokit.errors import plural
+from grpokit.evaluation.paired import Change, changes
 from grpokit.files import read_json
 from grpokit.report import samples
 from grpokit.report.curves import advantages, charts, reward_against_kl
@@ -23,9 +24,7 @@ from grpokit.report.metric_words import words
 from grpokit.report.pictures import Album
 from grpokit.report.sameness import sameness
 from grpokit.report.scores import (
-    Change,
     attribution_table,
-    changes,
     hacking_alarm,
     headline,
     missing_rewards,

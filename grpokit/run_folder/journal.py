@@ -20,6 +20,7 @@ from PIL import Image
 
 from grpokit.data.digests import digest
 from grpokit.evaluation.evaluation import Evaluation
+from grpokit.evaluation.paired import ScoreTable
 from grpokit.files import delete, step_folders, step_name, write_text, writing
 from grpokit.images import Drawable
 from grpokit.run_folder.names import (
@@ -35,7 +36,6 @@ from grpokit.run_folder.names import (
     WARNINGS,
 )
 from grpokit.run_folder.reader import Row, read_rows, shorten_prompt, turns
-from grpokit.run_folder.rows import ScoreTable
 from grpokit.tracking.step_report import StepReport
 from grpokit.training.checkpoint import read_state
 from grpokit.types import Sample
@@ -233,16 +233,16 @@ def _best_and_worst(totals: Sequence[float]) -> list[int]:
 def all_scores(evaluation: Evaluation) -> ScoreTable:
     """Every sample's scores, and which samples share a prompt: what a paired comparison needs."""
     groups = evaluation.scores.groups.tolist()
-    texts = dict(zip(groups, evaluation.texts, strict=True))
-    places = {group: place for place, group in enumerate(texts)}
-    known = zip(texts.values(), turns(texts.values()), strict=True)
+    prompts = dict(zip(groups, evaluation.prompts, strict=True))
+    places = {group: place for place, group in enumerate(prompts)}
+    asked = [(prompt.text, prompt.target if isinstance(prompt.target, str) else "") for prompt in prompts.values()]
     scores = {}
     for name, column in evaluation.columns().items():
         scores[name] = [_number(score) for score in column.tolist()]
     return ScoreTable.model_construct(
-        prompts=[digest([text, turn]) for text, turn in known],
+        prompts=[digest([*words, turn]) for words, turn in zip(asked, turns(asked), strict=True)],
         prompt=[places[group] for group in groups],
-        texts=[shorten_prompt(text) for text in texts.values()],
+        texts=[shorten_prompt(text) for text, _ in asked],
         scores=scores,
     )
 

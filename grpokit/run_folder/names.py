@@ -18,7 +18,7 @@ END = "end.json"
 # Folders with a folder for each step: held-out samples, the best and worst groups, everything that was drawn, weights.
 SAMPLES, GROUPS, ROLLOUTS, CHECKPOINTS = "samples", "groups", "rollouts", "checkpoints"
 ROWS, SCORES, TRACE = "samples.jsonl", "scores.json", "trace.safetensors"  # in them
-SCORE_LINES = "scores.jsonl"  # of an evaluation: the score of each sample in files
+SCORE_LINES, PARTIAL_LINES = "scores.jsonl", "scores.partial.jsonl"  # of an evaluation of files: each sample's score
 
 REPORT, REPORT_PICTURE, COMPARISON = "report.html", "report.png", "compare.html"
 

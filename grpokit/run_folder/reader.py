@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from grpokit.config import yaml_source
 from grpokit.errors import UsageError, one_line
+from grpokit.evaluation.paired import ScoreTable
 from grpokit.files import read_json, read_text, step_folders, step_name
 from grpokit.run_folder.lock import is_running
 from grpokit.run_folder.names import (
@@ -36,7 +37,7 @@ from grpokit.run_folder.names import (
     WARNINGS,
     check_run_folder,
 )
-from grpokit.run_folder.rows import ROW_MODELS, RunState, ScoreTable
+from grpokit.run_folder.rows import ROW_MODELS, RunState
 from grpokit.settings import numbered_names
 
 _PROMPT = 3000  # characters

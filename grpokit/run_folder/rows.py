@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
+from grpokit.evaluation.paired import Score, ScoreTable
 from grpokit.run_folder import names
 
 RunState: TypeAlias = Literal["running", "stopped", "failed", "finished"]
 RowCount: TypeAlias = Annotated[int, Field(ge=0, lt=10**10)]
 Part: TypeAlias = Literal["row", "group", "both", "variance", "prompts"]  # of what moves a reward
 VarianceShare: TypeAlias = Annotated[float, Field(ge=0)]
-Score: TypeAlias = Annotated[float, Field(ge=-1e100, le=1e100)] | None  # None: a reward could not score
 
 
 class _Row(BaseModel):
@@ -54,31 +54,6 @@ class _Sample(_Row):
     scores: dict[str, Score] = {}
     reward: Score = None
     advantage: Score = None
-
-
-class ScoreTable(_Row):
-    """All scores of one evaluation.
-
-    Attributes:
-        prompts: [P], a digest of each prompt; equal where two evaluations share it.
-        prompt: [B], which prompt each sample was drawn for, from 0.
-        texts: [P], the prompts in words.
-        scores: name -> [B].
-    """
-
-    prompts: list[str]
-    prompt: list[RowCount]
-    texts: list[str]
-    scores: dict[str, list[Score]]
-
-    @model_validator(mode="after")
-    def _one_score_a_sample(self) -> ScoreTable:
-        rows = len(self.prompt)
-        if any(len(column) != rows for column in self.scores.values()):
-            raise ValueError(f"expected {rows} scores of each reward")
-        if not len(self.prompts) == len(self.texts) > max(self.prompt, default=-1):
-            raise ValueError("expected a digest and a text of each prompt")
-        return self
 
 
 class _End(_Row):

@@ -25,6 +25,12 @@ from grpokit.runs import build, build_rewards, preflight, resuming
 from grpokit.runs.evaluations import SampleSource, Scored, advised, evaluate_sources
 from grpokit.types import Prompt
 
+RESERVED = {
+    *("source", "against", "checkpoint", "step", "seed", "prompts", "samples_per_prompt"),
+    *("before", "after", "change", "by", "scored_by", "samples"),
+}
+"""What the answer of `grpokit evaluate --json` has beside the titles of sources."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -234,7 +240,8 @@ def prepare(
     unscorable = []
     if what in configs and drawn_for is not None:
         unscorable = preflight.unscorable_prompts(configs[what], drawn_for.first(0), drawn_for)
-    samples = own.samples if own.data is not None or config is None else config.eval.samples
+    is_own = own.data is not None or "samples" in own.model_fields_set
+    samples = own.samples if is_own or config is None else config.eval.samples
     rewards = "-".join(build_rewards.name_of(reward) for reward in own.rewards)
     if not is_plain_name(rewards):
         rewards = "rewards"
@@ -332,7 +339,9 @@ def _titles(names: Sequence[str]) -> list[str]:
         path = Path(name)
         in_run = path.parent.name == CHECKPOINTS
         titles.append(f"{path.parents[1].name} {path.name}" if in_run else path.name or name)
-    return titles if len({*titles, "change"}) > len(titles) else list(names)
+    if len({*titles}) < len(titles):
+        titles = list(names)
+    return [f"./{title}" if title in RESERVED else title for title in titles]
 
 
 def _check(task: Task, configs: Iterable[RunConfig]) -> None:

@@ -21,10 +21,10 @@ from grpokit.evaluation.evaluation import Evaluation
 from grpokit.evaluation.files import check_kinds, compares_groups, evaluate_files
 from grpokit.evaluation.held_out import evaluate
 from grpokit.evaluation.intervals import Summary
+from grpokit.evaluation.paired import changes
 from grpokit.evaluation.sample_files import Entry
 from grpokit.files import step_folders
 from grpokit.policy import Policy
-from grpokit.report.scores import changes
 from grpokit.rewards.terms import RewardTerm
 from grpokit.run_folder.journal import Journal, all_scores
 from grpokit.run_folder.lock import locked
@@ -35,6 +35,7 @@ from grpokit.run_folder.names import (
     END,
     EVALUATIONS,
     METRICS,
+    PARTIAL_LINES,
     REPORT,
     REPORT_PICTURE,
     SAMPLES,
@@ -42,13 +43,15 @@ from grpokit.run_folder.names import (
     VERSIONS,
 )
 from grpokit.run_folder.reader import read_object
-from grpokit.run_folder.run_metadata import UNFINISHED, initialised, write_header
+from grpokit.run_folder.run_metadata import write_header
+from grpokit.run_folder.start import UNFINISHED, initialised
 from grpokit.runs import build
 from grpokit.training import checkpoint
 
 _SHOWN = 64  # samples of each evaluation on the page
 _PAGES = {REPORT, REPORT_PICTURE, COMPARISON}
-_FILES = {VERSIONS, DATA, CONFIG, METRICS, EVALUATIONS, END, SAMPLES, SCORE_LINES, *_PAGES}  # all that one has
+_LINES = {SCORE_LINES, PARTIAL_LINES}
+_FILES = {VERSIONS, DATA, CONFIG, METRICS, EVALUATIONS, END, SAMPLES, *_LINES, *_PAGES}  # all that one has
 
 Comparison = dict[str, Summary]
 """Title -> the means; "change" has the differences between two, with their intervals."""
@@ -217,18 +220,16 @@ def by_value(results: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[
     """
     parts = {}
     for column in columns:
-        prompts = next(iter(results.values())).prompts
-        values = dict.fromkeys(prompt.meta.get(column) for prompt in prompts)
-        for value in values:
-            if value is not None:
-                own = {title: _with_value(evaluation, column, value) for title, evaluation in results.items()}
-                parts[f"{column} {value}"] = compare_sources(own)
+        rows_of: dict[str, dict[str, list[int]]] = {}  # value -> title -> its rows
+        for title, evaluation in results.items():
+            for row, prompt in enumerate(evaluation.prompts):
+                if prompt.meta.get(column) is not None:
+                    by_title = rows_of.setdefault(str(prompt.meta[column]), {})
+                    by_title.setdefault(title, []).append(row)
+        for value, by_title in rows_of.items():
+            own = {title: results[title].part(rows) for title, rows in by_title.items()}
+            parts[f"{column} {value}"] = compare_sources(own)
     return parts
-
-
-def _with_value(evaluation: Evaluation, column: str, value: Any) -> Evaluation:
-    """The evaluation of the prompts that have a value in a column."""
-    return evaluation.part([i for i, prompt in enumerate(evaluation.prompts) if prompt.meta.get(column) == value])
 
 
 @contextmanager
@@ -243,7 +244,7 @@ def reserved(folder: Path) -> Iterator[Path]:
         names: set[str] = set()
         if folder.is_dir():
             names = {place.name for place in folder.iterdir()}
-        if names - {SCORE_LINES} and UNFINISHED not in names and not _is_evaluation(folder, names):
+        if names - {PARTIAL_LINES} and UNFINISHED not in names and not _is_evaluation(folder, names):
             raise UsageError(
                 f"{folder} already holds files that are not an evaluation. Choose another folder with --out.",
                 page="evaluations",

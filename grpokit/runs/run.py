@@ -33,7 +33,8 @@ from grpokit.run_folder.journal import Journal
 from grpokit.run_folder.lock import locked
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG, REPORT
 from grpokit.run_folder.reader import Row
-from grpokit.run_folder.run_metadata import can_resume, initialised, versions, write_header, write_machine
+from grpokit.run_folder.run_metadata import versions, write_header, write_machine
+from grpokit.run_folder.start import can_resume, initialised
 from grpokit.runs import build, build_rewards, preflight, resuming
 from grpokit.runs.tracking import Tracking
 from grpokit.tracking.step_report import StepReport

@@ -303,11 +303,35 @@ def test_two_folders_are_compared_prompt_by_prompt(call: Call, three: Path) -> N
     picture(three / "new/3_1.png", 0)
     more = json.loads(call("new", "--against", "old", *words, "--json").out)
     new = [row["scores"]["mse"] for row in more["samples"] if row["of"] == "new"]
-    weights = np.array([1, 2, 1]) / 4  # a prompt with two samples counts twice in one of the means
-    deviations = weights * (np.array([new[0], np.mean(new[1:3]), new[3]]) - np.mean(new))
-    deviations -= (np.array(of["old"]) - np.mean(of["old"])) / 3
-    assert more["change"]["mse"]["mean"] == pytest.approx(np.mean(new) - np.mean(of["old"]))
-    assert more["change"]["mse"]["ci95"] == pytest.approx(4.3027 * np.sqrt(1.5 * (deviations**2).sum()), rel=1e-4)
+    gains = np.array([new[0], np.mean(new[1:3]), new[3]]) - of["old"]  # a prompt with two samples counts once
+    assert more["change"]["mse"]["mean"] == pytest.approx(gains.mean())
+    assert more["change"]["mse"]["ci95"] == pytest.approx(4.3027 * gains.std(ddof=1) / np.sqrt(3), rel=1e-4)
+
+
+def test_prompts_are_paired_by_text_and_target_in_any_order(call: Call, tmp_path: Path) -> None:
+    """One prompt has no score on one side, and one is on one side alone: both say nothing of the change."""
+    rows = [{"prompt": "p", "target": target, "output": "x" * n} for target, n in (("a", 1), ("b", 4), ("c", 6))]
+    one = {"prompt": "p", "target": "d", "output": ""}
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, one]))
+    longer = [{**row, "output": row["output"] + "xx"} for row in rows]
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in reversed(longer)))
+    (tmp_path / "own_letters.py").write_text(
+        "def letters(samples):\n    return [float(len(s.output)) for s in samples]\n"
+    )
+    done = call("b.jsonl", "--against", "a.jsonl", "--reward", "own_letters:letters", "--json")
+    assert json.loads(done.out)["change"]["letters"] == {"mean": pytest.approx(2), "ci95": pytest.approx(0)}
+
+
+def test_what_a_result_would_replace_or_ignore_is_refused(call: Call, three: Path) -> None:
+    (three / "e.yaml").write_text("rewards: [{use: length}]\nfiles: r.jsonl\nby: [tags]\n")
+    (three / "r.jsonl").write_text('{"prompt": "p", "output": "a", "tags": ["x"]}\n{"prompt": "q", "output": "b"}\n')
+    assert "e.yaml has its own rewards" in call("e.yaml", "--reward", "mse").err
+    assert set(json.loads(call("e.yaml", "--json").out)["by"]) == {"tags ['x']"}
+    assert "lies in pictures, which the result replaces" in call("pictures/1.png", *WITH, "--out", "pictures").err
+    (three / "samples").symlink_to(three / "pictures")
+    answer = json.loads(call("samples", *WITH, "--targets", "targets/1.png", "--json").out)
+    assert len(answer["samples"]) == 4
+    assert "mse" in answer["./samples"]
 
 
 def test_the_weighted_sum_is_that_of_an_evaluation(tmp_path: Path) -> None:
@@ -558,7 +582,8 @@ def test_a_reward_that_fails_leaves_what_was_scored(call: Call, tmp_path: Path) 
     assert done.code == 1
     assert done.err.startswith("error: Reward 'fails' raised ZeroDivisionError: ")
     assert "in the batch from p/2.png to p/3.png" in done.err
-    assert [row["scores"]["fails"] for row in lines(tmp_path / "kept")] == [1 / 255, 1 / 51]
+    partial = (tmp_path / "kept/scores.partial.jsonl").read_text().splitlines()
+    assert [json.loads(line)["scores"]["fails"] for line in partial] == [1 / 255, 1 / 51]
     picture(tmp_path / "p/2.png", 51)
     assert call("p", "--reward", "fails_of_score:fails", "--out", "kept").code == 0
     assert len(lines(tmp_path / "kept")) == 4

@@ -22,7 +22,7 @@ from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageEr
 from grpokit.config import schema
 from grpokit.run_folder.journal import Journal
 from grpokit.run_folder.lock import locked
-from grpokit.run_folder.run_metadata import initialised
+from grpokit.run_folder.start import initialised
 from grpokit.runs import train as run
 from grpokit.tracking.step_report import StepReport
 from grpokit.training import checkpoint

@@ -1,0 +1,221 @@
+"""Compares two evaluations prompt by prompt: how far their means are apart, and whether that can be chance.
+
+Two evaluations of one run have the same prompts, so the interval that counts is that of differences paired by prompt.
+The intervals of both means say how well each is known; they are too wide to compare them by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, model_validator
+
+from grpokit.errors import plural
+from grpokit.evaluation.intervals import Mean, mean_of_totals
+
+Score: TypeAlias = Annotated[float, Field(ge=-1e100, le=1e100)] | None  # None: a reward could not score
+Row: TypeAlias = Mapping[str, Any]
+Verdict = Literal["better", "worse", "even", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One score before and after; None if there is no number.
+
+    Attributes:
+        name: of the reward, or "reward" for the weighted sum.
+        before: mean.
+        after: mean.
+        before_width: half the 95 % confidence interval.
+        after_width: the same for `after`.
+        change: mean difference, over the prompts that both have; else of the means.
+        width: half the 95 % confidence interval of the difference.
+        paired: whether both have the same prompts, so that differences are paired by prompt.
+        verdict: "even" where the change is smaller than its interval; "unknown" without an interval, and for a sum of
+            which a part is missing.
+        monitor: whether the reward is only measured.
+    """
+
+    name: str
+    before: float | None
+    after: float | None
+    before_width: float | None
+    after_width: float | None
+    change: float | None
+    width: float | None
+    paired: bool
+    verdict: Verdict
+    monitor: bool = False
+
+
+class ScoreTable(BaseModel):
+    """All scores of one evaluation.
+
+    Attributes:
+        prompts: [P], a digest of each prompt; equal where two evaluations share it.
+        prompt: [B], which prompt each sample was drawn for, from 0.
+        texts: [P], the prompts in words.
+        scores: name -> [B].
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    prompts: list[str]
+    prompt: list[NonNegativeInt]
+    texts: list[str]
+    scores: dict[str, list[Score]]
+
+    @model_validator(mode="after")
+    def _one_score_a_sample(self) -> ScoreTable:
+        rows = len(self.prompt)
+        if any(len(column) != rows for column in self.scores.values()):
+            raise ValueError(f"expected {rows} scores of each reward")
+        if not len(self.prompts) == len(self.texts) > max(self.prompt, default=-1):
+            raise ValueError("expected a digest and a text of each prompt")
+        return self
+
+
+def changes(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    old: ScoreTable | None,
+    new: ScoreTable | None,
+    weights: Mapping[str, float],
+) -> list[Change]:
+    """Compare two evaluations.
+
+    Args:
+        before: row of `eval.jsonl`.
+        after: the other row.
+        old: all scores of `before`, where they were kept.
+        new: all scores of `after`, where they were kept.
+        weights: name -> weight; a lower score is better where it is negative.
+    """
+    parts = {name: weight for name, weight in weights.items() if name != "reward"}
+    gaps = unscored_rewards(before, after, old, new, parts)
+    paired = old is not None and new is not None and set(old.prompts) == set(new.prompts)
+    rows = []
+    for name, weight in weights.items():
+        change, width = _difference(before, after, old, new, name, parts)
+        verdict = _verdict(change, width, weight)
+        rows.append(
+            Change(
+                name=name,
+                before=before["means"].get(name),
+                after=after["means"].get(name),
+                before_width=before["ci95"].get(name),
+                after_width=after["ci95"].get(name),
+                change=change,
+                width=width,
+                paired=paired,
+                verdict="unknown" if name == "reward" and gaps else verdict,
+                monitor=weight == 0,
+            )
+        )
+    return rows
+
+
+def _difference(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    old: ScoreTable | None,
+    new: ScoreTable | None,
+    name: str,
+    parts: Mapping[str, float],
+) -> tuple[float | None, float | None]:
+    """How much a mean has changed, and half of the change's interval: None without the scores of all samples."""
+    if before["means"].get(name) is None or after["means"].get(name) is None:
+        return None, None
+    shared = old.scores.keys() & new.scores.keys() if old is not None and new is not None else set()
+    columns = {name: 1.0}
+    if name == "reward" and parts.keys() <= shared:
+        columns = {part: weight for part, weight in parts.items() if weight}
+    if old is None or new is None or not columns.keys() <= shared:
+        return after["means"][name] - before["means"][name], None
+    if set(old.prompts).isdisjoint(new.prompts):
+        difference = _mean(new, columns).minus(_mean(old, columns))
+    else:
+        difference = _by_prompt(old, new, columns)
+    return _number(difference.value), _number(difference.half_width)
+
+
+def _by_prompt(old: ScoreTable, new: ScoreTable, weights: Mapping[str, float]) -> Mean:
+    """The weighted sum of each column's mean change, over the prompts that have scores on both sides."""
+    value = 0.0
+    influences: dict[Hashable, float] = defaultdict(float)
+    counts = []
+    for name, weight in weights.items():
+        before = _prompt_means(old, name)
+        after = _prompt_means(new, name)
+        gains = {prompt: after[prompt] - before[prompt] for prompt in before.keys() & after.keys()}
+        if not gains:
+            continue
+        mean = math.fsum(gains.values()) / len(gains)
+        value += weight * mean
+        counts.append(len(gains))
+        for prompt, gain in gains.items():
+            influences[prompt] += weight * (gain - mean) / len(gains)
+    return Mean(value=value if counts else math.nan, influences=influences, prompts=min(counts, default=0))
+
+
+def _prompt_means(scored: ScoreTable, name: str) -> dict[str, float]:
+    """Digest -> mean score of each prompt that has any."""
+    columns: dict[str, list[float]] = defaultdict(list)
+    for score, place in zip(scored.scores[name], scored.prompt, strict=True):
+        if score is not None:
+            columns[scored.prompts[place]].append(score)
+    return {prompt: math.fsum(column) / len(column) for prompt, column in columns.items()}
+
+
+def _mean(scored: ScoreTable, weights: Mapping[str, float]) -> Mean:
+    """The weighted sum of some columns, by the digests of their prompts."""
+    prompts = [scored.prompts[place] for place in scored.prompt]
+    columns = [_column(scored, name) for name in weights]
+    return mean_of_totals(columns, weights.values(), prompts)
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def unscored_rewards(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    old: ScoreTable | None,
+    new: ScoreTable | None,
+    weights: Mapping[str, float],
+) -> list[str]:
+    """Words for each trained reward that did not score all samples of two evaluations; arguments as for `changes`."""
+    found = []
+    for name, weight in weights.items():
+        if not weight or name == "reward":
+            continue
+        if before["means"].get(name) is None or after["means"].get(name) is None:
+            found.append(f"{name} scored no sample")
+            continue
+        counts = []
+        for scored in (old, new):
+            column = scored.scores.get(name, []) if scored is not None else []
+            if None in column:
+                counts.append((len(column) - column.count(None), len(column)))
+        if counts:
+            fewest, rows = min(counts)
+            found.append(f"{name} scored {fewest:,} of {plural(rows, 'sample')}")
+    return found
+
+
+def _column(scored: ScoreTable, name: str) -> list[float]:
+    """A reward's scores; NaN for a missing one."""
+    return [math.nan if score is None else score for score in scored.scores[name]]
+
+
+def _verdict(change: float | None, width: float | None, weight: float) -> Verdict:
+    if change is None or width is None:
+        return "unknown"
+    if abs(change) <= width:
+        return "even"
+    return "better" if (change > 0) == (weight >= 0) else "worse"
