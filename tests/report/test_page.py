@@ -316,12 +316,12 @@ def test_filter_sort_and_slider(visit: Callable[..., Any], pages: dict[str, Path
     page.locator("[data-key=sort-3]").click()
     assert page.locator("th[aria-sort=descending]").inner_text().startswith("change")
     slider = page.get_by_role("slider")
-    assert slider.get_attribute("aria-valuetext") == "Evaluation after step 200, the newest"
+    assert slider.get_attribute("aria-valuetext") == "Evaluation: step 200, the newest"
     slider.focus()
     for shown in (["step 0", "step 150"], ["step 0", "step 100"], ["step 0", "step 50"], ["step 0"]):
         page.keyboard.press("ArrowLeft")
         assert page.locator("article").first.locator(".label").all_inner_texts() == [*shown, "target"]
-    assert page.locator(".slider output").inner_text() == "Evaluation after step 0"
+    assert page.locator(".slider output").inner_text() == "Evaluation: step 0"
 
 
 def test_an_axis_of_logarithms(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
@@ -638,7 +638,7 @@ def test_a_watched_run_grows_on_the_page(visit: Callable[..., Any], tmp_path: Pa
             rows = read_rows(folder / "eval.jsonl")
             with (folder / "eval.jsonl").open("a") as file:
                 file.write(json.dumps({**rows[-1], "step": 6, "nice": 3.0}) + "\n")
-            page.wait_for_selector("text=Evaluation after step 6, the newest", timeout=3000)
+            page.wait_for_selector("text=Evaluation: step 6, the newest", timeout=3000)
             assert page.locator(".part-samples article").count() == 1
             steps = "document.querySelector('#plot-reward-on-held-out-prompts').data.find(line => line.name).x.at(-1)"
             page.wait_for_function(f"() => {steps} == 6", timeout=3000)

@@ -179,7 +179,7 @@ def test_a_run_from_a_folder_of_pictures(call: Call) -> None:
     assert call("train", "edits.yaml").code == 0
     steps = rows(here / "run/metrics.jsonl")
     assert all(row["logprob_diff/max"] < 1e-4 and row["unscored_rows"] == 0 for row in steps)
-    after = rows(here / "run/eval.jsonl")[-1]
+    after = rows(here / "run/eval.jsonl")[-1]["means"]
     assert {"structure", "ssim", "brightness", "reward"} <= set(after)
     trained = (here / "run/checkpoints/step_000002/policy.safetensors").read_bytes()
     shutil.rmtree(here / "run/checkpoints/step_000002")
