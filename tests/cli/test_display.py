@@ -70,15 +70,13 @@ def test_a_working_folder_that_was_deleted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_lines_are_shown_at_once_where_python_does_not_buffer(stream: str) -> None:
     """As PYTHONUNBUFFERED=1 asks for in a container, whose last lines would be lost with its process."""
-    code = (
-        f"import os, sys; from grpokit.cli import display; display.prepare(); print(1, file=sys.{stream}); os._exit(0)"
-    )
+    code = f"import os, sys; from grpokit.cli import display; display.prepare_streams(); print(1, file=sys.{stream}); os._exit(0)"
     done = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, timeout=60)
     assert getattr(done, stream) == b"1\n"
 
 
 def test_a_display_of_ascii_shows_what_it_can() -> None:
-    code = "from grpokit.cli import display; display.prepare(); print('1 ± 0')"
+    code = "from grpokit.cli import display; display.prepare_streams(); print('1 ± 0')"
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, env=ascii_only)
     assert (done.returncode, done.stdout) == (0, b"1 ? 0\n")

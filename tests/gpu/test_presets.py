@@ -171,4 +171,6 @@ def assert_near(given: list[dict[str, float]], expected: list[dict[str, float]],
     for row, other in zip(given, expected, strict=True):
         assert row.keys() == other.keys()
         for name, x in row.items():
-            assert x == (pytest.approx(other[name], rel=near, abs=near) if isinstance(x, float) else other[name]), name
+            assert x == (
+                pytest.approx(other[name], rel=near, abs=near) if isinstance(x, float | dict) else other[name]
+            ), name
