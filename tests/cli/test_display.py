@@ -70,7 +70,8 @@ def test_a_working_folder_that_was_deleted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_lines_are_shown_at_once_where_python_does_not_buffer(stream: str) -> None:
     """As PYTHONUNBUFFERED=1 asks for in a container, whose last lines would be lost with its process."""
-    code = f"import os, sys; from grpokit.cli import display; display.prepare_streams(); print(1, file=sys.{stream}); os._exit(0)"
+    start = "import os, sys; from grpokit.cli import display; display.prepare_streams()"
+    code = f"{start}; print(1, file=sys.{stream}); os._exit(0)"
     done = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, timeout=60)
     assert getattr(done, stream) == b"1\n"
 
