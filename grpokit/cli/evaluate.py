@@ -227,7 +227,7 @@ def _score_record(run: Path, evaluation: EvaluationConfig, out: Path | None, *, 
     from grpokit.runs.rescore import HEADINGS, lines, ranking_table, rescore
 
     with evaluations.reserved(out) if out else nullcontext() as folder:
-        page = evaluations.written(folder, to_dict(evaluation)) if folder else nullcontext(_nothing)
+        page = evaluations.written(folder, to_dict(evaluation)) if folder else nullcontext(lambda *_: None)
         with page as keep:
             result = rescore(run, evaluation, evaluated=keep)
         rows = list(ranking_table(result))
@@ -239,10 +239,6 @@ def _score_record(run: Path, evaluation: EvaluationConfig, out: Path | None, *, 
             print(*lines(result), sep="\n")
         if folder is not None:
             print(f"report: {folder / 'report.html'}", file=sys.stderr if as_json else sys.stdout)
-
-
-def _nothing(*_: object) -> None:
-    pass
 
 
 def _say(line: str) -> None:

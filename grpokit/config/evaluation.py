@@ -60,11 +60,17 @@ def put_in(config: RunConfig, evaluation: EvaluationConfig) -> RunConfig:
 
 def is_evaluation_file(name: str) -> bool:
     """Whether a YAML file is an evaluation rather than a run's config."""
+    return _text_of_file(name) is not None
+
+
+def _text_of_file(name: str) -> str | None:
+    """The text of an evaluation file; None where a name stands for something else."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml") or not path.is_file() or registry.named("preset", name):
-        return False
-    keys, _ = read_yaml(files.read_text(path, kind="evaluation file", error=ConfigError, most=2**20), name)
-    return not isinstance(keys, dict) or "policy" not in keys
+        return None
+    text = files.read_text(path, kind="evaluation file", error=ConfigError, most=2**20)
+    keys, _ = read_yaml(text, name)
+    return None if isinstance(keys, dict) and "policy" in keys else text
 
 
 def read_evaluation(name: str, overrides: Sequence[str] = ()) -> EvaluationConfig:
@@ -80,10 +86,10 @@ def read_evaluation(name: str, overrides: Sequence[str] = ()) -> EvaluationConfi
     if registry.named("evaluation", name):
         _, spec = registry.find("evaluation", name)
         return of_plugin(spec, overrides, title=f"evaluation {name}")
-    path = Path(name)
-    if is_evaluation_file(name):
-        text = files.read_text(path, kind="evaluation file", error=ConfigError, most=2**20)
+    text = _text_of_file(name)
+    if text is not None:
         return validate(EvaluationConfig, text, name, overrides)
+    path = Path(name)
     if path.suffix not in (".yaml", ".yml") and not os.path.isdir(path) and not presets.names_preset(name):
         raise ConfigError(f"{registry.unknown(name, 'evaluation')} An evaluation file ends in .yaml.")
     config, _ = presets.read_config(name, overrides)

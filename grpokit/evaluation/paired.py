@@ -149,8 +149,8 @@ def _by_prompt(old: ScoreTable, new: ScoreTable, weights: Mapping[str, float]) -
     influences: dict[Hashable, float] = defaultdict(float)
     counts = []
     for name, weight in weights.items():
-        before = _prompt_means(old, name)
-        after = _prompt_means(new, name)
+        before = prompt_means(old, name)
+        after = prompt_means(new, name)
         gains = {prompt: after[prompt] - before[prompt] for prompt in before.keys() & after.keys()}
         if not gains:
             continue
@@ -162,7 +162,7 @@ def _by_prompt(old: ScoreTable, new: ScoreTable, weights: Mapping[str, float]) -
     return Mean(value=value if counts else math.nan, influences=influences, prompts=min(counts, default=0))
 
 
-def _prompt_means(scored: ScoreTable, name: str) -> dict[str, float]:
+def prompt_means(scored: ScoreTable, name: str) -> dict[str, float]:
     """Digest -> mean score of each prompt that has any."""
     columns: dict[str, list[float]] = defaultdict(list)
     for score, place in zip(scored.scores[name], scored.prompt, strict=True):

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from grpokit.evaluation.paired import ScoreTable
+from grpokit.evaluation.paired import prompt_means
 from grpokit.report.pictures import LARGE, MEDIUM, SMALL, Album
 from grpokit.run_folder.names import GROUPS, ROWS, SAMPLES
 from grpokit.run_folder.reader import Row, RunHistory, read_rows, shorten_prompt, turns
@@ -115,8 +115,8 @@ def prompt_table(run: RunHistory) -> dict[str, Any] | None:
     if set(old.prompts).isdisjoint(new.prompts):
         first, old = last, new
     names = [name for name in run.weights if name in new.scores]
-    old_means = [_means(old, name) for name in names]
-    new_means = [_means(new, name) for name in names]
+    old_means = [prompt_means(old, name) if name in old.scores else {} for name in names]
+    new_means = [prompt_means(new, name) for name in names]
     rows: list[dict[str, Any]] = []
     for key, text in zip(new.prompts[:_PROMPTS], new.texts, strict=False):
         rows.append(
@@ -129,15 +129,6 @@ def prompt_table(run: RunHistory) -> dict[str, Any] | None:
         )
     left_out = max(0, len(new.prompts) - _PROMPTS)
     return {"names": names, "labels": [run.label(first), run.label(last)], "rows": rows, "left_out": left_out}
-
-
-def _means(scored: ScoreTable, name: str) -> dict[str, float]:
-    """Digest -> mean score of each prompt that has any."""
-    columns: dict[str, list[float]] = {}
-    for score, place in zip(scored.scores.get(name, ()), scored.prompt, strict=False):
-        if score is not None:
-            columns.setdefault(scored.prompts[place], []).append(score)
-    return {prompt: sum(column) / len(column) for prompt, column in columns.items()}
 
 
 def _sample(folder: Path, row: Row, album: Album, side: int) -> dict[str, Any]:

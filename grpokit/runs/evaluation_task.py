@@ -124,7 +124,8 @@ class Task:
     @property
     def trained(self) -> bool:
         """Whether the sources are a policy before and after its training."""
-        return len({id(source.config) for source in self.sources}) == 1 and self.sources[-1].config is not None
+        config = self.sources[-1].config
+        return config is not None and config is self.sources[0].config
 
     @property
     def seed(self) -> int:
@@ -353,7 +354,9 @@ def _check(task: Task, configs: Iterable[RunConfig]) -> None:
                 build.check_readable(config, prompts)
             for place in range(len(config.rewards)):
                 build_rewards.check_output(config, place)
-    metas = [prompts.unopened(i).meta for i in range(len(prompts))] if prompts else []
+    if not task.evaluation.by:
+        return
+    metas = [prompts.row(i).prompt.meta for i in range(len(prompts))] if prompts else []
     for source in task.sources:
         metas += [entry.meta for entry in source.entries]
     known = {column: None for meta in metas for column in meta}

@@ -135,7 +135,9 @@ def evaluate_sources(
                 with advised():
                     check_prompts(build.evaluation_policy(policies), prompts)
                 built = source.config
-            say(f"{source.title}: drawing and scoring {samples_in_words(per_prompt, prompts)} ...")
+            samples = plural(len(prompts) * per_prompt, "sample")
+            held_out = plural(len(prompts), "held-out prompt")
+            say(f"{source.title}: drawing and scoring {samples} of {held_out} ...")
             evaluation = _drawn(source, source.config, policies, terms, prompts, seed, per_prompt)
         results[source.title] = evaluation
         for line in evaluation.scores.notes:
@@ -173,11 +175,6 @@ def _drawn(
         samples_per_prompt=per_prompt,
         mixed_precision=config.trainer.mixed_precision,
     )
-
-
-def samples_in_words(each: int, prompts: PromptSequence) -> str:
-    """How many samples are drawn."""
-    return f"{plural(len(prompts) * each, 'sample')} of {plural(len(prompts), 'held-out prompt')}"
 
 
 def compare_sources(results: Mapping[str, Evaluation]) -> Comparison:
