@@ -115,7 +115,7 @@ def held_out(result):
 
 good = run("good")
 for row in held_out(good):
-    show(row["pictures"], title=f"after step {row['step']}: ssim {row['ssim']:.2f}, ocr {row['ocr']:.2f}")
+    show(row["pictures"], title=f"after step {row['step']}: ssim {row['means']['ssim']:.2f}, ocr {row['means']['ocr']:.2f}")
 
 # %% [markdown]
 # The words stand in no training prompt: what is learnt is writing. `make demo` trains 70 steps, and ends where nearly every word
@@ -145,7 +145,7 @@ with open("contrast_reward.py", "w") as file:
 # %%
 hacked = run("hacked", "rewards=[{use: 'contrast_reward:contrast'}, {use: ocr, weight: 0}]")
 for row in held_out(hacked):
-    show(row["pictures"], title=f"after step {row['step']}: contrast {row['contrast']:.2f}, ocr {row['ocr']:.2f}")
+    show(row["pictures"], title=f"after step {row['step']}: contrast {row['means']['contrast']:.2f}, ocr {row['means']['ocr']:.2f}")
 
 # %% [markdown]
 # The trained reward rises, and the words are gone. The policy has found what has the most contrast: letters with much ink. Nothing
@@ -170,13 +170,13 @@ repaired = run(
     "trainer.advantage=gdpo",
 )
 for row in held_out(repaired):
-    show(row["pictures"], title=f"after step {row['step']}: contrast {row['contrast']:.2f}, ocr {row['ocr']:.2f}")
+    show(row["pictures"], title=f"after step {row['step']}: contrast {row['means']['contrast']:.2f}, ocr {row['means']['ocr']:.2f}")
 
 # %%
 figure, place = plt.subplots(figsize=(7, 3), layout="constrained")
 for name, result in (("ssim and ocr", good), ("contrast alone", hacked), ("contrast and ocr", repaired)):
     rows = held_out(result)
-    place.plot([row["step"] for row in rows], [row["ocr"] for row in rows], marker="o", label=name)
+    place.plot([row["step"] for row in rows], [row["means"]["ocr"] for row in rows], marker="o", label=name)
 place.set(xlabel="step", ylabel="ocr on held-out words", ylim=(0, 1))
 _ = place.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
