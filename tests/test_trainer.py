@@ -79,7 +79,7 @@ OBJECTIVES = {
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-12), pytest.param(torch.float32, 1e-6, marks=pytest.mark.long)]
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), pytest.param(torch.float32, 1e-6, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_micro_batches_and_slices_add_up(name: str, dtype: torch.dtype, tolerance: float) -> None:
@@ -197,7 +197,7 @@ def test_it_learns() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["grpo", *(pytest.param(n, marks=pytest.mark.long) for n in OBJECTIVES if n != "grpo")]
+    "name", ["grpo", *(pytest.param(n, marks=pytest.mark.slow) for n in OBJECTIVES if n != "grpo")]
 )
 def test_every_objective_learns(name: str) -> None:
     # two passes over a rollout: with one, ratios never leave 1

@@ -136,7 +136,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     return models
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_memory_with_and_without_checkpointing(built: list[weakref.ref[Any]]) -> None:
     rows = measured("memory", SMALL)
     assert [(row["prompts x group"], row["checkpointing"]) for row in rows] == [("1 x 2", "on"), ("1 x 2", "off")]
@@ -163,7 +163,7 @@ def test_seconds_of_phases_add_up() -> None:
     assert plan["pictures, guidance 1.5"] == f"{2 * float(plan['pictures, no guidance']):.3g}"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_decoding_is_held_against_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "bandwidth", lambda cuda: 1e6)  # so slow that all figures have digits
     for row, drawn in zip(measured("tokens", TINY), (2, 4), strict=True):
@@ -177,7 +177,7 @@ def test_decoding_is_held_against_a_copy(monkeypatch: pytest.MonkeyPatch) -> Non
         assert float(row["share of floor"].rstrip("%")) == pytest.approx(100 * floor / step, rel=0.01)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_loop_is_scaled_to_all_samples(built: list[weakref.ref[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     together, looped = measured("loop", TINY)
     assert looped[""].endswith("1 measured, scaled to 4")

@@ -21,7 +21,7 @@ def dense() -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's figures about a process")
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_peak_is_a_fraction_of_log_softmax(dense: float) -> None:
     """Of 2,048 tokens it holds the logits of 256 at a time, some copies of these, and the gradients."""
     found = head.apart("fused", LARGE)
@@ -31,7 +31,7 @@ def test_the_peak_is_a_fraction_of_log_softmax(dense: float) -> None:
     assert found["error"] < 1e-5
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_other_numbers_than_those_of_log_softmax_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(head.AGREEMENT, "cpu", 0.0)
     with pytest.raises(SystemExit, match=r"fused differs from log-softmax by \d\.\de-0\d at 50 tokens"):

@@ -53,7 +53,7 @@ def test_another_noise_level_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "grpokit and a page differ by more than" in equality.check(tiny("flow"))["problem"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "name"), [(part, name) for part, names in CONTENDERS.items() for name in names])
 def test_each_contender_does_the_work_of_the_job(part: Part, name: str) -> None:
     job = tiny(part)
@@ -96,7 +96,7 @@ def run(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     images.main()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("part", CONTENDERS)
 def test_the_whole_script(part: Part, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(["--tiny", "--rounds", "1", "--threads", "1", "--part", part], monkeypatch)

@@ -69,7 +69,7 @@ def test_bytes_take_the_time_of_the_memory_that_they_pass_over(mib: int, passes:
     assert floor.Work(flops=0, bytes=mib * 2**20, passes=passes).seconds(peaks) == mib * 2**20 / speed
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_peaks_are_measured_and_the_highest_count() -> None:
     measured = floor.measure(TINY)
     assert set(measured["wall"]) == set(measured["cpu"]) == {"flops", *map(str, floor.SPANS["cpu"])}
@@ -141,7 +141,7 @@ def test_plain_advantages_by_hand() -> None:
     assert values.tolist() == pytest.approx([-1 / 1.0001, 0, 1 / 1.0001, 0, 0, 0])
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_rounds_measure_every_phase_and_a_contender_may_fail(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no room left' >&2\nexit 1\n")
@@ -412,7 +412,7 @@ def test_jobs_of_the_tables() -> None:
         tables.wanted("avx2", "cuda")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_processes_are_held_to_avx2() -> None:
     with rounds.started("check", "", Job(), Path(sys.executable), tables.AVX2) as worker:
         assert worker.ask()["machine"]["instructions"] in ("AVX2", "DEFAULT")

@@ -988,7 +988,7 @@ def test_a_warning_is_one_line_without_code(call: Call, monkeypatch: pytest.Monk
     assert warnings.formatwarning("no pad\n token", UserWarning, "policy.py", 3) == "warning: no pad token\n"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("own", "least", "most"), [({}, 0.0, 0.15), ({"OMP_WAIT_POLICY": "active"}, 0.25, 1.5)])
 def test_torchs_threads_spin_shortly_between_products(own: dict[str, str], least: float, most: float) -> None:
     """The processor time of a thread that waits, per second of the thread that works; a user's own choice stays."""

@@ -48,7 +48,7 @@ def test_a_full_disk_behind_both_streams_leaves_an_exit_code() -> None:
     assert subprocess.run(command, shell=True, timeout=60).returncode == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @needs_full
 def test_a_run_goes_on_without_its_full_display(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{HELPERS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
@@ -86,7 +86,7 @@ def test_a_display_of_ascii_shows_what_it_can() -> None:
 SLOW = "import time\n\n\ndef score(samples):\n    time.sleep(0.2)\n    return [float(len(s.output)) for s in samples]\n"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.usefixtures("default_signals")
 def test_a_run_is_saved_when_its_terminal_closes(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)

@@ -202,7 +202,7 @@ def scribbled(draw: st.DrawFn) -> str:
     return text
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @fuzz("text")
 @given(scribbled())
 def test_configs_changed_in_their_text(text: str) -> None:
@@ -222,7 +222,7 @@ VALUES = st.sampled_from(NASTY).map(
 )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @fuzz("overrides")
 @given(st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(["=", "=", "=", ""]), VALUES | MANY), max_size=3))
 def test_overrides_on_the_command_line(parts: list[tuple[str, str, str]]) -> None:

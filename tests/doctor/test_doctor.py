@@ -32,7 +32,7 @@ def problems(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.state == "problem"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_healthy_environment(call: Call) -> None:
     done = call("doctor", "--json")
     report = json.loads(done.out)
@@ -43,7 +43,7 @@ def test_a_healthy_environment(call: Call) -> None:
     assert "ends with the same weights" in self_test["what"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_cuda_torchvision_beside_a_cpu_torch(
     call: Call, first_on_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,7 +57,7 @@ def test_a_cuda_torchvision_beside_a_cpu_torch(
     assert done.out.splitlines()[-1].startswith("1 problem, ")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_library_that_kills_its_process(first_on_path: Path) -> None:
     (first_on_path / "torchvision.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     findings = list(environment.training())
@@ -65,7 +65,7 @@ def test_a_library_that_kills_its_process(first_on_path: Path) -> None:
     assert "ended with signal 11" in problems(findings)[0].what
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_library_that_configs_need(first_on_path: Path) -> None:
     error = "`RunConfig` is not fully defined"
     (first_on_path / "pydantic.py").write_text(f'raise RuntimeError("{error}\\n\\nFor further information read on")\n')
@@ -73,7 +73,7 @@ def test_a_library_that_configs_need(first_on_path: Path) -> None:
     assert f"RuntimeError: {error}" in finding.what
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_outside_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert problems(list(environment.training())) == []
@@ -141,7 +141,7 @@ def test_a_plugin_for_another_grpokit_is_found_without_pip(
     assert "pip install --upgrade 'grpokit>=9'" in finding.what
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "state"), [("grpokit-mine", "problem"), ("someone-elses", "note")])
 def test_requirements_that_are_not_met(name: str, state: str, first_on_path: Path) -> None:
     place = first_on_path / f"{name.replace('-', '_')}-1.0.dist-info"

@@ -430,7 +430,7 @@ print("PEAK", many - few, all_at_once - few)
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory from Linux")
 def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path: Path) -> None:
     """100 and 1,000 pictures of 48 KiB peak alike; 1,000 of them opened at once would not."""
@@ -779,7 +779,7 @@ def test_bad_input(call: Call, three: Path, words: list[str], expected: str) -> 
     assert (three / "one.txt").read_text() == "one\n"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_bar_goes_to_the_terminal_that_watches(three: Path) -> None:
     pexpect = pytest.importorskip("pexpect")
     words = ["evaluate", "pictures", "--reward", "mse", "--targets", "targets/1.png", "--json"]

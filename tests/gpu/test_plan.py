@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Any, ...]] = {  # preset, model, tokens of a prompt, how 
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[pytest.mark.slow] if "100M" in case else []) for case in CASES]
+    "case", [pytest.param(case, marks=[pytest.mark.very_slow] if "100M" in case else []) for case in CASES]
 )
 def test_the_planned_peak_is_that_of_a_step(case: str, tmp_path: Path) -> None:
     preset, model, prompt, near, *changes = CASES[case]

@@ -142,7 +142,7 @@ def test_steps_without_the_monitor_do_not_count() -> None:
     assert [i for i, lines in enumerate(found) if lines] == [4 * (LEAST - 1)]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_noise_alone_seldom_rings() -> None:
     alarms = 0
     for run in range(60):
@@ -329,7 +329,7 @@ def test_keys_that_do_not_go_together(call: Call, tmp_path: Path, reward: Any, w
     assert "c.yaml" in done.err
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_run_with_worker_processes_is_the_run_without(call: Call, tmp_path: Path) -> None:
     found = {}
     for workers in (0, 1, 2):
@@ -350,7 +350,7 @@ def test_no_command_leaves_worker_processes_behind(call: Call, tmp_path: Path) -
         assert multiprocessing.active_children() == [], words
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["kill", "hang", "raise"])
 def test_a_worker_that_fails_in_a_run(call: Call, tmp_path: Path, order: str) -> None:
     reward = {"use": "pool_rewards:unlucky", "order": order, "workers": 2, "reward_timeout": 2}

@@ -50,7 +50,7 @@ def small(**changes: Any) -> Trainer:
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_saved_notebook_keeps_one_block_and_no_stderr() -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     helpers = str(Path(__file__).parents[1] / "helpers")

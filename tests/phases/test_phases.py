@@ -98,7 +98,7 @@ def test_a_run_has_one_folder() -> None:
     assert "phase" in page
 
 
-@pytest.mark.parametrize("steps", [3, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2, 4, 5))])
+@pytest.mark.parametrize("steps", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4, 5))])
 def test_a_resume_is_exact_at_every_step(steps: int) -> None:
     train("run.dir=whole")
 

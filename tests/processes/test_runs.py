@@ -89,7 +89,7 @@ def test_a_killed_process_ends_all_and_loses_nothing(whole: tuple[int, Path], tm
     kill_and_resume(whole, 0, tmp_path / "killed")
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("seed", range(1, 21))
 def test_killed_processes_many_times(whole: tuple[int, Path], seed: int, tmp_path: Path) -> None:
     kill_and_resume(whole, seed, tmp_path / "killed")

@@ -8,7 +8,7 @@ from in_processes import all_cases, other_policies
 from several import assert_equal, together
 
 
-@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.several)])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.several)])
 def test_weights_and_metrics_are_those_of_one_process(size: int) -> None:
     alone = all_cases()
     for answer in together(size, all_cases):
@@ -17,7 +17,7 @@ def test_weights_and_metrics_are_those_of_one_process(size: int) -> None:
             assert_equal(alone[name], answer[name], 1e-12)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_other_policies() -> None:
     """In process 1 there is little memory for one of them: it shrinks its micro-batches alone."""
     alone = other_policies()

@@ -176,7 +176,7 @@ def test_a_component_is_shown_with_its_parameters(call: Call) -> None:
     assert call("plugins", "toy-flwo").code == 2
 
 
-@pytest.mark.long  # it imports every component
+@pytest.mark.slow  # it imports every component
 @pytest.mark.parametrize("kind", ["policy", "reward", "advantage", "objective", "modifier", "placement", "world"])
 def test_every_parameter_has_a_meaning(kind: str) -> None:
     for _, spec in registry.installed(kind):
@@ -780,7 +780,7 @@ def threes(samples, *, each=1.0):
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_fifteen_lines_make_a_reward_that_a_config_can_name(tmp_path: Path) -> None:
     assert len((PYPROJECT + MODULE).splitlines()) <= 15
     source = tmp_path / "source"

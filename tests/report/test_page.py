@@ -82,7 +82,7 @@ EDGES = (
 )
 
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -201,7 +201,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, name: str) -> None:
 # --- the page ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_any_half_written_file(tmp_path: Path) -> None:
     """Files cut anywhere, pictures cut or missing: always a page, and nothing but whole pictures on it."""
     whole = make_run(tmp_path / "whole", side=96, name="näme")
@@ -286,7 +286,7 @@ def test_a_title_is_text_too(tmp_path: Path) -> None:
     assert "<title>&lt;script&gt;alert(1)&lt; · grpokit</title>" in page
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_long_run_gives_a_small_page_quickly(tmp_path: Path) -> None:
     """With more evaluations than a page shows, and no two pictures alike, so that none is kept once for several."""
     folder = make_run(tmp_path / "run", steps=1000, every=50)

@@ -87,24 +87,24 @@ def test_answers_may_be_arrays_and_samples_may_hold_pictures(pooled: Make) -> No
         pytest.param(
             "leave",
             "lost its worker process, which ended with exit code 3, on row 2 (prompt 'prompt 1')",
-            marks=pytest.mark.long,
+            marks=pytest.mark.slow,
         ),
         ("hang", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')"),
         pytest.param(
-            "stop", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')", marks=pytest.mark.long
+            "stop", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')", marks=pytest.mark.slow
         ),
         ("raise", "raised ValueError: I do not like this one (pool_rewards.py, line "),
         pytest.param(
             "wordless",
             "raised WordlessError, whose message cannot be shown (pool_rewards.py, line ",
-            marks=pytest.mark.long,
+            marks=pytest.mark.slow,
         ),
         ("cancelled", "raised CancelledError (pool_rewards.py, line "),
-        pytest.param("generator-exit", "raised GeneratorExit (pool_rewards.py, line ", marks=pytest.mark.long),
+        pytest.param("generator-exit", "raised GeneratorExit (pool_rewards.py, line ", marks=pytest.mark.slow),
         pytest.param(
             "orphan",
             "lost its worker process, which ended with exit code 3, on row 2 (prompt 'prompt 1')",
-            marks=pytest.mark.long,
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -145,7 +145,7 @@ def test_many_failures_are_told_by_three(pooled: Make) -> None:
     assert note.endswith(" on row 2 (prompt 'prompt 1'), and 2 other calls failed.")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_first_failing_row_is_named_whoever_fails_first(pooled: Make) -> None:
     reward = pooled("obey", workers=2, timeout=1, per_sample=True)
     for _ in range(3):
@@ -231,7 +231,7 @@ def test_called_directly(pooled: Make) -> None:
         pooled("short")(samples("1", "1", "1", "1"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_it_works_beside_the_other_rewards(pooled: Make) -> None:
     rewards = [pooled("slow", workers=2, per_sample=True), pooled("slow", workers=1, per_sample=True)]
     for reward in rewards:
@@ -284,7 +284,7 @@ def test_ctrl_c_does_not_reach_a_process_that_starts(pooled: Make) -> None:
     assert begun.is_set()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_program_that_hangs_is_ended_with_its_reward(pooled: Make, tmp_path: Path) -> None:
     place = tmp_path / "pid"
     with pytest.raises(RewardError, match=r"gave no answer within 3 s \(reward_timeout\)"):
@@ -369,7 +369,7 @@ def script(folder: Path, body: str) -> Path:
     return path
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_script_ends_quietly_though_its_rewards_hang(tmp_path: Path) -> None:
     """And a worker's torch has one thread, though the script imported torch before."""
     body = """
@@ -406,7 +406,7 @@ def test_what_nobody_began_is_called_off_when_it_is_closed(pooled: Make) -> None
     assert {*threading.enumerate()} <= before
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_nothing_stays_behind_when_the_parent_is_killed(tmp_path: Path) -> None:
     body = """
     print(*{portion.values[0] for portion in ask(*["pid"] * 20)}, flush=True)
@@ -433,7 +433,7 @@ def test_nothing_stays_behind_when_the_parent_is_killed(tmp_path: Path) -> None:
             assert parent.stderr.read() == ""
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(

@@ -53,7 +53,7 @@ def train(preset: str, folder: Path, *overrides: str, **options: bool) -> None:
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=() if name == "toy-lm" else pytest.mark.long) for name in REWARDS]
+    scope="module", params=[pytest.param(name, marks=() if name == "toy-lm" else pytest.mark.slow) for name in REWARDS]
 )
 def recorded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, without_report: None
@@ -263,7 +263,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert not any((tmp_path / "rollouts").iterdir())
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_resumed_run_has_each_step_once(lm: Path, copy: Path, step: int, without_report: None) -> None:
     for place in (copy / "checkpoints").iterdir():
         shutil.rmtree(place)

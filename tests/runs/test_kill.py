@@ -19,12 +19,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_killed_run_ends_equal(whole: Path) -> None:
     kill_and_resume(whole, 0, times=1)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("seed", range(1, 30))
 def test_killed_runs_end_equal_many_times(whole: Path, seed: int) -> None:
     kill_and_resume(whole, seed, times=3)

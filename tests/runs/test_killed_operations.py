@@ -113,10 +113,10 @@ def assert_each_is_accepted(states: list[Tree], monkeypatch: pytest.MonkeyPatch)
         assert os.listdir("runs/out/checkpoints") == ["step_000002"], f"state {number}"
 
 
-ALL = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])  # of the operations
+ALL = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.very_slow)])  # of the operations
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @ALL
 def test_a_kill_at_any_operation_of_a_run(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with snapshots() as states:
@@ -125,7 +125,7 @@ def test_a_kill_at_any_operation_of_a_run(every: int, monkeypatch: pytest.Monkey
     assert_each_is_accepted(states[::every], monkeypatch)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @ALL
 def test_a_kill_at_any_operation_of_an_overwrite_or_a_resume(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "write", lambda run: run)
@@ -173,7 +173,7 @@ def commands(call: Call, tmp_path: Path) -> Callable[..., None]:
     return run
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @ALL
 @pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize("earlier", [False, True])
@@ -185,7 +185,7 @@ def test_a_kill_at_any_operation_of_an_evaluation(every: int, commands: Callable
     assert_each_is_completed(lambda: commands(*evaluate), every)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.usefixtures("drawn")
 def test_a_kill_at_any_operation_of_a_report(commands: Callable[..., None]) -> None:
     commands("train", "c.yaml", *SHORT, "run.dir=runs/out")
@@ -194,7 +194,7 @@ def test_a_kill_at_any_operation_of_a_report(commands: Callable[..., None]) -> N
     assert_each_is_completed(lambda: commands("report", "runs/out", "runs/other"), every=1)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @ALL
 def test_a_kill_at_any_operation_of_a_sweep(every: int, commands: Callable[..., None]) -> None:
     sweep = ("sweep", "c.yaml", *SHORT, "eval.every=0", "seed=1..2", "--dir", "runs/seeds")

@@ -1,4 +1,4 @@
-"""The presets learn what they promise: shortened here, in full with three seeds under `-m slow`."""
+"""The presets learn what they promise: shortened here, in full with three seeds under `-m very_slow`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whole_runs import train_config
 GLYPH_TARGETS = 0.97  # the least that the reader must score on the true target pictures
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_toy_glyph_rises_in_a_few_steps(tmp_path: Path) -> None:
     small = ("trainer.steps=10", "trainer.group_size=8", "eval.every=0", "rewards.1.every=100")
     done = train_config("toy-glyph", tmp_path / "r", "rewards.1.weight=0", *small)
@@ -23,14 +23,14 @@ def test_toy_glyph_rises_in_a_few_steps(tmp_path: Path) -> None:
     assert done.after.means["ocr"] > done.before.means["ocr"] + 0.08  # not trained on here
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_toy_lm_rises_in_a_few_steps(tmp_path: Path) -> None:
     done = train_config("toy-lm", tmp_path / "r", "trainer.steps=30", "trainer.micro_batch_size=64")
     assert done.after.means["format"] > done.before.means["format"] + 0.05
     assert done.after.means["reward"] > done.before.means["reward"]
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_toy_glyph_becomes_legible(seed: int, tmp_path: Path) -> None:
     config, _ = presets.read_config("toy-glyph")
@@ -44,7 +44,7 @@ def test_toy_glyph_becomes_legible(seed: int, tmp_path: Path) -> None:
     assert done.after.means["ssim"] >= 0.95
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_toy_lm_solves_four_fifths(seed: int, tmp_path: Path) -> None:
     done = train_config("toy-lm", tmp_path / "r", f"seed={seed}", "trainer.group_size=8", "trainer.micro_batch_size=2")

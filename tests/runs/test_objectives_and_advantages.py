@@ -58,7 +58,7 @@ def distance(a: Tensor, b: Tensor) -> float:
 def pair(objective: str, advantage: str) -> Any:
     """Each objective once with groups and each advantage once with grpo; `make test-slow` has the other pairs."""
     usual = objective == "grpo" or advantage == "group"
-    return pytest.param(objective, advantage, marks=() if usual else pytest.mark.long)
+    return pytest.param(objective, advantage, marks=() if usual else pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("objective", "advantage"), [pair(o, a) for o in OBJECTIVES for a in ADVANTAGES])
@@ -84,7 +84,7 @@ def test_advantages_train_apart(update: int) -> None:
     assert distance(gradients["rloo"], gradients["centred"] * 4 / 3) < 1e-3
 
 
-@pytest.mark.parametrize("advantage", ["group", *(pytest.param(a, marks=pytest.mark.long) for a in OTHER_ADVANTAGES)])
+@pytest.mark.parametrize("advantage", ["group", *(pytest.param(a, marks=pytest.mark.slow) for a in OTHER_ADVANTAGES)])
 def test_objectives_come_apart_in_the_second_update(advantage: str) -> None:
     gradients = {name: trained(name, advantage)[0][1] for name in OBJECTIVES}
     for (one, a), (other, b) in itertools.permutations(gradients.items(), 2):
@@ -111,7 +111,7 @@ def test_settings_that_an_objective_does_not_have_are_refused(setting: str, refu
         assert f"objective '{name}'" in str(error.value)
 
 
-@pytest.mark.parametrize("objective", ["grpo", *(pytest.param(o, marks=pytest.mark.long) for o in OTHER_OBJECTIVES)])
+@pytest.mark.parametrize("objective", ["grpo", *(pytest.param(o, marks=pytest.mark.slow) for o in OTHER_OBJECTIVES)])
 def test_every_filter_goes_with_every_objective(objective: str) -> None:
     """All at once: the KL with its correction, entropies filtered and held up, groups drawn again, rows masked."""
     settings = (

@@ -26,7 +26,7 @@ SMALL = (
     "run.keep_last=null",
     "eval.every=2",
 )
-PRESETS = ["toy-lm", *(pytest.param(name, marks=pytest.mark.long) for name in ("toy-glyph", "toy-flow"))]
+PRESETS = ["toy-lm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("toy-glyph", "toy-flow"))]
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
@@ -56,7 +56,7 @@ def checkpoints(folder: Path) -> list[int]:
     return sorted(int(place.name.removeprefix("step_")) for place in (folder / "checkpoints").iterdir())
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", ["toy-lm"], indirect=True)
 def test_a_run_that_is_saved_by_the_clock_resumes_to_the_bit(whole: tuple[str, Path], tmp_path: Path) -> None:
     preset, by_number = whole
@@ -128,7 +128,7 @@ def test_resume_is_bit_equal_at_every_step(whole: tuple[str, Path], tmp_path: Pa
 
 
 @pytest.mark.parametrize("whole", ["toy-lm"], indirect=True)
-@pytest.mark.parametrize("step", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_was_journaled_beyond_the_checkpoint_is_cut(whole: tuple[str, Path], step: int, tmp_path: Path) -> None:
     """Before an evaluation, and at one."""
     preset, uninterrupted = whole

@@ -64,7 +64,7 @@ def test_a_sweep_its_page_and_more_seeds(call: Call, tmp_path: Path, monkeypatch
     assert high in done.out
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_sweep_that_was_stopped_goes_on_to_the_bit(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

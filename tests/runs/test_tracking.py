@@ -148,7 +148,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_wandb_has_a_run_for_each_offline_session_and_every_step_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +188,7 @@ def test_wandb_goes_on_in_one_run_where_it_has_a_connection(
     assert session.get("group") == (None if goes_on else "earlier")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_wandb_shows_pictures_in_a_table_and_with_captions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offline(monkeypatch)
     show_pictures(*trackers.start(["wandb"], folder, options={"wandb": {"dir": str(folder)}}))

@@ -63,7 +63,7 @@ def trained(trainer: Trainer, steps: int) -> tuple[torch.Tensor, list[str]]:
 
 
 @pytest.mark.parametrize("name", ["grpo", "gspo"])
-@pytest.mark.parametrize(("room", "fitted"), [(5, 4), *(pytest.param(n, n, marks=pytest.mark.long) for n in (8, 1))])
+@pytest.mark.parametrize(("room", "fitted"), [(5, 4), *(pytest.param(n, n, marks=pytest.mark.slow) for n in (8, 1))])
 def test_micro_batches_are_halved_with_the_same_result(name: str, room: int, fitted: int) -> None:
     options = {"objective": OBJECTIVES_BY_NAME[name](kl_coef=0.1), "updates_per_rollout": 2}
     trainer = make(Small(scoring=room, slices=3), **options)
@@ -83,7 +83,7 @@ def test_micro_batches_are_halved_with_the_same_result(name: str, room: int, fit
         (64, 2, 4, [8, 4], 4),
         (12, 4, 8, [12, 4], 6),
         (5, 4, 3, [4, 2], 2),
-        pytest.param(64, 2, 1, [8, 4, 2, 1], 1, marks=pytest.mark.long),
+        pytest.param(64, 2, 1, [8, 4, 2, 1], 1, marks=pytest.mark.slow),
     ],
 )
 def test_halving_starts_at_the_rows_of_the_largest_pass(
@@ -124,7 +124,7 @@ def test_a_fault_in_the_middle_of_a_gradient_leaves_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize(("policy", "reward"), [(Small, digit_sum), (SmallGaussian, nearness)])
-@pytest.mark.parametrize("room", [4, *(pytest.param(room, marks=pytest.mark.long) for room in (8, 3, 1))])
+@pytest.mark.parametrize("room", [4, *(pytest.param(room, marks=pytest.mark.slow) for room in (8, 3, 1))])
 def test_rollouts_are_drawn_in_pieces_with_the_same_result(policy: type[Small], reward, room: int) -> None:
     trainer = make(policy(drawing=room), reward)
     found, warnings = trained(trainer, 3)

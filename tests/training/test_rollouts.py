@@ -81,7 +81,7 @@ def test_samples_are_those_that_the_older_weights_draw() -> None:
         assert outputs[0] == outputs[1]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_drawing_hides_behind_learning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a second."""
     trainer = make(Engine(lambda: time.sleep(1)), max_policy_lag=1, steps=3)

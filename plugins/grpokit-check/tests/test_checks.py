@@ -164,7 +164,7 @@ def test_every_check_has_a_component_that_it_alone_catches() -> None:
     assert names - alone == {"protocol", "seeded"}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_heavy_plugin_module() -> None:
     checks = list(reward_checks(broken.good, samples(), module="tiny_policies"))
     assert "got torch, numpy" in failed(checks)["light-plugin"]
@@ -525,7 +525,7 @@ def test_a_missing_dependency_must_name_its_remedy(tmp_path: Path, monkeypatch: 
         registry.plugins.cache_clear()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_shipped_rewards_name_their_remedy() -> None:
     check_missing(registry.find("reward", "ocr")[1])
     with pytest.raises(NotChecked, match="grpokit-grounding declares no package beyond those of grpokit"):
@@ -589,7 +589,7 @@ def spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     registry.plugins.cache_clear()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_a_reward_imports_must_be_declared(spread: Path) -> None:
     spec: Any = registry.find("reward", "spread")[1]
     dependencies.declared_dependencies("spread-reward", spec)
@@ -606,7 +606,7 @@ def test_what_a_reward_imports_must_be_declared(spread: Path) -> None:
     assert "spread.reward" not in sys.modules  # read, and not imported
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_shipped_rewards_declare_what_they_import(monkeypatch: pytest.MonkeyPatch) -> None:
     homes = importlib.metadata.packages_distributions()  # reads the file list of each package that is installed
     monkeypatch.setattr(importlib.metadata, "packages_distributions", lambda: homes)
@@ -645,7 +645,7 @@ def test_the_command_on_a_policy(call: Call) -> None:
     assert "1 of 18 checks failed" in done.out
 
 
-@pytest.mark.parametrize("name", [pytest.param("toy-lm", marks=pytest.mark.long), "length", "broken_components:good"])
+@pytest.mark.parametrize("name", [pytest.param("toy-lm", marks=pytest.mark.slow), "length", "broken_components:good"])
 def test_the_command_on_what_is_shipped(call: Call, name: str) -> None:
     done = call("check", name)
     assert done.code == 0, done.out + done.err

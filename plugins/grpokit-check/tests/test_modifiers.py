@@ -20,7 +20,7 @@ def failed(checks: Any) -> dict[str, str]:
     return {o.name: o.message for o in outcomes(checks) if o.failed}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [spec.name for _, spec in registry.installed("modifier")])
 def test_built_in_modifiers(name: str) -> None:
     assert not failed(modifier_checks(lambda: registry.create("modifier", name, NEEDED.get(name, {}))))

@@ -93,7 +93,7 @@ def test_evaluations(package: Path, text: str, other: str, caught: set[str]) -> 
     assert set(failed(evaluation_checks(spec))) == caught
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [spec.name for _, spec in registry.installed("evaluation")])
 def test_evaluations_of_our_plugins(name: str) -> None:
     _, spec = registry.find("evaluation", name)

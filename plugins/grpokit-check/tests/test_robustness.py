@@ -43,7 +43,7 @@ def failed(reward: Any, accepts: frozenset[str]) -> dict[str, str]:
 
 def picture(name: str, reward: Any) -> Any:
     takes_seconds = name in {"ladder-letters", "ladder-extra-text"}  # an engine reads them
-    return pytest.param(name, reward, id=name, marks=pytest.mark.long if takes_seconds else ())
+    return pytest.param(name, reward, id=name, marks=pytest.mark.slow if takes_seconds else ())
 
 
 @pytest.mark.parametrize(("name", "reward"), [picture(name, reward) for name, reward in broken.PICTURES])

@@ -130,7 +130,7 @@ def _lend_dependencies(home: Path) -> None:
     (inner / "lent.pth").write_text(f"{lent}\n")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_everything_of_ours_comes_from_the_wheels(clean: Clean) -> None:
     names = ("grpokit", "grpokit_toy", "grpokit_shine.reward", "grpokit_word_play", "grpokit_next_letter.policy")
     code = f"import importlib, json; print(json.dumps([importlib.import_module(n).__file__ for n in {names}]))"
@@ -139,7 +139,7 @@ def test_everything_of_ours_comes_from_the_wheels(clean: Clean) -> None:
     assert all(Path(place).is_relative_to(clean.home) and "site-packages" in place for place in places), places
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_plugins_lists_them_and_nothing_is_broken(clean: Clean) -> None:
     rows = json.loads(clean.run("grpokit", "plugins", "--json"))
     listed = {(row["kind"], row["name"], row["package"], row["version"], row["state"]) for row in rows}
@@ -149,20 +149,20 @@ def test_plugins_lists_them_and_nothing_is_broken(clean: Clean) -> None:
     assert {state for *_, state in listed} == {"ok"}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_wheel_knows_what_is_not_installed(clean: Clean) -> None:
     code = "from grpokit import registry; print(registry.remedy('reward', 'ssim'))"
     assert "pip install 'grpokit[ssim]'" in clean.run("python", "-c", code)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_check_passes(clean: Clean) -> None:
     said = clean.run("grpokit", "check", "pixels")
     assert "pixels: all " in said
     assert "failed" not in said
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_their_own_tests_are_green(clean: Clean) -> None:
     folders = [f"grpokit-{name}/tests" for name in WRITTEN]
     options = ("-p", "no:cacheprovider", "--import-mode=importlib", "-v")
@@ -183,7 +183,7 @@ RUNS = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_steps_of_training(clean: Clean) -> None:
     small = {score: ["train", *words, "trainer.steps=2", f"run.dir=runs/{score}"] for score, words in RUNS.items()}
     for score, said in zip(small, clean.grpokit(*small.values()), strict=True):

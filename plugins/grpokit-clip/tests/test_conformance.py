@@ -9,7 +9,7 @@ from grpokit_clip.plugin import grpokit_rewards
 SPECS = {spec.name: spec for spec in grpokit_rewards()}
 
 
-@pytest.mark.parametrize("name", ["aesthetic", pytest.param("clip-score", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["aesthetic", pytest.param("clip-score", marks=pytest.mark.slow)])
 def test_conformance(tiny, name):
     params = {"model": "tiny-clip", "pretrained": None, "weights_path": tiny.torch_file, "device": "cpu"}
     if name == "aesthetic":

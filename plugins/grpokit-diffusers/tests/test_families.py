@@ -271,7 +271,7 @@ def test_full_training_has_no_adapter_and_a_frozen_reference() -> None:
     assert not any(p.requires_grad for p in policy.pipeline.text_encoder.parameters())
 
 
-@pytest.mark.parametrize("merge", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.parametrize("merge", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("model", EVERY)
 def test_a_stock_pipeline_has_what_was_exported(model: str, merge: bool, tmp_path: Path) -> None:
     """Its own loader adds the adapter, or the whole pipeline is read; both draw what the policy draws."""

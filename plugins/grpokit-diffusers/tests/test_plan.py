@@ -159,7 +159,7 @@ def flux(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_flux_by_hand(flux: str) -> None:
     """11.9 B weights; 57 layers of width 3,072, with 12 squares of it for a token; 1,024 of a picture, 512 of a text.
 

@@ -154,7 +154,7 @@ def test_the_adapter_reaches_the_transformer_and_nothing_else(model: str) -> Non
 OF_SOURCES = {"ratio-is-one", "scored-is-sampled", "batch-size", "slices", "gaussian", "gradient", "reference"}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
@@ -187,7 +187,7 @@ def test_compiled_blocks_need_a_compiler(monkeypatch: pytest.MonkeyPatch) -> Non
         DiffusersFlow("tiny-sd3", size=(32, 32), steps=2, compiled=True)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch warns of itself while it compiles
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
 @pytest.mark.parametrize("model", ["tiny-sd3", "tiny-flux2-klein"])

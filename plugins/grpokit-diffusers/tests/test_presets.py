@@ -18,7 +18,7 @@ from whole_runs import assert_same
 PRESET = Path(plugin.__file__).parent / "presets" / "diffusers-tiny.yaml"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["tiny-sd3", "tiny-qwen-image"])
 def test_two_steps(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -35,7 +35,7 @@ def test_two_steps(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert all(row["logprob_diff/max"] < 1e-4 and row["grad_norm"] > 0 for row in rows)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["nft", "grpo"])
 def test_noised_copies_train_and_resume_to_the_bit(
     objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from grpokit_diffusers.tiny import tiny_pipeline
 from grpokit_hf.models.quantized import quantise
 
 PROMPTS = prompts_of("tiny-sd3")
-BITS = ("4bit", pytest.param("8bit", marks=pytest.mark.long))
+BITS = ("4bit", pytest.param("8bit", marks=pytest.mark.slow))
 OF_WEIGHTS = {"ratio-is-one", "batch-size", "slices", "gaussian", "gradient", "reference", "save-load"}
 
 
@@ -43,7 +43,7 @@ def trained(quantization: str) -> DiffusersFlow:
     return policy
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("quantization", BITS)
 def test_contract(quantization: str) -> None:
     checks = policy_checks(

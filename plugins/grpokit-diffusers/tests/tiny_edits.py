@@ -26,7 +26,7 @@ _SHORT = ("tiny-qwen-image-edit-plus", "tiny-z-image")
 
 def case(model: str, *others: Any) -> Any:
     """What `parametrize` takes: `make test` has two of the pipelines, `make test-slow` the others."""
-    return pytest.param(model, *others, marks=() if model in _SHORT else pytest.mark.long)
+    return pytest.param(model, *others, marks=() if model in _SHORT else pytest.mark.slow)
 
 
 EVERY = [case(model) for model in PIPELINES]

@@ -41,7 +41,7 @@ OF_TOKENS_AND_WEIGHTS = {
 }  # fmt: skip
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
@@ -181,7 +181,7 @@ def test_token_sets() -> None:
     assert torch.equal(alone[0], codes["one"][0][1])  # whatever was kept before
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_moves_a_reward_is_found_with_any_number_of_token_sets() -> None:
     """Evaluations draw their own tokens, so a grid of draws varies them even where training keeps one set."""
 

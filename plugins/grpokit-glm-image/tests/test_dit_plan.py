@@ -163,7 +163,7 @@ def test_time_of_training(options: dict[str, Any], job: dict[str, Any], name: st
     assert seconds(needs(job, **options), name) / seconds(needs(), name) == pytest.approx(ratio)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_passes_that_are_made_once_for_a_rollout() -> None:
     """The reference's, whose means serve all updates; the old log-probs', which mixed precision needs as well."""
     twice = {"passes": 2, "updates": 2, "reference": True}
@@ -173,7 +173,7 @@ def test_passes_that_are_made_once_for_a_rollout() -> None:
     assert seconds(needs(twice | {"mixed_precision": "bf16"}, dtype="float32"), "old") == pytest.approx(once, rel=0.02)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_memory_of_training() -> None:
     usual = part(needs(), "activations", "train")
     guided = needs(guidance=1.5)

@@ -59,7 +59,7 @@ def drawn(policy: GlmImageAR, prompts: Sequence[Prompt], group: int) -> Rollout:
 OF_SOURCES = {"ratio-is-one", "scored-is-sampled", "rows-independent", "batch-size", "joined", "slices", "gradient"}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_contract() -> None:
     """What source pictures change in it, with one picture beside two."""
     policy = build(lora={"r": 4})
@@ -165,7 +165,7 @@ run: {dir: run, record: true, save_every: 1, threads: 1}
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_run_from_a_folder_of_pictures(call: Call) -> None:
     """Train, resume, draw again, sample, evaluate and report, by the command line."""
     here = Path()
@@ -211,7 +211,7 @@ def test_layers_of_edits_are_spread_over_processes_with_checkpointing_alone() ->
     assert list(painter("tiny", edits=False).blocks())
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

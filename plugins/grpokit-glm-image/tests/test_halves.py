@@ -77,7 +77,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_halves_learn_in_turn_and_a_resume_is_exact() -> None:
     """Stopped where a phase ends and both halves have learnt: the same run to the bit. Its weights are exported."""
     train("run.dir=whole")

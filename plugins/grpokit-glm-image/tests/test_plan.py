@@ -76,7 +76,7 @@ def test_the_released_model_has_its_weights() -> None:
     assert all(p.device.type == "meta" for p in ar.parameters())
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_memory_of_the_released_model() -> None:
     edits, text, small = needs(edits=True, **SMALL), needs(), needs(**SMALL)
     assert gib(edits, "weights") + gib(edits, "decoder") == pytest.approx(32.9, abs=0.02)
@@ -126,7 +126,7 @@ def test_flop_as_torch_counts_them() -> None:
     assert vae_flop(pipeline.vae.to("meta"), 64, 96) == counter.get_total_flops()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_seconds_of_a_step_of_32_pictures() -> None:
     times = seconds()
     assert sum(times.values()) == pytest.approx(214, rel=0.05)  # 20 steps in training, unless set
@@ -145,7 +145,7 @@ def test_a_picture_of_50_steps_with_guidance() -> None:
         )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_smaller_decodes() -> None:
     whole, draft = seconds(**SMALL), seconds(decode={"tokens": "draft"}, train_tokens="draft", **SMALL)
     small = seconds(decode={"size": [512, 512]}, **SMALL)
@@ -206,7 +206,7 @@ def kept(layers: int, lora: Mapping[str, Any] | None, dtype: torch.dtype) -> tup
     return sum(size for place, size in storages.items() if place not in weights), tokens
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lora", "dtype", "within"),
     [(None, "float32", 0.02), ({"r": 4}, "bfloat16", 0.1)],

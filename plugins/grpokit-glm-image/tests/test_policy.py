@@ -39,7 +39,7 @@ def scored(policy: GlmImageAR, rollout: Rollout, **ask: Any) -> Decisions:
 OF_WEIGHTS = {"ratio-is-one", "logprobs-repeat", "gradient", "reference", "save-load", "evaluate", "frequencies"}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_draft")
 @pytest.mark.parametrize(
     ("options", "wanted"),
@@ -73,7 +73,7 @@ def stock_inputs(pipe: Any, texts: Sequence[str], size: tuple[int, int]) -> Any:
     return pipe.processor(text=prompts, padding=True, target_h=height, target_w=width, return_tensors="pt")
 
 
-@pytest.mark.parametrize("size", [(64, 96), pytest.param((96, 64), marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize("size", [(64, 96), pytest.param((96, 64), marks=pytest.mark.slow)], ids=str)
 def test_log_probs_are_those_of_the_stock_model_while_it_samples(size: tuple[int, int]) -> None:
     """A ragged batch, drawn by `generate` with its own positions, scored by the policy."""
     pipe, policy = tiny_pipeline(), build(size=size, temperature=0.9)

@@ -44,7 +44,7 @@ def fill(folder: Path, *, count: int = 4) -> None:
             Image.fromarray(pixels).save(folder / pictures / f"{line}.png")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", WEIGHTS)
 def test_a_tiny_model_trains_on_the_layout_of_the_current_folder(
     preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,7 +25,7 @@ from grpokit_plan import Job, Needs
 
 pytestmark = pytest.mark.usefixtures("small_draft")
 PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign')]
-BITS = ("4bit", pytest.param("8bit", marks=pytest.mark.long))
+BITS = ("4bit", pytest.param("8bit", marks=pytest.mark.slow))
 QUICK = {"steps": 1, "guidance": 1.0}
 OPTIONS: dict[Any, dict[str, Any]] = {
     GlmImageAR: {"size": (64, 96), "decode": QUICK, "eval_decode": QUICK, "lora": {"r": 4}},
@@ -55,7 +55,7 @@ def change(policy: Any) -> None:
             torch.nn.init.normal_(p, std=0.1)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("quantization", BITS)
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_contract(kind: Any, quantization: str) -> None:
@@ -180,7 +180,7 @@ def planned(kind: Any, module: Any, quantization: str | None, **options: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("quantization", "each"), [(None, 2.0), ("4bit", 0.516), pytest.param("8bit", 1.0, marks=pytest.mark.long)]
+    ("quantization", "each"), [(None, 2.0), ("4bit", 0.516), pytest.param("8bit", 1.0, marks=pytest.mark.slow)]
 )
 def test_the_plan_counts_bytes_of_the_released_model(quantization: str | None, each: float) -> None:
     """8.159 B weights in the layers of one half, 6.795 B in those of the other; the rest stays in bfloat16."""

@@ -64,7 +64,7 @@ def fill(folder: Path, kind: str, *, steps: int, keep: str) -> None:
 
 @pytest.mark.usefixtures("without_report", "small_draft")
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in ("painter", "edits") else pytest.mark.long) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=() if kind in ("painter", "edits") else pytest.mark.slow) for kind in KINDS]
 )
 def test_a_resume_is_bit_equal(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -81,7 +81,7 @@ def test_a_resume_is_bit_equal(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert_same(whole, train(again.name, resume=True))
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_is_killed_ends_equal(kind: str, tmp_path: Path) -> None:
     fill(tmp_path, kind, steps=8, keep="2")

@@ -68,7 +68,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_stock_pipeline_draws_what_the_policy_draws(base: Path, tmp_path: Path) -> None:
     """In a process that knows diffusers, transformers and peft alone."""
     pictures = {}

@@ -45,7 +45,7 @@ def test_a_number_is_a_token_and_a_text_is_read_as_it_is() -> None:
     assert len(tokenizer("[0,7,42,64]")["input_ids"]) == 9
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_preset_holds_out_167_scenes_and_takes_the_fast_path() -> None:
     config, _ = presets.read_config("grounding-scenes")
     trained_on, held_out = build.prompts(config)
@@ -57,7 +57,7 @@ def test_the_preset_holds_out_167_scenes_and_takes_the_fast_path() -> None:
     policy.check(held_out)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_start_hits_less_than_a_tenth() -> None:
     """Whether samples are drawn or the most likely tokens are taken."""
     for temperature in (1.0, 0.0):
@@ -70,7 +70,7 @@ def test_the_start_hits_less_than_a_tenth() -> None:
         assert sum(BoxFormat()(samples)) > 0.9 * 167
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_report")
 def test_it_begins_low_and_rises_at_once(tmp_path: Path) -> None:
     """The first steps of the run, in which the overlap rises by far more than its noise."""
@@ -81,7 +81,7 @@ def test_it_begins_low_and_rises_at_once(tmp_path: Path) -> None:
     assert done.after.means["iou"] > done.before.means["iou"] + 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_boxes_become_right(seed: int, tmp_path: Path) -> None:
     done = train_config("grounding-scenes", tmp_path / "r", f"seed={seed}")
@@ -90,7 +90,7 @@ def test_the_boxes_become_right(seed: int, tmp_path: Path) -> None:
     assert done.after.means["iou"] >= 0.52
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_report")
 def test_the_pages_config_of_a_large_model_runs_with_a_stand_in(tmp_path: Path) -> None:
     """Qwen2.5-VL's own class with an adapter; only the model, the matching reward and the sizes are others."""

@@ -77,7 +77,7 @@ def test_boxes_touch_the_pixels_on_all_four_sides():
         assert not drawn.any()  # nothing lies outside of the boxes
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_no_scene_is_in_two_splits():
     found = {split: {s.shapes for s in scenes.scenes(split, 2000)} for split in scenes.SPLITS}
     assert len(found["eval"]) == 167

@@ -158,7 +158,7 @@ def test_branches_part_from_a_copied_state() -> None:
         play(GymPolicy("small_worlds:Single-v0", branch=2))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_processes_play_the_same_episodes() -> None:
     here, apart = (play(GymPolicy("Pendulum-v1", **SHORT, vectorization=way)) for way in ("sync", "async"))
     assert torch.equal(here.old.logprobs, apart.old.logprobs)

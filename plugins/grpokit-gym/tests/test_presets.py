@@ -12,7 +12,7 @@ from whole_runs import assert_same, train_config, train_preset
 GOALS = {"gym-cartpole": 475.0, "gym-pendulum": -300.0}
 
 
-@pytest.mark.parametrize("preset", ["gym-cartpole", pytest.param("gym-pendulum", marks=pytest.mark.long)])
+@pytest.mark.parametrize("preset", ["gym-cartpole", pytest.param("gym-pendulum", marks=pytest.mark.slow)])
 def test_a_resume_is_bit_equal_at_every_step(preset: str, tmp_path: Path) -> None:
     few = (
         "trainer.steps=3",
@@ -32,13 +32,13 @@ def test_a_resume_is_bit_equal_at_every_step(preset: str, tmp_path: Path) -> Non
         assert_same(tmp_path / "whole", again)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_cartpole_is_learned_within_ten_steps(tmp_path: Path) -> None:
     done = train_config("gym-cartpole", tmp_path / "run", "trainer.steps=10", "eval.every=10")
     assert done.after.means["episode-return"] > 10 * done.before.means["episode-return"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", GOALS)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_presets_reach_their_goals(preset: str, seed: int, tmp_path: Path) -> None:

@@ -284,7 +284,7 @@ def test_a_body_that_does_not_come_costs_its_own_connection(
     assert b" 408 " in asked(service, post(b"{", Content_Length="1000"))
 
 
-@pytest.mark.parametrize("start", [b"", pytest.param(post(b"", Content_Length="100000"), marks=pytest.mark.long)])
+@pytest.mark.parametrize("start", [b"", pytest.param(post(b"", Content_Length="100000"), marks=pytest.mark.slow)])
 def test_a_drip_costs_its_own_connection_until_its_time_is_over(
     start: bytes, service: RewardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -494,7 +494,7 @@ def test_a_reward_that_fails_there_fails_as_it_would_here() -> None:
         reward.close()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_service_that_is_gone_is_replaced_by_another_or_fails_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 samples, while one of two services is ended and started again, twice."""
     texts = [Prompt(text=f"prompt {group}") for group in range(200)]
@@ -520,7 +520,7 @@ def test_a_service_that_is_gone_is_replaced_by_another_or_fails_in_words(monkeyp
     reward.close()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_service_that_starts_anew_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -599,7 +599,7 @@ def test_a_port_that_is_taken(service: RewardService, call: Call) -> None:
     assert done.err.startswith(f"error: Cannot listen on 127.0.0.1, port {port}: [Errno 98] Address already in use")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_slow_service_works_beside_other_rewards() -> None:
     with serving("slow") as service:
         reward = RemoteReward([service.address], timeout=20)
@@ -618,7 +618,7 @@ def test_a_slow_service_works_beside_other_rewards() -> None:
         reward.close()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_command_serves_a_run_and_stops_when_all_is_scored(tmp_path: Path, call: Call) -> None:
     command = [sys.executable, "-m", "grpokit", "serve-reward", "length", "maximum=3", "scale=0.1", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -170,7 +170,7 @@ def test_the_shipped_prompts_and_geneval2s_own_file(tmp_path: Path):
     }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_command(judge, call: Call, tmp_path: Path):
     """glm-glyph draws no bicycles; a judge that says Yes to everything is right about all but the counts."""
     (tmp_path / "geneval2_data.jsonl").write_text(json.dumps(GENEVAL) + "\n")

@@ -27,7 +27,7 @@ def brightest(request):
 
 
 @pytest.mark.parametrize(
-    "name", ["vlm-judge", *(pytest.param(x, marks=pytest.mark.long) for x in ("vlm-checklist", "vlm-ranking"))]
+    "name", ["vlm-judge", *(pytest.param(x, marks=pytest.mark.slow) for x in ("vlm-checklist", "vlm-ranking"))]
 )
 def test_conformance(judge, name):
     params = {"url": judge.url, "model": "eye"}

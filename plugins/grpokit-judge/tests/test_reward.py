@@ -168,7 +168,7 @@ def test_an_answer_that_was_cut_has_no_rating(judge):
     assert eye([sample()]) == [0.1]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("filler", ["{", '{"a": '])
 def test_a_judge_that_babbles_costs_no_time(judge, filler):
     """10 MB are not read, and of a long answer the rating at the end counts."""

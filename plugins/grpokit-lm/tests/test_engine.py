@@ -88,7 +88,7 @@ def test_an_engine_that_ignores_the_adapter_is_noticed(server: Served) -> None:
         trainer.step()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_engine_with_log_probs_from_before_the_temperature_is_noticed(server: Served) -> None:
     server.states_raw = True
     trainer_of(policy_of(server)).step()  # at the temperature 1 they are the same
@@ -100,7 +100,7 @@ def test_an_engine_with_log_probs_from_before_the_temperature_is_noticed(server:
     trainer_of(policy_of(server, temperature=1.6), max_logprob_diff=10.0).step()  # biased, which a correction weighs
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_engine_draws_the_next_step_while_this_one_learns(server: Served) -> None:
     """The log-probs of each rollout are those of the adapter before the latest update."""
     server.delay = 0.05
@@ -111,7 +111,7 @@ def test_the_engine_draws_the_next_step_while_this_one_learns(server: Served) ->
     assert all(report.metrics["logprob_diff/mean"] > 1e-4 for report in reports[1:])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_one_that_ignores_the_adapter_is_noticed_one_step_later(server: Served) -> None:
     trainer = trainer_of(policy_of(server), max_policy_lag=1, max_logprob_diff=10.0, steps=9)
     server.ignores_adapters = True
@@ -220,7 +220,7 @@ def test_what_an_engine_cannot_do(server: Served, tmp_path: Path) -> None:
         policy_of(server, engine={"url": "http://127.0.0.1:9", "retries": 1})
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_weights_make_up_for_an_engine_that_draws_from_another_distribution(server: Served) -> None:
     """How often the likeliest first token is drawn: weighted as a correction does, as often as the policy would."""
     server.sharpness = 1.6
@@ -275,7 +275,7 @@ def learned(seed: int, engine: dict[str, Any] | None, correction: Correction | N
     return float(chances @ torch.tensor([values.get(text, 0.0) for text in texts]))
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_run_with_a_biased_engine_learns_the_same_if_corrected(server: Served) -> None:
     server.sharpness = 1.3
     engine = {"url": server.url, "concurrency": 1}

@@ -45,7 +45,7 @@ def whole(folder: Path, kind: str) -> Path:
     return folder / "whole"
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_is_killed_ten_times_ends_equal(kind: str, tmp_path: Path) -> None:
     kill_and_resume(whole(tmp_path, kind), 1, times=10)

@@ -101,7 +101,7 @@ def kept(layers: int, new: int, *, amp: bool, **options: Any) -> int:
     return sum(size for place, size in sizes.items() if place not in weights)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "hidden", "mlp", "keys", "lengths"),
     [

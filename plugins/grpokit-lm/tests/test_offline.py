@@ -104,7 +104,7 @@ def test_it_reads_the_files_of_the_hub_s_cache_that_the_policy_has_read(
     assert engine.arguments["revision"] == "v2"
 
 
-@pytest.mark.parametrize("where", ["server", pytest.param("offline", marks=pytest.mark.long)])
+@pytest.mark.parametrize("where", ["server", pytest.param("offline", marks=pytest.mark.slow)])
 def test_the_tokens_that_a_truncation_left_come_with_the_completion(where: str, vllm: Any) -> None:
     with served() as server:
         policy = offline(**TRUNCATED) if where == "offline" else _at(server, **TRUNCATED)
@@ -152,7 +152,7 @@ def _at(server: Served, **options: Any) -> CausalLMPolicy:
     return CausalLMPolicy(**{**SHORT, **options}, engine={"url": server.url, "concurrency": 4, "retries": 0})
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_run_with_it_uses_each_update(vllm: Any) -> None:
     trainer = trainer_of(offline(), correction=Correction())
     reports = [trainer.step() for _ in range(2)]
@@ -164,7 +164,7 @@ def test_a_run_with_it_uses_each_update(vllm: Any) -> None:
         trainer.step()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_it_sleeps_while_the_run_learns(vllm: Any) -> None:
     trainer = trainer_of(offline(engine={"sleep": True}))
     (engine,) = vllm.LLM.started
@@ -180,7 +180,7 @@ def test_it_sleeps_while_the_run_learns(vllm: Any) -> None:
         ahead.step()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_it_draws_the_next_step_while_this_one_learns(vllm: Any) -> None:
     trainer = trainer_of(offline(), max_policy_lag=1, steps=3, correction=Correction())
     reports = [trainer.step() for _ in range(3)]
@@ -222,7 +222,7 @@ def test_a_failure_while_it_draws_is_what_the_run_says(vllm: Any) -> None:
         trainer.step()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_process_of_vllm_that_dies_ends_the_wait(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
 

@@ -56,7 +56,7 @@ def qwen(monkeypatch: pytest.MonkeyPatch) -> None:
 QLORA = {"lora": {"r": 16}, "quantization": "4bit"}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [
@@ -141,9 +141,9 @@ def test_weights_gradients_and_optimizer_to_the_byte(folder: Path, lora: dict[st
 @pytest.mark.parametrize(
     ("options", "dtype"),
     [
-        pytest.param({"amp": False}, "float32", marks=pytest.mark.long),
+        pytest.param({"amp": False}, "float32", marks=pytest.mark.slow),
         ({"amp": False, "lora": ADAPTER}, "float32"),
-        pytest.param({"amp": True}, "float32", marks=pytest.mark.long),
+        pytest.param({"amp": True}, "float32", marks=pytest.mark.slow),
         ({"amp": True, "lora": ADAPTER}, "float32"),
         ({"amp": True, "lora": ADAPTER, "dtype": torch.bfloat16}, "bfloat16"),
         ({"amp": False, "lora": ADAPTER, "dtype": torch.bfloat16}, "bfloat16"),
@@ -237,7 +237,7 @@ def test_averages_of_8_bits(qwen: None) -> None:
     assert adapters[1] == adapters[0] * 2.03125 / 8
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_an_engine_draws_is_not_counted(qwen: None) -> None:
     own, served = plan(lora={"r": 16}), plan(lora={"r": 16}, engine={"url": "http://gpu-2:8000"})
     assert memory(own, "cache", "rollout") > 0

@@ -118,7 +118,7 @@ OF_SETTINGS = OF_ARCHITECTURES | {
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(f, marks=() if f in ("llama", "gpt2", "qwen2") else pytest.mark.long) for f in FAMILIES]
+    "family", [pytest.param(f, marks=() if f in ("llama", "gpt2", "qwen2") else pytest.mark.slow) for f in FAMILIES]
 )
 def test_contract_of_an_architecture(family: str) -> None:
     """`test_both_paths_write_and_score_alike` has the rest."""
@@ -131,11 +131,11 @@ def test_contract_of_an_architecture(family: str) -> None:
 @pytest.mark.parametrize(
     ("family", "options"),
     [
-        pytest.param("llama", {"lora": ADAPTER}, marks=pytest.mark.long),
-        pytest.param("llama", {"fast": False}, marks=pytest.mark.long),
-        pytest.param("qwen2", {"top_k": 8, "top_p": 0.9, "min_p": 0.02, "temperature": 0.7}, marks=pytest.mark.long),
-        pytest.param("gpt2", {"gradient_checkpointing": True, "eval_temperature": 0}, marks=pytest.mark.long),
-        pytest.param("llama", {"mask_truncated": True}, marks=pytest.mark.long),
+        pytest.param("llama", {"lora": ADAPTER}, marks=pytest.mark.slow),
+        pytest.param("llama", {"fast": False}, marks=pytest.mark.slow),
+        pytest.param("qwen2", {"top_k": 8, "top_p": 0.9, "min_p": 0.02, "temperature": 0.7}, marks=pytest.mark.slow),
+        pytest.param("gpt2", {"gradient_checkpointing": True, "eval_temperature": 0}, marks=pytest.mark.slow),
+        pytest.param("llama", {"mask_truncated": True}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -295,7 +295,7 @@ def gradients(policy: CausalLMPolicy, *, count: int = 2, **options: Any) -> list
 
 
 OBJECTIVES = [
-    pytest.param(spec.name, marks=() if spec.name == "gspo" else pytest.mark.long)
+    pytest.param(spec.name, marks=() if spec.name == "gspo" else pytest.mark.slow)
     for plugin in plugins()
     for spec in plugin.specs
     if spec.kind == "objective" and spec.name != "nft"  # which needs a flow with matching
@@ -329,7 +329,7 @@ def test_micro_batches_of_2_and_of_8_give_one_gradient(options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    "options", [pytest.param({"lora": ADAPTER | {"dora": True}}, marks=pytest.mark.long), {}], ids=str
+    "options", [pytest.param({"lora": ADAPTER | {"dora": True}}, marks=pytest.mark.slow), {}], ids=str
 )
 def test_a_reference_that_moves_is_the_average_of_what_has_trained(options: dict[str, Any]) -> None:
     """By hand: 0.75 of the average and 0.25 of the weights, after every second of six updates."""

@@ -64,7 +64,7 @@ def saved(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in ("full", "lora") else pytest.mark.long) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=() if kind in ("full", "lora") else pytest.mark.slow) for kind in KINDS]
 )
 def test_a_resume_is_equal_to_the_bit(kind: str, base: Path, tmp_path: Path) -> None:
     """Metrics, weights, optimizer and reference."""

@@ -28,13 +28,13 @@ def test_prompts_and_held_out_prompts_share_none(preset: str) -> None:
     assert not {p.text for p in prompts} & {p.text for p in held_out}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize(
     ("preset", "right", "rise"),
     [
         ("lm-arithmetic", "right", 0.15),
-        pytest.param("lm-countdown", "countdown", 0.06, marks=pytest.mark.slow),
+        pytest.param("lm-countdown", "countdown", 0.06, marks=pytest.mark.very_slow),
     ],
 )
 def test_the_reward_rises_in_a_few_steps(preset: str, right: str, rise: float, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_the_reward_rises_in_a_few_steps(preset: str, right: str, rise: float, t
     assert done.after.means["format"] > done.before.means["format"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_report")
 def test_micro_batches_of_two_give_the_same_update(tmp_path: Path) -> None:
     found = []
@@ -60,7 +60,7 @@ def test_micro_batches_of_two_give_the_same_update(tmp_path: Path) -> None:
     assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_rewards_rise_clearly(seed: int, tmp_path: Path) -> None:
     done = train_config("lm-arithmetic", tmp_path / "a", f"seed={seed}")
@@ -70,7 +70,7 @@ def test_the_rewards_rise_clearly(seed: int, tmp_path: Path) -> None:
     assert done.after.means["reward"] > done.before.means["reward"] + 0.1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_line_of_the_page_runs_the_large_presets_job_here(call: Call) -> None:
     """With stand-ins for the model and the data, the rest as it is but shorter."""
     line = re.search(r"^grpokit train qwen-gsm8k( .*\\\n.*)$", DOCS.read_text(), re.MULTILINE)

@@ -62,7 +62,7 @@ def test_plain_transformers_reads_a_checkpoint_and_an_export(family: str, tmp_pa
     assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == loaded.tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize("dora", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("dora", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_plain_peft_reads_an_adapter_and_a_merge_is_one_model(family: str, dora: bool, tmp_path: Path) -> None:
     loaded = load_model(save_tiny_model(tmp_path / "base", family), LoadSettings(lora={}, device="cpu"))

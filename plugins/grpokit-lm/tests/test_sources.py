@@ -169,7 +169,7 @@ def hub() -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_the_hub_says(hub: str) -> None:
     code = (
         "from grpokit import UsageError\n"

@@ -122,7 +122,7 @@ def test_a_completion_may_have_the_token_that_stands_for_a_picture(family: str) 
     assert (scores(fast, forced) - scores(fast, rollout)).abs().max() > 0.1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3-vl", "llava-next"])
 def test_a_rollout_in_several_calls_is_the_whole_one(family: str) -> None:
     """Pictures of other sizes, or none at all in a call, give the same trace, log-probs and updates."""
@@ -223,7 +223,7 @@ def test_the_tower_trains_only_if_asked() -> None:
 OF_PICTURES = {"ratio-is-one", "rows-independent", "batch-size", "joined", "slices", "trimmed", "gradient", "reference"}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "options"),
     [
@@ -273,7 +273,7 @@ def train(config: Path, folder: str, *overrides: str, **options: bool) -> run.Re
     return run.train(parsed, **options)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_run_on_pictures(config: Path) -> None:
     """The reward rises, a resumed run and a replayed step are equal to the bit, and the export loads."""
     folder = config.parent

@@ -100,7 +100,7 @@ def own_logprobs(family: str, rollout: Rollout, row: int, options: Mapping[str, 
 
 @pytest.mark.parametrize("options", [{}, TRUNCATED], ids=["plain", "truncated"])
 @pytest.mark.parametrize("fast", [True, False])
-@pytest.mark.parametrize("family", ["llama", pytest.param("gpt2", marks=pytest.mark.long), "qwen2"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("gpt2", marks=pytest.mark.slow), "qwen2"])
 def test_logprobs_are_those_of_a_plain_forward_over_the_conversation(
     family: str, options: dict[str, Any], *, fast: bool
 ) -> None:
@@ -175,7 +175,7 @@ def test_a_change_of_what_a_world_says_last_changes_no_logprob() -> None:
     assert not torch.allclose(before[last:], after[last:], rtol=0, atol=1e-3)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"lora": {"r": 4}}, {"fast": False, **TRUNCATED}], ids=str)
 def test_contract_with_a_world(options: dict[str, Any]) -> None:
     """Among the checks: ratio 1, rows that do not depend on each other, slices, the reference, the same draws again."""

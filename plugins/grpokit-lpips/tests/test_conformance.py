@@ -9,7 +9,7 @@ from grpokit_lpips.reward import LPIPSReward
 SPECS = {spec.name: spec for spec in grpokit_rewards()}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_lpips(checkpoints):
     params = {"net": "squeeze", "weights_path": checkpoints["squeeze"], "device": "cpu", "batch_size": 4}
     results = list(

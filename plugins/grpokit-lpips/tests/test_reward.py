@@ -29,7 +29,7 @@ from grpokit_lpips import reward, trunk
 from grpokit_lpips.reward import LPIPSReward
 
 PUBLISHED = trunk.SOURCE  # before conftest closes the way there
-NETS = pytest.mark.parametrize("net", ["alex", pytest.param("vgg", marks=pytest.mark.long), "squeeze"])
+NETS = pytest.mark.parametrize("net", ["alex", pytest.param("vgg", marks=pytest.mark.slow), "squeeze"])
 
 
 def sample(output: object, target: object = None, group: int = 0) -> Sample:

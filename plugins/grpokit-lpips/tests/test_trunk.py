@@ -102,7 +102,7 @@ SIGNS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     ("net", "right"), [("alex", [1, 0.5904, 0.2914, 0.3111, 0.6624]), ("vgg", [1, 0.6942, 0.4252, 0.2913, 0.5920])]
 )
@@ -112,7 +112,7 @@ def test_real_weights_give_the_known_scores(score, net, right):
     assert scores == pytest.approx(right, abs=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_real_weights_have_the_librarys_heads(score, library):
     """So the trunk beside them is the one that they were trained on."""
     for net, (file, *_) in lpips_trunks.TRUNKS.items():
@@ -122,7 +122,7 @@ def test_real_weights_have_the_librarys_heads(score, library):
             assert np.array_equal(arrays[f"NetLinLayer_{i}"]["Conv_0"]["kernel"].ravel(), head.ravel())
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize(("outputs", "target"), [(PHOTOGRAPHS, photograph), (SIGNS, lambda: sign("OPEN"))])
 def test_real_weights_give_the_scores_of_the_readme(score, outputs, target):
     rows = dict(re.findall(r"^\| (.+?) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))

@@ -8,7 +8,7 @@ from grpokit_ocr.reward import OCRReward
 
 SPECS = {spec.name: spec for spec in grpokit_rewards()}
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 LINE = {"threads": 1, "cache_size": 0}  # so that every score is a fresh one
 PAGE = {**LINE, "layout": "page"}

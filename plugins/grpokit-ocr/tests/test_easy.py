@@ -111,7 +111,7 @@ def weights(files, monkeypatch):
     return files
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["line", "page"])
 def test_the_real_package_reads(weights, layout):
     engine = build("easyocr", layout=layout, languages=["en"], device="cpu", weights_path=weights)
@@ -140,7 +140,7 @@ def test_missing_weights_end_in_one_message(easyocr, tmp_path):
     assert "\n" not in message
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_torn_weights_end_in_one_message(weights, tmp_path):
     torn = shutil.copytree(weights, tmp_path / "torn")
     (torn / "english_g2.pth").write_bytes(b"torn")

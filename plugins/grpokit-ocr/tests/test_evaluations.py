@@ -61,7 +61,7 @@ def page(*lines):
     return picture
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_both_measures_read_several_lines():
     prompt = Prompt(text='A poster with three lines: "SUMMER NIGHTS", "Friday 8 July", "Old Town Square"')
     pictures = [

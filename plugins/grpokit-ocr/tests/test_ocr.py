@@ -21,7 +21,7 @@ def benchmark():
     return module
 
 
-@pytest.mark.parametrize("noise", [pytest.param(0, marks=pytest.mark.long), 25])
+@pytest.mark.parametrize("noise", [pytest.param(0, marks=pytest.mark.slow), 25])
 def test_98_of_100_words_are_read(benchmark, monkeypatch, noise):
     monkeypatch.setattr(benchmark, "PASSES", 1)
     pictures = benchmark.words(noise=noise)[:100]
@@ -30,14 +30,14 @@ def test_98_of_100_words_are_read(benchmark, monkeypatch, noise):
     assert share >= 0.98
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_pages_on_photographs_are_read(benchmark, monkeypatch):
     monkeypatch.setattr(benchmark, "PASSES", 1)
     share, *_ = benchmark.right(build("rapidocr", layout="page", threads=2), benchmark.pages(photographs=True))
     assert share >= 0.8  # a space that is lost in 24 pages is a page lost
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     ("layout", "drawn", "least"),
     [
@@ -56,7 +56,7 @@ def test_easyocr_reads_with_its_real_weights(benchmark, monkeypatch, tmp_path, l
     assert share >= least
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_reading_takes_little_more_than_its_model_needs(benchmark):
     """Whatever the machine: cutting, scaling, batching and decoding together may cost as much as the model itself."""
     images = [image for image, _ in benchmark.words()[:72]]

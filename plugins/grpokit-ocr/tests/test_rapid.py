@@ -75,7 +75,7 @@ def below_each_other(word: str, *, letters: int = 48, gap: int = 6) -> Image.Ima
     return image
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "picture"),
     [
@@ -105,7 +105,7 @@ def test_a_page_that_one_line_cannot_read_scores_as_a_page(reader):
     assert OCRReward(threads=1)([sample])[0] < 0.3
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_batch_of_one_equals_a_batch_of_many_in_any_order(reader):
     photo = Image.fromarray(skimage.data.coffee())
     pages = [
@@ -121,7 +121,7 @@ def test_a_batch_of_one_equals_a_batch_of_many_in_any_order(reader):
     assert reader.recognise([pages[i] for i in order]) == [together[i] for i in order]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (1, 40), (300, 1), (3000, 2), (2, 3000)])
 def test_odd_sizes_do_not_fail(reader, size):
     speckled = Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))

@@ -89,7 +89,7 @@ CASES = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_rendered_words_are_read(reward, case):
     case = dict(case)

@@ -17,7 +17,7 @@ from grpokit_ocr.engine import build
 from grpokit_ocr.reward import OCRReward
 
 tesserocr = pytest.importorskip("tesserocr")
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 FONTS = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 WORDS = ["river", "Stone", "MAPLE", "orbit", "candle", "Forest", "SILVER", "planet", "bridge", "Window"]

@@ -9,9 +9,9 @@ from grpokit_preference.plugin import grpokit_rewards
 SPECS = {spec.name: spec for spec in grpokit_rewards()}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["hpsv2", *(pytest.param(x, marks=pytest.mark.long) for x in ("pickscore", "imagereward"))]
+    "name", ["hpsv2", *(pytest.param(x, marks=pytest.mark.slow) for x in ("pickscore", "imagereward"))]
 )
 def test_conformance(tiny, name):
     params = tiny.params[name]

@@ -19,7 +19,7 @@ def test_prompts_of_each_subject():
     assert not any(quotations(prompt.text) for prompt in found)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_command(tiny, call: Call):
     words = [
         f"rewards.{place}.{key}={value}"

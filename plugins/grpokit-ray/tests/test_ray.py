@@ -17,7 +17,7 @@ from grpokit import PluginError, Prompt, Sample, UsageError, create
 from grpokit.rewards.scoring import score_samples
 from grpokit.rewards.terms import RewardTerm
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.very_slow
 ray = pytest.importorskip("ray")
 
 from grpokit_ray.reward import RayReward  # noqa: E402  # only now that Ray is known to be there

@@ -18,13 +18,13 @@ def test_ssim(check: Check):
     check()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @parametrize_with_checks(checks("mse", mse))
 def test_mse(check: Check):
     check()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @parametrize_with_checks(checks("structure", structure))
 def test_structure(check: Check):
     check()

@@ -130,7 +130,7 @@ def test_copies_are_of_the_finished_points() -> None:
     torch.testing.assert_close(trace["latents"], evaluated)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [objectives.GRPO(clip_range=0.1, **HELD), NFT(beta=0.1, **HELD)])
 def test_it_learns_from_copies(objective: objectives.Objective) -> None:
     trainer = Trainer(
@@ -384,7 +384,7 @@ def test_the_preset_reads_and_builds() -> None:
     assert [term.name for term in build_rewards.rewards(config)] == ["ring"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_it_learns_the_ring(tmp_path: Path) -> None:
     """The run of the preset, cut short."""
     config, _ = presets.read_config("toy-flow", ["trainer.steps=70"])

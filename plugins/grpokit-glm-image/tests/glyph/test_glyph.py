@@ -61,7 +61,7 @@ def test_a_picture_shows_its_tokens_and_not_the_prompts_word(policy):
     assert read(painted(policy, [*words[1:], words[0]])) > 0.9
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_autoregressive_half_spells_badly(policy):
     """Bad enough to learn, and good enough to begin: the most likely tokens spell better than drawn ones."""
     pytest.importorskip("grpokit_ocr")
@@ -85,7 +85,7 @@ def test_only_the_transformer_is_another() -> None:
     assert different == [Path("transformer/diffusion_pytorch_model.safetensors")]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_few_steps_make_words_sharper() -> None:
     """By more than three standard errors of the difference, over words that are not trained on."""
     pytest.importorskip("grpokit_ssim")
@@ -110,7 +110,7 @@ def test_a_few_steps_make_words_sharper() -> None:
     assert gain.mean() > 3 * gain.std() / len(gain) ** 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_words_become_sharp(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("grpokit_ssim")

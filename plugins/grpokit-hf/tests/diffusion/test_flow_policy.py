@@ -34,7 +34,7 @@ def drawn(policy: FlowPolicy, *, group: int = 4, step: int = 0, evaluate: bool =
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, marks=pytest.mark.long),
+        pytest.param({}, marks=pytest.mark.slow),
         {"lora": {"r": 2}, "window": {"width": 2}, "guidance": 2.0, "ema": {"decay": 0.5}, "rows": 3},
         {"sampler": "cps", "shared_noise": False, "window": {"width": 3, "start": "sliding", "every": 1}},
         {"sampler": "ode", "matching": {"times": 3, "weight": "t"}, "lora": {"r": 2}, "guidance": 2.0, "rows": 3},
@@ -168,7 +168,7 @@ def test_a_copy_is_scored_by_its_velocity() -> None:
     assert len({picture.output.tobytes() for picture in rollout.samples[:4]}) == 4  # shared_noise is for steps
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "precision"),
     [

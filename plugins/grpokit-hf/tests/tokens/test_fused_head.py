@@ -153,7 +153,7 @@ def test_matrix_products_per_chunk(library: str, frozen: bool, entropy: str, exp
 
 @pytest.mark.parametrize(
     ("entropy", "most"),
-    [pytest.param("no", 1, marks=pytest.mark.long), ("value", 2)],
+    [pytest.param("no", 1, marks=pytest.mark.slow), ("value", 2)],
 )
 def test_never_holds_more_logits_than_a_chunk(entropy: str, most: int) -> None:
     p = problem(4000)

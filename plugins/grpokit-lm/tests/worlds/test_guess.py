@@ -57,7 +57,7 @@ def test_prompts_and_held_out_prompts_share_none() -> None:
     assert not {p.text for p in prompts} & {p.text for p in held_out}
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_game_is_learnt(seed: int, tmp_path: Path) -> None:
