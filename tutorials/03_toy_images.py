@@ -113,12 +113,15 @@ def held_out(result):
     return rows
 
 
+def show_evaluations(result, *rewards):
+    """Show the pictures of each evaluation under its mean rewards."""
+    for row in held_out(result):
+        means = ", ".join(f"{name} {row['means'][name]:.2f}" for name in rewards)
+        show(row["pictures"], title=f"after step {row['step']}: {means}")
+
+
 good = run("good")
-for row in held_out(good):
-    show(
-        row["pictures"],
-        title=f"after step {row['step']}: ssim {row['means']['ssim']:.2f}, ocr {row['means']['ocr']:.2f}",
-    )
+show_evaluations(good, "ssim", "ocr")
 
 # %% [markdown]
 # The words stand in no training prompt: what is learnt is writing. `make demo` trains 70 steps, and ends where nearly every word
@@ -147,11 +150,7 @@ with open("contrast_reward.py", "w") as file:
 
 # %%
 hacked = run("hacked", "rewards=[{use: 'contrast_reward:contrast'}, {use: ocr, weight: 0}]")
-for row in held_out(hacked):
-    show(
-        row["pictures"],
-        title=f"after step {row['step']}: contrast {row['means']['contrast']:.2f}, ocr {row['means']['ocr']:.2f}",
-    )
+show_evaluations(hacked, "contrast", "ocr")
 
 # %% [markdown]
 # The trained reward rises, and the words are gone. The policy has found what has the most contrast: letters with much ink. Nothing
@@ -175,11 +174,7 @@ repaired = run(
     "rewards=[{use: 'contrast_reward:contrast', weight: 0.3}, {use: ocr, weight: 0.7}]",
     "trainer.advantage=gdpo",
 )
-for row in held_out(repaired):
-    show(
-        row["pictures"],
-        title=f"after step {row['step']}: contrast {row['means']['contrast']:.2f}, ocr {row['means']['ocr']:.2f}",
-    )
+show_evaluations(repaired, "contrast", "ocr")
 
 # %%
 figure, place = plt.subplots(figsize=(7, 3), layout="constrained")
