@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
-import platform
 import re
 import shutil
 import stat
@@ -14,14 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from grpokit.errors import RunError, UsageError, brief, one_line
 
 _UMASK = os.umask(0o077)  # it can be read only by setting it
 os.umask(_UMASK)
-
-_DEEPEST = 100  # of JSON: what copies, compares and records it calls itself for each level
 
 PLAIN_NAME = "letters, digits, - and _, at most 40"
 
@@ -39,14 +33,12 @@ def read_bytes(path: Path, *, most: int = 2**30, follow: bool = True) -> bytes:
     """
     if path.is_symlink() and not follow:
         raise OSError("it is a link, and a run has none")
-    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)  # a pipe is opened without a writer
-    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is not a regular file")
-        if status.st_size <= most and len(content := file.read(most + 1)) <= most:
-            return content
-    raise OSError(f"it is longer than {most / 2**20:g} MiB")
+    status = path.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # reading the second says what it is
+        raise OSError("it is not a regular file")
+    if status.st_size > most:
+        raise OSError(f"it is longer than {most / 2**20:g} MiB")
+    return path.read_bytes()
 
 
 def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "", most: int = 2**30) -> str:
@@ -80,16 +72,14 @@ def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "
 
 
 @contextmanager
-def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """A temporary path for a new file or folder: renamed to `path` at the end, or deleted after an error.
 
     Args:
         path: the final name. A file of this name is replaced; a folder must be moved away inside the context.
-        shared: whether other processes may write the same file at the same time; the last one wins.
     """
-    temporary = partial_of(path, writer=writer_of(os.getpid()) if shared else "")
-    for left in (temporary, *_left_by_killed_writers(path)):
-        delete(left)
+    temporary = partial_of(path)
+    delete(temporary)  # as a kill has left it
     try:
         yield temporary
         share(temporary)
@@ -133,25 +123,9 @@ def share(place: Path) -> None:
             path.chmod((mode | mode >> 3 | mode >> 6) & ~_UMASK)
 
 
-def partial_of(path: Path, *, writer: str = "") -> Path:
+def partial_of(path: Path) -> Path:
     """The temporary path that `replacing` renames to `path`."""
-    return path.with_name(f".{path.name}.{writer}{'.' * bool(writer)}partial")
-
-
-def writer_of(process: int) -> str:
-    """The name of a process of this machine: others may share its folders."""
-    return f"{platform.node()}-{process}"
-
-
-def _left_by_killed_writers(path: Path) -> list[Path]:
-    """The temporary files of shared writers of this machine that are gone."""
-    before, behind = partial_of(path, writer=writer_of(0)).name.rsplit("0", 1)
-    left = []
-    for partial in path.parent.glob(f"{glob.escape(before)}*{behind}"):
-        process = partial.name.removeprefix(before).removesuffix(behind)
-        if process.isdecimal() and not psutil.pid_exists(int(process)):
-            left.append(partial)
-    return left
+    return path.with_name(f".{path.name}.partial")
 
 
 def delete(path: Path) -> None:
@@ -178,26 +152,10 @@ def parse_json(text: str | bytes) -> Any:
     Raises:
         ValueError: it is not JSON, is nested too deeply, or has an object in which a key appears twice.
     """
-    too_deep = f"it is nested too deeply, at more than {_DEEPEST} levels"
     try:
-        content = json.loads(text, object_pairs_hook=_object)
+        return json.loads(text, object_pairs_hook=_object)
     except RecursionError:
-        raise ValueError(too_deep) from None
-    if _depth(content) > _DEEPEST:
-        raise ValueError(too_deep)
-    return content
-
-
-def _depth(content: Any) -> int:
-    """How many lists and objects are inside each other."""
-    depth = 0
-    parts = [content]
-    while nested := [part for part in parts if isinstance(part, (dict, list))]:
-        depth += 1
-        parts = []
-        for part in nested:
-            parts += part.values() if isinstance(part, dict) else part
-    return depth
+        raise ValueError("it is nested too deeply") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

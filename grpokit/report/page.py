@@ -193,8 +193,8 @@ def page_file(out: Path | None, default: Path) -> Path:
 
 
 def whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file completely or not at all; other processes may write it at the same time."""
+    """Write a file completely or not at all."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path, shared=True) as temporary:
+        with replacing(path) as temporary:
             write(temporary)
