@@ -20,19 +20,8 @@ os.umask(_UMASK)
 PLAIN_NAME = "letters, digits, - and _, at most 40"
 
 
-def read_bytes(path: Path, *, most: int = 2**30, follow: bool = True) -> bytes:
-    """The bytes of a regular file; reading a pipe or a device might never end.
-
-    Args:
-        path: the file.
-        most: bytes that it may have.
-        follow: whether to follow links.
-
-    Raises:
-        OSError: it cannot be read, is not a regular file, or is too large.
-    """
-    if path.is_symlink() and not follow:
-        raise OSError("it is a link, and a run has none")
+def _read_bytes(path: Path, *, most: int = 2**30) -> bytes:
+    """The bytes of a regular file with at most `most`; reading a pipe or a device might never end."""
     status = path.stat()
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # reading the second says what it is
         raise OSError("it is not a regular file")
@@ -60,7 +49,7 @@ def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "
     if "://" in name:
         remedy = "It is an address: download it and give the file."
     try:
-        text = read_bytes(path, most=most).decode("utf-8-sig")
+        text = _read_bytes(path, most=most).decode("utf-8-sig")
         return text.replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError as cause:
         raise error(f"The {kind} {name} does not exist (looked in {Path.cwd()}).{remedy and f' {remedy}'}") from cause
@@ -143,7 +132,9 @@ def read_json(path: Path) -> Any:
         OSError: it cannot be read.
         ValueError: as `parse_json`.
     """
-    return parse_json(read_bytes(path, follow=False))
+    if path.is_symlink():
+        raise OSError("it is a link, and a run has none")
+    return parse_json(_read_bytes(path))
 
 
 def parse_json(text: str | bytes) -> Any:

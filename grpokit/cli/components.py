@@ -75,7 +75,6 @@ def _facts(kind: str, name: str) -> dict[str, Any]:
     from grpokit.config import presets
     from grpokit.errors import GrpokitError
     from grpokit.registry.specs import EvaluationSpec, PresetSpec
-    from grpokit.settings import meanings, type_text
 
     plugin, spec = registry.find(kind, name)
     facts: dict[str, Any] = {"kind": kind, "name": spec.name, "package": plugin.package, "version": plugin.version}
@@ -83,20 +82,29 @@ def _facts(kind: str, name: str) -> dict[str, Any]:
     try:
         if isinstance(spec, PresetSpec | EvaluationSpec):
             facts |= {"needs": spec.needs, "takes": getattr(spec, "takes", ""), "config": presets.preset_text(spec)}
-            if kind == "preset":
-                presets.read_config(name)
-            return facts
-        parameters, _ = registry.declared_parameters(kind, name)
-        described = meanings(registry.resolve(spec.factory))
+        else:
+            facts["parameters"] = _parameters(kind, name, spec.factory)
+        if kind == "preset":
+            presets.read_config(name)
     except GrpokitError as error:  # a dependency is missing
         facts["problem"] = f"{error} {spec.install if kind == 'preset' else ''}".strip()
-        return facts
-    for key, parameter in parameters.items():
-        needed = parameter.default is parameter.empty
-        default, words = None if needed else parameter.default, type_text(parameter.annotation)
-        fact = {"name": key, "type": words, "needed": needed, "default": default, "meaning": described.get(key, "")}
-        facts["parameters"].append(fact)
     return facts
+
+
+def _parameters(kind: str, name: str, factory: str) -> list[dict[str, Any]]:
+    """A row for each parameter of a component's factory."""
+    from grpokit import registry
+    from grpokit.settings import meanings, type_text
+
+    declared, _ = registry.declared_parameters(kind, name)
+    described = meanings(registry.resolve(factory))
+    rows = []
+    for key, parameter in declared.items():
+        needed = parameter.default is parameter.empty
+        row = {"name": key, "type": type_text(parameter.annotation), "needed": needed}
+        row |= {"default": None if needed else parameter.default, "meaning": described.get(key, "")}
+        rows.append(row)
+    return rows
 
 
 def _list_plugins() -> None:

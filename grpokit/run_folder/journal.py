@@ -102,18 +102,16 @@ class Journal:
             title: what the page calls it; by default its step.
         """
         place = self.folder / SAMPLES / step_name(step)
-        names = evaluation.scores.names
-        matrix = evaluation.scores.matrix.tolist()
-        totals = evaluation.scores.totals.tolist()
-        turn = turns(map(shorten_prompt, evaluation.texts))
-        shown = {*sample_indices(evaluation, most=most), *_best_and_worst(totals)}
+        columns = {name: column.tolist() for name, column in evaluation.columns().items()}
+        texts = evaluation.texts
+        turn = turns(map(shorten_prompt, texts))
+        shown = {*sample_indices(evaluation, most=most), *_best_and_worst(columns["reward"])}
         rows = []
         for i in sorted(shown):
+            scores = finite({name: column[i] for name, column in columns.items()})
+            reward = scores.pop("reward")
             row = _output(place, i, evaluation.samples[i])
-            row["prompt"] = evaluation.texts[i]
-            row["turn"] = turn[i]
-            row["scores"] = finite(dict(zip(names, matrix[i], strict=True)))
-            row |= finite({"reward": totals[i]})
+            row |= {"prompt": texts[i], "turn": turn[i], "scores": scores, "reward": reward}
             rows.append(row)
         write_text(place / SCORES, json.dumps(all_scores(evaluation).model_dump()))
         write_text(place / ROWS, _lines(rows))
@@ -177,11 +175,9 @@ class Journal:
             for i in (ids == group).nonzero()[:, 0].tolist():
                 rewards = report.rewards[i].tolist()
                 scores = dict(zip(report.reward_names, rewards, strict=True))
-                row: dict[str, Any] = {"place": place, "group": group}
-                row |= _output(folder, i, report.rollout.samples[i])
-                row["scores"] = finite(scores)
-                row |= finite({"reward": totals[i], "advantage": advantages[i]})
-                rows.append(row)
+                output = _output(folder, i, report.rollout.samples[i])
+                numbers = finite({"reward": totals[i], "advantage": advantages[i]})
+                rows.append({"place": place, "group": group, **output, "scores": finite(scores), **numbers})
         if rows:
             write_text(folder / ROWS, _lines(rows))
 

@@ -51,7 +51,7 @@ def train(
     folder = Path(config.run.dir or Path("runs") / name).absolute()  # the code of a component may call os.chdir
     run = Run(config, folder, watcher or Watcher(), team)
     early = signals.handled(signal.default_int_handler, *signals.ENDS)  # leaves all tidy, too
-    with early, no_exit(), ExitStack() as stack:
+    with early, ExitStack() as stack:
         with team.failing_together(), no_exit():
             run.read(stack, resume=resume, overwrite=overwrite)
             run.build(force=force)
