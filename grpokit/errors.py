@@ -90,11 +90,8 @@ def address(page: str) -> str:
     if file.is_file():
         return f"{file}{anchor and f' (#{anchor})'}"
     links = importlib.metadata.metadata("grpokit").get_all("Project-URL") or []
-    sites = {}
-    for link in links:
-        label, _, site = link.partition(", ")
-        sites[label] = site.rstrip("/")
-    return f"{sites['Documentation']}/{name}/{anchor and f'#{anchor}'}"
+    site = next(link.removeprefix("Documentation, ") for link in links if link.startswith("Documentation, "))
+    return f"{site.rstrip('/')}/{name}/{anchor and f'#{anchor}'}"
 
 
 def require(package: str, *, least: str, what: str) -> None:

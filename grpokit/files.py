@@ -43,9 +43,8 @@ def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "
     Raises:
         UsageError: of the class `error`: the file is missing, a folder or a pipe, too large, or not UTF-8.
     """
-    name = re.sub(
-        r"^(\w{2,}):/(?!/)", r"\1://", brief(str(path), most=1000)[1:-1]
-    )  # a Path drops a slash of an address
+    name = brief(str(path), most=1000)[1:-1]
+    name = re.sub(r"^(\w{2,}):/(?!/)", r"\1://", name)  # a Path drops a slash of an address
     if "://" in name:
         remedy = "It is an address: download it and give the file."
     try:
@@ -67,7 +66,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Args:
         path: the final name. A file of this name is replaced; a folder must be moved away inside the context.
     """
-    temporary = partial_of(path)
+    temporary = path.with_name(f".{path.name}.partial")
     delete(temporary)  # as a kill has left it
     try:
         yield temporary
@@ -110,11 +109,6 @@ def share(place: Path) -> None:
         mode = stat.S_IMODE(path.lstat().st_mode)
         if mode in (0o600, 0o700) and not path.is_symlink():
             path.chmod((mode | mode >> 3 | mode >> 6) & ~_UMASK)
-
-
-def partial_of(path: Path) -> Path:
-    """The temporary path that `replacing` renames to `path`."""
-    return path.with_name(f".{path.name}.partial")
 
 
 def delete(path: Path) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from grpokit.files import partial_of, read_json, replacing
+from grpokit.files import read_json, replacing
 
 
 def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path: Path) -> None:
     path = tmp_path / "report"
-    partial_of(path).write_text("half")
+    (tmp_path / ".report.partial").write_text("half")
     with replacing(path) as temporary:
         assert not temporary.exists()
         temporary.write_text("whole")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import textwrap
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
@@ -66,7 +67,9 @@ def _show_components(name: str, as_json: bool) -> None:
             lines.append(f"  {parameter['name']}: {parameter['type']} = {default}")
             lines += textwrap.wrap(parameter["meaning"], **_MEANING)
         lines += [f"  {title:<7}  {fact[title]}" for title in ("problem", "needs", "takes") if fact.get(title)]
-        print(*lines, *([f"\n{fact['config']}"] if fact.get("config") else []), sep="\n")
+        if fact.get("config"):
+            lines.append(f"\n{fact['config']}")
+        print(*lines, sep="\n")
 
 
 def _facts(kind: str, name: str) -> dict[str, Any]:
@@ -75,6 +78,7 @@ def _facts(kind: str, name: str) -> dict[str, Any]:
     from grpokit.config import presets
     from grpokit.errors import GrpokitError
     from grpokit.registry.specs import EvaluationSpec, PresetSpec
+    from grpokit.settings import meanings, type_text
 
     plugin, spec = registry.find(kind, name)
     facts: dict[str, Any] = {"kind": kind, "name": spec.name, "package": plugin.package, "version": plugin.version}
@@ -82,29 +86,20 @@ def _facts(kind: str, name: str) -> dict[str, Any]:
     try:
         if isinstance(spec, PresetSpec | EvaluationSpec):
             facts |= {"needs": spec.needs, "takes": getattr(spec, "takes", ""), "config": presets.preset_text(spec)}
-        else:
-            facts["parameters"] = _parameters(kind, name, spec.factory)
-        if kind == "preset":
-            presets.read_config(name)
+            if kind == "preset":
+                presets.read_config(name)
+            return facts
+        parameters, _ = registry.declared_parameters(kind, name)
+        described = meanings(registry.resolve(spec.factory))
     except GrpokitError as error:  # a dependency is missing
         facts["problem"] = f"{error} {spec.install if kind == 'preset' else ''}".strip()
-    return facts
-
-
-def _parameters(kind: str, name: str, factory: str) -> list[dict[str, Any]]:
-    """A row for each parameter of a component's factory."""
-    from grpokit import registry
-    from grpokit.settings import meanings, type_text
-
-    declared, _ = registry.declared_parameters(kind, name)
-    described = meanings(registry.resolve(factory))
-    rows = []
-    for key, parameter in declared.items():
+        return facts
+    for key, parameter in parameters.items():
         needed = parameter.default is parameter.empty
-        row = {"name": key, "type": type_text(parameter.annotation), "needed": needed}
-        row |= {"default": None if needed else parameter.default, "meaning": described.get(key, "")}
-        rows.append(row)
-    return rows
+        default, words = None if needed else parameter.default, type_text(parameter.annotation)
+        fact = {"name": key, "type": words, "needed": needed, "default": default, "meaning": described.get(key, "")}
+        facts["parameters"].append(fact)
+    return facts
 
 
 def _list_plugins() -> None:
@@ -174,12 +169,14 @@ def doctor(as_json: Json = False) -> None:
         findings.append(finding)
         if not as_json:
             print(f"{finding.state:<8} {finding.area:<11} {finding.what}", flush=True)
-            print(end=textwrap.indent(f"{finding.advice}\n" if finding.advice else "", " " * 21))
-    problems, notes = (sum(finding.state == state for finding in findings) for state in ("problem", "note"))
+            if finding.advice:
+                print(textwrap.indent(finding.advice, " " * 21))
+    counts = Counter(finding.state for finding in findings)
+    problems = counts["problem"]
     if as_json:
         print(json.dumps({"healthy": not problems, "findings": [*map(dataclasses.asdict, findings)]}, indent=2))
     else:
         words = plural(problems, "problem") if problems else "healthy"
-        print(f"{words}, {plural(notes, 'note')}; see {address('doctor')}")
+        print(f"{words}, {plural(counts['note'], 'note')}; see {address('doctor')}")
     if problems:
         raise typer.Exit(FAILED)

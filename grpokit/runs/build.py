@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 
@@ -145,12 +145,12 @@ def check_built(kind: str, name: str, built: Any, expected: str, *, fits: bool) 
 
 def prompts(config: RunConfig) -> tuple[PromptSequence, PromptSequence | None]:
     """Read the training prompts and the held-out ones (None where the config names none)."""
-    train = _read(config, "data", config.data)
+    train = _read(config, config.data)
     assert train is not None  # the config's schema asks for one source
     if config.eval.fraction is not None:
         with config.at("eval", "fraction"):
             return data.hold_out(train, config.eval.fraction, config.seed)
-    return train, _read(config, "eval", config.eval)
+    return train, _read(config, config.eval)
 
 
 def evaluation_prompts(evaluation: EvaluationConfig) -> PromptSequence | None:
@@ -160,15 +160,14 @@ def evaluation_prompts(evaluation: EvaluationConfig) -> PromptSequence | None:
         return None
     if source.use is not None:
         return _from_function(evaluation, source.use, "eval")
-    return _read(evaluation, "data", source)
+    return _read(evaluation, source)
 
 
-def _read(
-    config: RunConfig | EvaluationConfig, group: Literal["data", "eval"], source: PromptSource
-) -> PromptSequence | None:
-    """The prompts that a group of the config names; None where it names none."""
+def _read(config: RunConfig | EvaluationConfig, source: PromptSource) -> PromptSequence | None:
+    """The prompts that `data` or `eval` of a config names; None where it names none."""
     d = config.data
     assert d is not None
+    group, key, split = ("data", "dataset", "train") if source is d else ("eval", "split", "eval")
     limit = d.max_pixels or MAX_PIXELS
     if source.prompts is not None:
         with config.at(group, "prompts"):
@@ -180,11 +179,11 @@ def _read(
                 max_pixels=limit,
             )
     if d.dataset is not None and source.split is not None:
-        with config.at(*(("data", "dataset") if source is d else ("eval", "split"))):
+        with config.at(group, key):
             return data.read_dataset(
                 d.dataset, subset=d.subset, split=source.split, columns=d.columns, max_pixels=limit
             )
-    return None if d.use is None else _from_function(config, d.use, "train" if source is d else "eval")
+    return None if d.use is None else _from_function(config, d.use, split)
 
 
 def _from_function(config: RunConfig | EvaluationConfig, use: str, split: str) -> PromptSequence:
