@@ -6,8 +6,6 @@ message and exits with the error's code; only a bug shows a traceback.
 
 from __future__ import annotations
 
-import difflib
-import itertools
 import re
 import traceback
 from collections.abc import Iterable
@@ -92,11 +90,8 @@ def address(page: str) -> str:
     if file.is_file():
         return f"{file}{anchor and f' (#{anchor})'}"
     links = importlib.metadata.metadata("grpokit").get_all("Project-URL") or []
-    sites = {}
-    for link in links:
-        label, _, site = link.partition(", ")
-        sites[label] = site.rstrip("/")
-    return f"{sites['Documentation']}/{name}/{anchor and f'#{anchor}'}"
+    site = next(link.removeprefix("Documentation, ") for link in links if link.startswith("Documentation, "))
+    return f"{site.rstrip('/')}/{name}/{anchor and f'#{anchor}'}"
 
 
 def require(package: str, *, least: str, what: str) -> None:
@@ -126,32 +121,24 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     ''
     """
 
-    def likeness(other: str) -> float:  # the beginning counts more, and a changed order of letters counts less
-        ratio = difflib.SequenceMatcher(None, other, name).ratio()
-        letters = zip(name, other, strict=False)
-        start = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], letters)))
-        return ratio + 0.25 * start / len(name) + 0.25 * anagram(other)
-
-    def anagram(other: str) -> bool:
+    def is_anagram(other: str) -> bool:
         return sorted(name) == sorted(other)
 
     def near(other: str) -> bool:
         if len(name) <= 3 and other[:1] != name[:1]:
             return False
-        if len(name) > 4 or anagram(other):
-            most = 2
-        else:
-            most = 1 if len(name) > 2 else 0
-        return _letters_apart(name, other, most=most) <= most
+        most = 2 if len(name) > 4 or is_anagram(other) else len(name) // 3
+        return abs(len(name) - len(other)) <= most and _letters_apart(name, other) <= most
+
+    def rank(other: str) -> tuple[bool, int]:
+        return is_anagram(other), -_letters_apart(name, other)
 
     likely = [other for other in choices if near(other)]
-    return f" (did you mean '{max(likely, key=likeness)}'?)" if likely else ""
+    return f" (did you mean '{max(likely, key=rank)}'?)" if likely else ""
 
 
-def _letters_apart(a: str, b: str, *, most: int) -> int:
-    """The fewest insertions, deletions and replacements between two names; more than `most` for distant ones."""
-    if abs(len(a) - len(b)) > most:
-        return most + 1
+def _letters_apart(a: str, b: str) -> int:
+    """The fewest insertions, deletions and replacements between two names."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         last, row = row, [i]
@@ -160,8 +147,6 @@ def _letters_apart(a: str, b: str, *, most: int) -> int:
             insertion = row[-1] + 1
             replacement = last[j - 1] + (x != y)
             row.append(min(deletion, insertion, replacement))
-        if min(row) > most:
-            return most + 1
     return row[-1]
 
 
@@ -213,9 +198,7 @@ def one_line(error: BaseException, *, most: int = 300) -> str:
     """
     try:
         text = str(error)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # a user's class may fail in its __str__
+    except Exception:  # a user's class may fail in its __str__
         return f"{type(error).__name__}, whose message cannot be shown"
     line = on_one_line(text.strip().rstrip("."), most=most)
     return line or type(error).__name__

@@ -26,27 +26,14 @@ _DEEPEST = 100  # of JSON: what copies, compares and records it calls itself for
 PLAIN_NAME = "letters, digits, - and _, at most 40"
 
 
-def read_bytes(path: Path, *, most: int = 2**30, follow: bool = True) -> bytes:
-    """The bytes of a regular file; reading a pipe or a device might never end.
-
-    Args:
-        path: the file.
-        most: bytes that it may have.
-        follow: whether to follow links.
-
-    Raises:
-        OSError: it cannot be read, is not a regular file, or is too large.
-    """
-    if path.is_symlink() and not follow:
-        raise OSError("it is a link, and a run has none")
-    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)  # a pipe is opened without a writer
-    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is not a regular file")
-        if status.st_size <= most and len(content := file.read(most + 1)) <= most:
-            return content
-    raise OSError(f"it is longer than {most / 2**20:g} MiB")
+def _read_bytes(path: Path, *, most: int = 2**30) -> bytes:
+    """The bytes of a regular file with at most `most`; reading a pipe or a device might never end."""
+    status = path.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # reading the second says what it is
+        raise OSError("it is not a regular file")
+    if status.st_size > most:
+        raise OSError(f"it is longer than {most / 2**20:g} MiB")
+    return path.read_bytes()
 
 
 def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "", most: int = 2**30) -> str:
@@ -62,13 +49,12 @@ def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "
     Raises:
         UsageError: of the class `error`: the file is missing, a folder or a pipe, too large, or not UTF-8.
     """
-    name = re.sub(
-        r"^(\w{2,}):/(?!/)", r"\1://", brief(str(path), most=1000)[1:-1]
-    )  # a Path drops a slash of an address
+    name = brief(str(path), most=1000)[1:-1]
+    name = re.sub(r"^(\w{2,}):/(?!/)", r"\1://", name)  # a Path drops a slash of an address
     if "://" in name:
         remedy = "It is an address: download it and give the file."
     try:
-        text = read_bytes(path, most=most).decode("utf-8-sig")
+        text = _read_bytes(path, most=most).decode("utf-8-sig")
         return text.replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError as cause:
         raise error(f"The {kind} {name} does not exist (looked in {Path.cwd()}).{remedy and f' {remedy}'}") from cause
@@ -169,7 +155,9 @@ def read_json(path: Path) -> Any:
         OSError: it cannot be read.
         ValueError: as `parse_json`.
     """
-    return parse_json(read_bytes(path, follow=False))
+    if path.is_symlink():
+        raise OSError("it is a link, and a run has none")
+    return parse_json(_read_bytes(path))
 
 
 def parse_json(text: str | bytes) -> Any:

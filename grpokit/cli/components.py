@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import textwrap
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
@@ -66,7 +67,9 @@ def _show_components(name: str, as_json: bool) -> None:
             lines.append(f"  {parameter['name']}: {parameter['type']} = {default}")
             lines += textwrap.wrap(parameter["meaning"], **_MEANING)
         lines += [f"  {title:<7}  {fact[title]}" for title in ("problem", "needs", "takes") if fact.get(title)]
-        print(*lines, *([f"\n{fact['config']}"] if fact.get("config") else []), sep="\n")
+        if fact.get("config"):
+            lines.append(f"\n{fact['config']}")
+        print(*lines, sep="\n")
 
 
 def _facts(kind: str, name: str) -> dict[str, Any]:
@@ -166,12 +169,14 @@ def doctor(as_json: Json = False) -> None:
         findings.append(finding)
         if not as_json:
             print(f"{finding.state:<8} {finding.area:<11} {finding.what}", flush=True)
-            print(end=textwrap.indent(f"{finding.advice}\n" if finding.advice else "", " " * 21))
-    problems, notes = (sum(finding.state == state for finding in findings) for state in ("problem", "note"))
+            if finding.advice:
+                print(textwrap.indent(finding.advice, " " * 21))
+    counts = Counter(finding.state for finding in findings)
+    problems = counts["problem"]
     if as_json:
         print(json.dumps({"healthy": not problems, "findings": [*map(dataclasses.asdict, findings)]}, indent=2))
     else:
         words = plural(problems, "problem") if problems else "healthy"
-        print(f"{words}, {plural(notes, 'note')}; see {address('doctor')}")
+        print(f"{words}, {plural(counts['note'], 'note')}; see {address('doctor')}")
     if problems:
         raise typer.Exit(FAILED)

@@ -107,7 +107,7 @@ def sweep(
     from grpokit.cli.progress import follow
     from grpokit.runs import sweep as sweeping
 
-    again = shlex.join(["grpokit", "sweep", source, *values, *(["--dir", str(folder)] if folder else [])])
+    again = shlex.join(["grpokit", *sys.argv[1:]])
     try:
         swept = sweeping.sweep(source, points, folder=folder, say=print, watching=lambda: follow(console()))
     except KeyboardInterrupt:

@@ -102,18 +102,16 @@ class Journal:
             title: what the page calls it; by default its step.
         """
         place = self.folder / SAMPLES / step_name(step)
-        names = evaluation.scores.names
-        matrix = evaluation.scores.matrix.tolist()
-        totals = evaluation.scores.totals.tolist()
-        turn = turns(map(shorten_prompt, evaluation.texts))
-        shown = {*sample_indices(evaluation, most=most), *_best_and_worst(totals)}
+        columns = {name: column.tolist() for name, column in evaluation.columns().items()}
+        texts = evaluation.texts
+        turn = turns(map(shorten_prompt, texts))
+        shown = {*sample_indices(evaluation, most=most), *_best_and_worst(columns["reward"])}
         rows = []
         for i in sorted(shown):
+            scores = finite({name: column[i] for name, column in columns.items()})
+            reward = scores.pop("reward")
             row = _output(place, i, evaluation.samples[i])
-            row["prompt"] = evaluation.texts[i]
-            row["turn"] = turn[i]
-            row["scores"] = finite(dict(zip(names, matrix[i], strict=True)))
-            row["reward"] = _number(totals[i])
+            row |= {"prompt": texts[i], "turn": turn[i], "scores": scores, "reward": reward}
             rows.append(row)
         write_text(place / SCORES, json.dumps(all_scores(evaluation).model_dump()))
         write_text(place / ROWS, _lines(rows))
@@ -165,24 +163,21 @@ class Journal:
             if not math.isnan(mean):
                 means[group] = mean
         ranked = sorted(means, key=means.__getitem__)
-        chosen = []
+        places: dict[int, str] = {}
         if ranked:
-            chosen.append(("best", ranked[-1]))
-        if len(ranked) > 1:
-            chosen.append(("worst", ranked[0]))
-        advantages = report.row_advantages()
+            places[ranked[-1]] = "best"
+            places.setdefault(ranked[0], "worst")
+        totals = report.totals.tolist()
+        advantages = report.row_advantages().tolist()
         folder = self.folder / GROUPS / step_name(report.step)
         rows = []
-        for place, group in chosen:
+        for group, place in places.items():
             for i in (ids == group).nonzero()[:, 0].tolist():
                 rewards = report.rewards[i].tolist()
                 scores = dict(zip(report.reward_names, rewards, strict=True))
-                row: dict[str, Any] = {"place": place, "group": group}
-                row |= _output(folder, i, report.rollout.samples[i])
-                row["scores"] = finite(scores)
-                row["reward"] = _number(float(report.totals[i]))
-                row["advantage"] = _number(float(advantages[i]))
-                rows.append(row)
+                output = _output(folder, i, report.rollout.samples[i])
+                numbers = finite({"reward": totals[i], "advantage": advantages[i]})
+                rows.append({"place": place, "group": group, **output, "scores": finite(scores), **numbers})
         if rows:
             write_text(folder / ROWS, _lines(rows))
 
@@ -238,7 +233,7 @@ def all_scores(evaluation: Evaluation) -> ScoreTable:
     asked = [(prompt.text, prompt.target if isinstance(prompt.target, str) else "") for prompt in prompts.values()]
     scores = {}
     for name, column in evaluation.columns().items():
-        scores[name] = [_number(score) for score in column.tolist()]
+        scores[name] = [score if math.isfinite(score) else None for score in column.tolist()]
     return ScoreTable.model_construct(
         prompts=[digest([*words, turn]) for words, turn in zip(asked, turns(asked), strict=True)],
         prompt=[places[group] for group in groups],
@@ -290,8 +285,4 @@ def _lines(rows: Iterable[Row]) -> str:
 
 def finite(row: Mapping[str, float]) -> dict[str, float | None]:
     """JSON has no NaN: it becomes null."""
-    return {name: _number(value) for name, value in row.items()}
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return {name: value if math.isfinite(value) else None for name, value in row.items()}

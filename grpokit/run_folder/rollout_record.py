@@ -100,8 +100,8 @@ def tensors(report: StepReport) -> dict[str, Tensor]:
     return apart({name: x for name, x in by_name.items() if x is not None})
 
 
-def write_step(run: Path, report: StepReport) -> Path:
-    """Record a step, replacing an earlier record of it; returns its folder.
+def write_step(run: Path, report: StepReport) -> None:
+    """Record a step, replacing an earlier record of it.
 
     Raises:
         RunError: the disk is full or the folder cannot be written.
@@ -120,7 +120,6 @@ def write_step(run: Path, report: StepReport) -> Path:
             shutil.rmtree(folder, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         raise RunError(f"The record {folder} cannot be written: {error}.") from error
-    return folder
 
 
 def _rows(folder: Path, report: StepReport, kept: dict[str, Tensor]) -> list[dict[str, Any]]:

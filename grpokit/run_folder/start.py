@@ -33,15 +33,18 @@ def can_resume(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     if not names or UNFINISHED in names:
         return False
     missing = [name for name in (VERSIONS, CONFIG) if name not in names]  # a project may have the second
-    problem = ""
     if missing:
-        problem = f"holds files that are not a run of grpokit: it has no {missing[0]}. Choose"
-    elif not resume and not overwrite:
-        problem = (
-            "already holds a run. Add --resume to continue it, --overwrite to delete it and start again, or choose"
+        raise UsageError(
+            f"{folder} holds files that are not a run of grpokit: it has no {missing[0]}. Choose another folder with "
+            "run.dir=...",
+            page="guards#checkpoints",
         )
-    if problem:
-        raise UsageError(f"{folder} {problem} another folder with run.dir=...", page="guards#checkpoints")
+    if not resume and not overwrite:
+        raise UsageError(
+            f"{folder} already holds a run. Add --resume to continue it, --overwrite to delete it and start again, or "
+            "choose another folder with run.dir=...",
+            page="guards#checkpoints",
+        )
     has_checkpoint = latest(folder / CHECKPOINTS) is not None
     end = read_rows(folder / END) if resume and not has_checkpoint else []
     if end and end[0]["state"] != "failed":

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, cast
 
 import torch
 
@@ -48,10 +48,12 @@ def policies(config: RunConfig) -> dict[str, Policy]:
     place = device_name(config)
     with config.at("policy"):
         loads_itself = place != "auto" and "device" in registry.declared_parameters("policy", config.policy.use)[0]
-        parameters = {**config.policy.params, **({"device": place} if loads_itself else {})}
+        parameters = config.policy.params
+        if loads_itself:
+            parameters["device"] = place
         built = registry.create("policy", config.policy.use, parameters)
-        several = dict(built) if isinstance(built, Mapping) else {"": built}
-        if not several or (isinstance(built, Mapping) and not all(map(is_plain_name, several))):
+        several: dict[str, Policy] = dict(built) if isinstance(built, Mapping) else {"": built}
+        if isinstance(built, Mapping) and not (several and all(map(is_plain_name, several))):
             raise PluginError(
                 f"The factory of policy '{config.policy.use}' gave policies called {list(several)}; expected names of "
                 f"{PLAIN_NAME}."
@@ -133,23 +135,22 @@ def check_readable(config: RunConfig, *sequences: Sequence[Prompt] | None) -> No
             sequence.checked = True
 
 
-def check_callable(kind: str, name: str, built: Any, arguments: str) -> None:
-    """Make sure that a factory gave something to call."""
-    if not callable(built):
+def check_built(kind: str, name: str, built: Any, expected: str, *, fits: bool) -> None:
+    """Make sure that a factory gave a component of its kind."""
+    if not fits:
         raise PluginError(
-            f"The factory of {kind} '{name}' returned an object of type {type(built).__name__}; expected a function, "
-            f"or an object that can be called with {arguments}."
+            f"The factory of {kind} '{name}' returned an object of type {type(built).__name__}; expected {expected}."
         )
 
 
 def prompts(config: RunConfig) -> tuple[PromptSequence, PromptSequence | None]:
     """Read the training prompts and the held-out ones (None where the config names none)."""
-    train = _read(config, "data", config.data)
+    train = _read(config, config.data)
     assert train is not None  # the config's schema asks for one source
     if config.eval.fraction is not None:
         with config.at("eval", "fraction"):
             return data.hold_out(train, config.eval.fraction, config.seed)
-    return train, _read(config, "eval", config.eval)
+    return train, _read(config, config.eval)
 
 
 def evaluation_prompts(evaluation: EvaluationConfig) -> PromptSequence | None:
@@ -159,15 +160,14 @@ def evaluation_prompts(evaluation: EvaluationConfig) -> PromptSequence | None:
         return None
     if source.use is not None:
         return _from_function(evaluation, source.use, "eval")
-    return _read(evaluation, "data", source)
+    return _read(evaluation, source)
 
 
-def _read(
-    config: RunConfig | EvaluationConfig, group: Literal["data", "eval"], source: PromptSource
-) -> PromptSequence | None:
-    """The prompts that a group of the config names; None where it names none."""
+def _read(config: RunConfig | EvaluationConfig, source: PromptSource) -> PromptSequence | None:
+    """The prompts that `data` or `eval` of a config names; None where it names none."""
     d = config.data
     assert d is not None
+    group, key, split = ("data", "dataset", "train") if source is d else ("eval", "split", "eval")
     limit = d.max_pixels or MAX_PIXELS
     if source.prompts is not None:
         with config.at(group, "prompts"):
@@ -179,11 +179,11 @@ def _read(
                 max_pixels=limit,
             )
     if d.dataset is not None and source.split is not None:
-        with config.at(*(("data", "dataset") if source is d else ("eval", "split"))):
+        with config.at(group, key):
             return data.read_dataset(
                 d.dataset, subset=d.subset, split=source.split, columns=d.columns, max_pixels=limit
             )
-    return None if d.use is None else _from_function(config, d.use, "train" if source is d else "eval")
+    return None if d.use is None else _from_function(config, d.use, split)
 
 
 def _from_function(config: RunConfig | EvaluationConfig, use: str, split: str) -> PromptSequence:
@@ -267,31 +267,24 @@ def _policy_of(config: RunConfig, place: int, phase: PhaseConfig, policies: Mapp
 
 def advantage(config: RunConfig) -> AdvantageFn:
     """Build the advantage function, and try it on numbers in the shapes of training: it checks its parameters there."""
-    setting = config.trainer.advantage
-    name = setting if isinstance(setting, str) else setting.use
     with config.at("trainer", "advantage"):
-        built: AdvantageFn = _component("advantage", setting, {})
-        check_callable("advantage", name, built, "rewards, weights and groups")
+        name, built = _component("advantage", config.trainer.advantage)
+        expected = "a function, or an object that can be called with rewards, weights and groups"
+        check_built("advantage", name, built, expected, fits=callable(built))
         groups = torch.arange(2).repeat_interleave(config.trainer.group_size)
         weights = torch.tensor([r.weight for r in config.rewards if r.weight], dtype=torch.float64)
         scores = torch.arange(float(len(groups) * len(weights))).reshape(len(groups), -1).double()
         with registry.explained(f"The advantage '{name}' fails on a trial batch"):
             compute(built, scores, weights, groups, scores[:, :1])
-    return built
+    return cast(AdvantageFn, built)
 
 
 def objective(config: RunConfig) -> Objective:
     """Build the objective."""
-    t = config.trainer
     with config.at("trainer", "objective"):
-        built = _component("objective", t.objective, t.flat_objective)
-        if not isinstance(built, Objective):
-            name = t.objective if isinstance(t.objective, str) else t.objective.use
-            raise PluginError(
-                f"The factory of objective '{name}' returned an object of type {type(built).__name__}; expected a "
-                "grpokit.Objective."
-            )
-    return built
+        name, built = _component("objective", config.trainer.objective, config.trainer.flat_objective)
+        check_built("objective", name, built, "a grpokit.Objective", fits=isinstance(built, Objective))
+    return cast(Objective, built)
 
 
 def modifiers(config: RunConfig) -> list[Modifier]:
@@ -299,21 +292,17 @@ def modifiers(config: RunConfig) -> list[Modifier]:
     built = []
     for place, setting in enumerate(config.trainer.modifiers):
         with config.at("trainer", "modifiers", place):
-            modifier = _component("modifier", setting, {})
-            if not isinstance(modifier, Modifier):
-                name = setting if isinstance(setting, str) else setting.use
-                raise PluginError(
-                    f"The factory of modifier '{name}' returned an object of type {type(modifier).__name__}; expected "
-                    "a grpokit.Modifier."
-                )
+            name, modifier = _component("modifier", setting)
+            check_built("modifier", name, modifier, "a grpokit.Modifier", fits=isinstance(modifier, Modifier))
             built.append(modifier)
     return built
 
 
-def _component(kind: str, setting: str | Component, flat: dict[str, Any]) -> Any:
-    if isinstance(setting, str):
-        return registry.create(kind, setting, flat)
-    twice = sorted(set(setting.params) & set(flat))
+def _component(kind: str, setting: str | Component, flat: Mapping[str, Any] | None = None) -> tuple[str, Any]:
+    """The name of a component, and what its factory gives with its own parameters and those that stand flat."""
+    component = Component(use=setting) if isinstance(setting, str) else setting
+    parameters = dict(flat or {})
+    twice = sorted(parameters.keys() & component.params)
     if twice:
         raise ConfigError(f"'{twice[0]}' is set both in trainer and in trainer.{kind}; keep one.")
-    return registry.create(kind, setting.use, {**flat, **setting.params})
+    return component.use, registry.create(kind, component.use, parameters | component.params)

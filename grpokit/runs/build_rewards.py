@@ -20,7 +20,7 @@ from grpokit.rewards.isolation import torch_state_kept
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward
-from grpokit.runs.build import check_callable, output_kind
+from grpokit.runs.build import check_built, output_kind
 from grpokit.settings import RewardSettings
 from grpokit.types import Prompt
 
@@ -125,7 +125,8 @@ def _scorer(config: RunConfig | EvaluationConfig, index: int) -> Any:
             with torch_state_kept():
                 built = registry.create("reward", reward.use, reward.params, keys=RewardConfig.model_fields)
             if not isinstance(built, Submits):
-                check_callable("reward", reward.use, built, "samples")
+                expected = "a function, or an object that can be called with samples"
+                check_built("reward", reward.use, built, expected, fits=callable(built))
             return built
     with config.at("rewards", index, "placement"):
         return _placed(reward)
@@ -153,12 +154,9 @@ def _spec(reward: RewardConfig) -> Spec | None:
 
 def unscorable(config: RunConfig | EvaluationConfig, index: int) -> Callable[[Prompt], str] | None:
     """A reward's function that says why it cannot score a prompt; None where its plugin brings none."""
-    makes = output_kind(config) if isinstance(config, RunConfig) else None
     with config.at("rewards", index):
         spec = _spec(config.rewards[index])
         if not isinstance(spec, RewardSpec) or not spec.unscorable:
-            return None
-        if makes is not None and makes not in spec.accepts:  # which has a message of its own
             return None
         with torch_state_kept():
             function = registry.resolve(spec.unscorable)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig
 from grpokit.errors import UsageError, error_line
-from grpokit.files import delete, partial_of, replacing, writing
+from grpokit.files import replacing, writing
 from grpokit.processes.forks import forks_ended
 from grpokit.report.model_card import model_card
 from grpokit.run_folder import reader
@@ -61,11 +61,9 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
         UsageError: the folder holds files, the policy cannot be exported, or it has no adapter to merge.
         RunError: the folder cannot be written, or the policy's export failed.
     """
-    inside = to / ".export"
-    killed = inside.exists() or partial_of(inside).exists()  # perhaps while it moved its files out of there
     if to.exists() and not to.is_dir():
         raise UsageError(f"{to} is a file. Choose another folder with --to.")
-    if to.exists() and not killed and any(to.iterdir()):
+    if to.exists() and any(to.iterdir()):
         raise UsageError(f"{to} already holds files. Choose another folder with --to.")
     policies = build.policies(config)
     exporters: dict[str, Exports] = {}
@@ -81,10 +79,9 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
     with writing(to):
         to.parent.mkdir(parents=True, exist_ok=True)
         # A folder that is there stays: it may be someone's working directory, or a mount point.
-        written = inside if to.exists() else to
+        written = to / ".export" if to.exists() else to
         with replacing(written) as temporary:
             temporary.mkdir()
-            delete(inside)
             step = int(checkpoint.read_state(place)["step"])
             for name in trained:  # several each have a folder of their own
                 own = temporary / name
@@ -99,7 +96,6 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
                 (own / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
         if written != to:
             for file in written.iterdir():
-                delete(to / file.name)
                 file.rename(to / file.name)
             written.rmdir()
 

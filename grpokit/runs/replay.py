@@ -29,6 +29,14 @@ from grpokit.run_folder.run_metadata import versions
 from grpokit.runs import build, build_rewards
 from grpokit.training import checkpoint
 
+_PARTS = ("prompts", "decisions", "log-probs", "outputs", "rewards", "advantages")
+_PART_OF = {  # the beginning of a tensor's name -> its part; all others are decisions
+    "old.": "log-probs",
+    "output.": "outputs",
+    "rewards": "rewards",
+    "totals": "rewards",
+    "advantages": "advantages",
+}
 _MEASURED = ("time", "step_time", "memory")  # metrics of the clock and the machine, not of the run
 
 
@@ -135,37 +143,18 @@ def _metrics(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _compared(then: Recorded, now: Recorded) -> dict[str, str]:
     """What differs between two records of a step, by part."""
-    notes: dict[str, list[str]] = {
-        "prompts": [_rows("prompts", _column(then, "prompt"), _column(now, "prompt"))],
-        "decisions": [],
-        "log-probs": [],
-        "outputs": [],
-        "rewards": [],
-        "advantages": [],
-    }
+    notes: dict[str, list[str]] = {part: [] for part in _PARTS}
+    old = [row["prompt"] for row in then.rows]
+    new = [row["prompt"] for row in now.rows]
+    notes["prompts"].append(_rows("prompts", old, new))
     for name in sorted({**then.tensors, **now.tensors}):
-        note = _tensor(name, then.tensors.get(name), now.tensors.get(name))
-        notes[_part_of(name)].append(note)
-    kinds = _rows("outputs", _column(then, "kind"), _column(now, "kind"))
+        parts = [part for start, part in _PART_OF.items() if name.startswith(start)]
+        part = parts[0] if parts else "decisions"
+        notes[part].append(_tensor(name, then.tensors.get(name), now.tensors.get(name)))
     old = list(map(_bits, then.outputs))
     new = list(map(_bits, now.outputs))
-    notes["outputs"].append(kinds or _rows("outputs", old, new))
+    notes["outputs"].append(_rows("outputs", old, new))
     return {part: "; ".join(filter(None, own)) for part, own in notes.items()}
-
-
-def _column(record: Recorded, key: str) -> list[Any]:
-    return [row[key] for row in record.rows]
-
-
-def _part_of(name: str) -> str:
-    """The part of a record that a tensor belongs to."""
-    if name.startswith("old."):
-        return "log-probs"
-    if name.startswith("output."):
-        return "outputs"
-    if name in ("rewards", "totals"):
-        return "rewards"
-    return "advantages" if name == "advantages" else "decisions"
 
 
 def _tensor(name: str, then: Tensor | None, now: Tensor | None) -> str:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpokit import data, registry
+from grpokit import data
 from grpokit.config import presets
 from grpokit.config.component_names import Names, component_names
 from grpokit.config.schema import RunConfig, differences, to_dict
 from grpokit.data import PromptSequence
-from grpokit.errors import PluginError, UsageError, brief, plural, reword
+from grpokit.errors import UsageError, brief, plural
 from grpokit.processes.team import Team
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG, DATA, VERSIONS
 from grpokit.run_folder.reader import read_object
@@ -63,8 +62,7 @@ def changed_config(folder: Path, config: RunConfig) -> list[str]:
         before, _ = presets.read_config(folder / CONFIG)
     else:
         before = trained.config_of(latest)
-    configs = [config, *(own for _, own in config.phased())]
-    lengths_count = any(own.trainer.schedule != "constant" for own in configs)
+    lengths_count = any(own.trainer.schedule != "constant" for _, own in config.phased())
     lines = []
     for key, old, new in differences(to_dict(before), to_dict(config)):
         is_length = key in ("rounds", "trainer.steps")
@@ -166,25 +164,6 @@ def scores_otherwise(config: RunConfig, settings: Sequence[str], packages: Mappi
     code = {key for component in components for key in version_keys(component)}
     other_components = any(line.startswith(("policy.", "rewards.")) for line in settings)
     return other_components or not code.isdisjoint(packages)
-
-
-@contextmanager
-def missing_packages_named(folder: Path) -> Iterator[None]:
-    """Inside, an error about a plugin also names the packages that a run was started with and that are not there."""
-    try:
-        yield
-    except PluginError as error:
-        if not (folder / VERSIONS).is_file():
-            raise
-        before = read_object(folder / VERSIONS).get("plugins", {})
-        packages = {plugin.package for plugin in registry.plugins()}
-        missing = [f"{package}=={version}" for package, version in before.items() if package not in packages]
-        if not missing:
-            raise
-        raise reword(
-            error,
-            f"{error}\n{folder} was started with packages that are missing. Run: pip install {' '.join(missing)}",
-        ) from error
 
 
 def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[str]:

@@ -145,10 +145,8 @@ class Run:
         if self.resumed:
             self._load()
         else:
-            lines: dict[str, None] = {}  # once each, though phases may share rewards
             for phase in self.trainer.phases.values():
-                lines |= dict.fromkeys(too_seldom(phase.trainer.terms, phase.trainer.steps))
-            self._warnings += lines
+                self._warnings += too_seldom(phase.trainer.terms, phase.trainer.steps)
         self._warnings += [f"resumed with other {line}" for line in changes.values()]
 
     def _changes(self, *, force: bool) -> dict[str, str]:
@@ -204,31 +202,30 @@ class Run:
                 self._keep_best()  # a failure may have come between the evaluation and this
 
     def _begin_folder(self) -> None:
-        """In process 0; the header of a resumed run comes last, since it says what the files before it follow from."""
-        if not self.resumed:
-            write_header(self.folder, to_dict(self.config), self._digests)
+        """In process 0; the header comes after the files that a resume cuts, since it says what those follow from."""
         self.watcher.start(self.trainer)
-        self._notify("grpokit_run_start", folder=self.folder, config=self.config.model_dump())
         self._trackers.start(self.config, self.folder, self.trainer, warn=self._warn)
         self.journal = Journal(self.folder, self.trainer.completed)
         write_machine(self.folder, self.trainer.current.trainer.torch_device)
         if self._other_scores and self.journal.evaluations:
             self._warnings.append(self.journal.set_evaluations_aside())
-        if self.resumed:
-            write_header(self.folder, to_dict(self.config), self._digests)
-            checkpoint.prune(self.checkpoints, None)  # repairs what a kill has left
-        for line in self._warnings:
+        write_header(self.folder, to_dict(self.config), self._digests)
+        checkpoint.prune(self.checkpoints, None)  # repairs what a kill has left
+        self._notify("grpokit_run_start", folder=self.folder, config=self.config.model_dump())
+        for line in dict.fromkeys(self._warnings):  # once each, though phases may share rewards
             self._warn(line)
 
     @property
     def ended(self) -> bool:
         """Whether no step is left to take: all are taken, nothing is left to learn, or `run.stop` says so."""
+        if self.trainer.completed >= self.trainer.steps or self.trainer.converged:
+            return True
         rule = self.config.run.stop
-        return (
-            self.trainer.completed >= self.trainer.steps
-            or bool(self.trainer.converged)
-            or (rule is not None and self._without_gain(rule.reward) >= rule.patience)
-        )
+        if rule is None:
+            return False
+        weight = self._weights[rule.reward]
+        waited = self.team.first(lambda: self.journal.evaluations_without_gain(rule.reward, weight=weight))
+        return waited >= rule.patience
 
     def step(self) -> None:
         """Take a step, write down what it did, and evaluate and save where that is due."""
@@ -269,22 +266,11 @@ class Run:
         step = self.trainer.completed
         if self.held_out is None or self._last_evaluation == step:
             return
-        self.watcher.evaluating(len(self.held_out) * self.config.eval.samples)
-        evaluation = self._scored()
-        if self.team.rank == 0:
-            self.journal.evaluation(step, evaluation)
-            self._trackers.evaluation(step, evaluation)
-            self.watcher.evaluated(step, evaluation)
-            for line in evaluation.scores.notes:
-                self._warn(f"held-out prompts: {line}")
-        self._keep_best()
-
-    def _scored(self) -> Evaluation:
-        assert self.held_out is not None
         trainer = self.trainer.current.trainer
         settings = self.config.eval
         drawn = trainer.sizes.rollout_batch_size or trainer.prompts_per_step * trainer.group_size
-        return evaluate(
+        self.watcher.evaluating(len(self.held_out) * settings.samples)
+        evaluation = evaluate(
             self._drawing,
             self.terms,
             self.held_out,
@@ -294,16 +280,18 @@ class Run:
             mixed_precision=self.config.trainer.mixed_precision,
             team=self.team,
         )
+        if self.team.rank == 0:
+            self.journal.evaluation(step, evaluation)
+            self._trackers.evaluation(step, evaluation)
+            self.watcher.evaluated(step, evaluation)
+            for line in evaluation.scores.notes:
+                self._warn(f"held-out prompts: {line}")
+        self._keep_best()
 
     @property
     def _last_evaluation(self) -> int:
         """The step of the last evaluation; -1 if there is none."""
         return self.team.first(lambda: self.journal.last_evaluation)
-
-    def _without_gain(self, name: str) -> int:
-        """How many evaluations have passed since the best one."""
-        weight = self._weights[name]
-        return self.team.first(lambda: self.journal.evaluations_without_gain(name, weight=weight))
 
     def _keep_best(self) -> None:
         name = self.config.run.best

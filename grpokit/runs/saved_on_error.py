@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -9,7 +10,7 @@ from grpokit import report
 from grpokit.errors import GrpokitError, RunError, UsageError, error_line, raised_at, reword
 from grpokit.processes.team import all_know
 from grpokit.runs.run import Run
-from grpokit.runs.signals import without_ends
+from grpokit.runs.signals import ENDS, handled
 from grpokit.training import checkpoint
 
 
@@ -20,12 +21,10 @@ def no_exit() -> Iterator[None]:
         yield
     except (Exception, KeyboardInterrupt):
         raise
-    except SystemExit as end:
+    except BaseException as error:  # sys.exit, or a cancelled task
         raise RunError(
-            f"The run was ended from inside by sys.exit {raised_at(end)}. Raise an error there instead."
-        ) from end
-    except BaseException as error:  # such as a cancelled task
-        raise RunError(f"The run was ended from inside by {error_line(error)} {raised_at(error)}.") from error
+            f"The run was ended from inside by {error_line(error)} {raised_at(error)}. Raise an ordinary error instead."
+        ) from error
 
 
 @contextmanager
@@ -39,7 +38,7 @@ def saved_on_error(run: Run) -> Iterator[None]:
             if together and run.team.gather(False)[0]:
                 run.write_checkpoint()
             raise
-        with without_ends():
+        with handled(signal.SIG_IGN, *ENDS):  # torchrun sends SIGTERM as soon as another process is lost
             left = _left(error, run)
         if isinstance(error, GrpokitError):
             raise reword(error, f"{error}\n{left}.") from error

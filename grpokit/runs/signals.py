@@ -38,13 +38,6 @@ def stopping(*, tell: bool) -> Iterator[threading.Event]:
 
 
 @contextmanager
-def without_ends() -> Iterator[None]:
-    """Inside, both are ignored: torchrun sends SIGTERM as soon as another process is lost, and this one has to save."""
-    with handled(signal.SIG_IGN, *ENDS):
-        yield
-
-
-@contextmanager
 def handled(handler: Callable[[int, Any], Any] | signal.Handlers, *numbers: signal.Signals) -> Iterator[None]:
     """Handle signals inside; `nohup` keeps SIGHUP away."""
     if threading.current_thread() is not threading.main_thread():

@@ -155,8 +155,7 @@ def _finished(place: Path, config: RunConfig) -> bool:
 
 
 def _settings(points: Sequence[Point], runs: Mapping[str, RunHistory]) -> SettingScores:
-    finished = {name: run for name, run in runs.items() if run.state == "finished"}
-    done = {name: run for name, run in finished.items() if run.evaluations}
+    done = {name: run for name, run in runs.items() if run.state == "finished" and run.evaluations}
     apart: set[str] = set()  # scores that are not the same in each setting
     compared = [*done.values()]
     for other in compared[1:]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import torch
 
 from grpokit.config.schema import RunConfig
 from grpokit.processes.rendezvous import join
-from grpokit.runs import resuming, signals
+from grpokit.runs import signals
 from grpokit.runs.run import Result as Result
 from grpokit.runs.run import Run
 from grpokit.runs.run import Watcher as Watcher
@@ -51,10 +51,9 @@ def train(
     folder = Path(config.run.dir or Path("runs") / name).absolute()  # the code of a component may call os.chdir
     run = Run(config, folder, watcher or Watcher(), team)
     early = signals.handled(signal.default_int_handler, *signals.ENDS)  # leaves all tidy, too
-    with early, no_exit(), ExitStack() as stack:
+    with early, ExitStack() as stack:
         with team.failing_together(), no_exit():
-            with resuming.missing_packages_named(folder) if resume else nullcontext():
-                run.read(stack, resume=resume, overwrite=overwrite)
+            run.read(stack, resume=resume, overwrite=overwrite)
             run.build(force=force)
             run.begin()
         with signals.stopping(tell=team.rank == 0) as stop, saved_on_error(run), team.failing_together(), no_exit():

@@ -430,7 +430,7 @@ FUNCTIONS = {
     ),
     "an error whose message cannot be shown": code(
         "data={use: 'bad_ac:f'}",
-        "class Wordless(Exception):\n    def __str__(self):\n        raise GeneratorExit\n\n\n"
+        "class Wordless(Exception):\n    def __str__(self):\n        raise TypeError\n\n\n"
         "def f(split):\n    raise Wordless",
         "fails with split='train': Wordless, whose message cannot be shown (bad_ac.py, line 7, in f)",
     ),

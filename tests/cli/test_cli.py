@@ -585,7 +585,11 @@ def test_a_policy_that_raises_loses_no_step(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("calls", "end", "words"),
-    [(1, SystemExit(0), "sys.exit"), (5, SystemExit(0), "sys.exit"), (5, asyncio.CancelledError(), "CancelledError")],
+    [
+        (1, SystemExit(0), "SystemExit: 0"),
+        (5, SystemExit(0), "SystemExit: 0"),
+        (5, asyncio.CancelledError(), "CancelledError"),
+    ],
 )
 def test_a_policy_that_exits_is_an_error(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int, end: BaseException, words: str

@@ -720,13 +720,15 @@ def test_an_observer_with_another_state_names_the_versions(tmp_path: Path, monke
 
 
 @pytest.mark.usefixtures("fixtures")
+@pytest.mark.parametrize("name", ["vowels", "grpokit-fixture-good:vowels"])
 def test_a_resume_without_a_rewards_package_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = yaml.safe_dump(tiny_run(tmp_path) | {"rewards": [{"use": "grpokit-fixture-good:vowels", "scale": 1}]})
     run.train(parse(config, "c.yaml", ["trainer.steps=1"]))
     uninstall(monkeypatch)
-    with pytest.raises(PluginError, match=r"Run: pip install (\S+==\S+ )*grpokit-fixture-good==1\.2\.3"):
+    config = config.replace("grpokit-fixture-good:vowels", name)
+    with pytest.raises(PluginError, match=r"is not installed\. Run: pip install grpokit-fixture-good"):
         run.train(parse(config, "c.yaml"), resume=True)
 
 

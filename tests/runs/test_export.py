@@ -74,15 +74,13 @@ def test_an_earlier_checkpoint_says_what_it_does_not_know(run: Path, call: Call)
     assert "Versions: " in text
 
 
-def test_an_export_into_the_folder_where_one_stands(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_into_the_empty_folder_where_one_stands(
+    run: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The folder itself stays, as a shell in it expects, and a disk that is mounted there."""
     (run.parent / "mine").mkdir()
     inode = (run.parent / "mine").stat().st_ino
     monkeypatch.chdir("mine")
-    for killed in (".export", "..export.partial"):  # what exports leave that a kill ended
-        Path(killed).mkdir()
-        (Path(killed) / "README.md").touch()
-    Path("net.safetensors").touch()  # it was moved out of there
     done = call("export", "../run", "--to", ".")
     assert (done.code, done.out) == (0, "exported: .\n")
     assert sorted(file.name for file in Path().iterdir()) == ["README.md", "net.safetensors"]
