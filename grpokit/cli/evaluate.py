@@ -227,17 +227,18 @@ def _score_record(run: Path, evaluation: EvaluationConfig, out: Path | None, *, 
     from grpokit.runs.rescore import HEADINGS, lines, ranking_table, rescore
 
     with evaluations.reserved(out) if out else nullcontext() as folder:
-        page = evaluations.written(folder, to_dict(evaluation)) if folder else nullcontext(lambda *_: None)
-        with page as keep:
-            result = rescore(run, evaluation, evaluated=keep)
+        result = rescore(run, evaluation)
         rows = list(ranking_table(result))
         if as_json:
-            rankings = [dict(zip(["reward", *HEADINGS], row, strict=True)) for row in rows]
+            rankings = [dict(zip(HEADINGS, row, strict=True)) for row in rows]
             print(json.dumps({"run": str(run), "rankings": rankings, "notes": list(lines(result))}))
         else:
-            console().print(grid(["reward", *HEADINGS], rows))
+            console().print(grid(HEADINGS, rows))
             print(*lines(result), sep="\n")
         if folder is not None:
+            with evaluations.written(folder, to_dict(evaluation)) as keep:
+                for step, scored in result.evaluations():
+                    keep(step, scored, "")
             print(f"report: {folder / 'report.html'}", file=sys.stderr if as_json else sys.stdout)
 
 
