@@ -7,13 +7,13 @@ everything, as in a run.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from grpokit import registry
 from grpokit.errors import DataError, GrpokitError, UsageError, reword
 from grpokit.evaluation.evaluation import Evaluation
+from grpokit.evaluation.intervals import or_none
 from grpokit.evaluation.sample_files import Entry
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.failures import refuse_losses
@@ -51,7 +51,7 @@ def evaluate_files(
     *,
     batch_size: int = 32,
     whole_groups: bool = True,
-    scored: Callable[[Entry, Mapping[str, float], str], None] = lambda entry, scores, problem: None,
+    scored: Callable[[dict[str, Any]], None] = lambda line: None,
 ) -> Evaluation:
     """Score samples in files.
 
@@ -60,8 +60,8 @@ def evaluate_files(
         entries: from `grpokit.evaluation.sample_files`; the samples of a group follow each other.
         batch_size: the number of samples that are opened at a time.
         whole_groups: keep a group together even if it is larger than a batch, for rewards that compare its samples.
-        scored: called with each entry, its score for each reward (NaN without one) and why its files could not be
-            read, as soon as its batch is scored.
+        scored: called with the line of each sample in `scores.jsonl`, without its weighted sum, as soon as its batch is
+            scored; a missing score is None.
 
     Raises:
         UsageError: batch_size is below 1, or a reward cannot work with its parameters or the targets.
@@ -78,11 +78,10 @@ def evaluate_files(
         samples, unread = _opened(batch)
         scores = _scores(terms, batch, samples)
         parts.append(scores)
-        for place, (entry, values) in enumerate(zip(batch, scores.matrix.tolist(), strict=True)):
-            problem = unread.get(place, "")
+        for entry, values, problem in zip(batch, scores.matrix.tolist(), unread, strict=True):
             if problem:
                 problems[row] = problem
-            scored(entry, dict(zip(scores.names, values, strict=True)), problem)
+            scored(_line(entry, dict(zip(scores.names, values, strict=True)), problem))
             row += 1
         lost = [before + more for before, more in zip(lost, scores.failed, strict=True)]
         refuse_losses(terms, lost, len(entries), scores.notes)
@@ -107,19 +106,22 @@ def _batches(entries: Sequence[Entry], size: int, whole_groups: bool) -> Iterato
         yield batch
 
 
-def _opened(batch: Sequence[Entry]) -> tuple[list[Sample], dict[int, str]]:
-    """The samples of a batch, and by their places why some of them cannot be read."""
+def _opened(batch: Sequence[Entry]) -> tuple[list[Sample], list[str]]:
+    """The samples of a batch, and why each of them cannot be read; empty where it can."""
     samples = []
-    problems: dict[int, str] = {}
+    problems = []
     prompts: dict[Callable[[], Prompt], Prompt] = {}  # a group's pictures are read once
-    for place, entry in enumerate(batch):
+    for entry in batch:
+        problem = ""
         try:
             if entry.prompt not in prompts:
                 prompts[entry.prompt] = entry.prompt()
-            samples.append(entry.open(prompts[entry.prompt]))
+            sample = entry.open(prompts[entry.prompt])
         except DataError as error:
-            problems[place] = str(error)
-            samples.append(_unread(entry))
+            problem = str(error)
+            sample = _unread(entry)
+        samples.append(sample)
+        problems.append(problem)
     return samples, problems
 
 
@@ -135,15 +137,7 @@ def _scores(terms: Sequence[RewardTerm], batch: Sequence[Entry], samples: Sequen
         raise reword(error, f"{error} (Rows are counted from 0, {span}.)") from error
 
 
-def as_line(entry: Entry, scores: Mapping[str, float], problem: str, total: float | None = None) -> dict[str, Any]:
-    """A line of `scores.jsonl`; a missing score is null.
-
-    Args:
-        entry: the sample.
-        scores: name of a reward -> its score.
-        problem: why the files could not be read; empty if they were.
-        total: the sample's weighted sum; None leaves it out.
-    """
+def _line(entry: Entry, scores: Mapping[str, float], problem: str) -> dict[str, Any]:
     line: dict[str, Any] = {"prompt": entry.text}
     if entry.kind == "image":
         line["file"] = str(entry.output)
@@ -152,16 +146,10 @@ def as_line(entry: Entry, scores: Mapping[str, float], problem: str, total: floa
     line["group"] = entry.group
     if entry.line:  # groups stay together, so lines may move
         line["line"] = entry.line
-    line["scores"] = {name: _number(score) for name, score in scores.items()}
-    if total is not None:
-        line["reward"] = _number(total)
+    line["scores"] = {name: or_none(score) for name, score in scores.items()}
     if problem:
         line["error"] = problem
     return line
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def check_kinds(uses: Iterable[str], entries: Sequence[Entry]) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, model_validator
 
 from grpokit.errors import plural
-from grpokit.evaluation.intervals import Mean, mean_of_totals
+from grpokit.evaluation.intervals import Mean, mean_of_totals, or_none
 
 Score: TypeAlias = Annotated[float, Field(ge=-1e100, le=1e100)] | None  # None: a reward could not score
 Row: TypeAlias = Mapping[str, Any]
@@ -140,7 +140,7 @@ def _difference(
         difference = _mean(new, columns).minus(_mean(old, columns))
     else:
         difference = _by_prompt(old, new, columns)
-    return _number(difference.value), _number(difference.half_width)
+    return or_none(difference.value), or_none(difference.half_width)
 
 
 def _by_prompt(old: ScoreTable, new: ScoreTable, weights: Mapping[str, float]) -> Mean:
@@ -176,10 +176,6 @@ def _mean(scored: ScoreTable, weights: Mapping[str, float]) -> Mean:
     prompts = [scored.prompts[place] for place in scored.prompt]
     columns = [_column(scored, name) for name in weights]
     return mean_of_totals(columns, weights.values(), prompts)
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def unscored_rewards(

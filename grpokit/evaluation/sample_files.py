@@ -110,18 +110,19 @@ def find_samples(
     """
     if not os.path.exists(path):  # unlike Path.exists, it is False for a name that no file can have
         raise DataError(f"There is no file or folder {brief(str(path), most=1000)[1:-1]} (looked in {Path.cwd()}).")
-    listed = path / SAMPLES if path.is_dir() and prompts is None else path
-    if listed.suffix.lower() in _RECORDS and listed.is_file():
+    if prompts is not None and path.is_dir():
+        return numbered_pictures(path, prompts, max_pixels=max_pixels)
+    table = path / SAMPLES if path.is_dir() else path
+    if is_table(table):
         if prompt is not None or prompts is not None:
             raise UsageError(
-                f"The records in {listed} have their own prompts, and pictures under the keys `target` and `image` "
-                "(the source). Leave out the other prompts."
+                f"The records in {table} have their own prompts, and pictures under the keys `target` and `image` "
+                "(the source). Leave out the other prompts; those of an evaluation with data=null."
             )
-        return read_records(listed, max_pixels=max_pixels)
+        return read_records(table, max_pixels=max_pixels)
+    pictures = _pictures(path)
     if prompts is not None:
-        if not path.is_dir():
-            raise UsageError(f"{path} is one picture; several prompts go with a folder of them. Give --prompt.")
-        return numbered_pictures(path, prompts, max_pixels=max_pixels)
+        raise UsageError(f"{path} is one picture; several prompts go with a folder of them. Give --prompt.")
     only = prompt or Prompt("")
     return [
         Entry(
@@ -132,8 +133,13 @@ def find_samples(
             group=i if prompt is None else 0,  # without a prompt each picture stands for itself
             max_pixels=max_pixels,
         )
-        for i, picture in enumerate(_pictures(path))
+        for i, picture in enumerate(pictures)
     ]
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file has records, by its name."""
+    return path.suffix.lower() in _RECORDS and path.is_file()
 
 
 def numbered_pictures(folder: Path, prompts: PromptSequence, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:

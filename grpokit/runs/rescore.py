@@ -96,12 +96,15 @@ class Rescored:
             words.append(f"{math.fsum(finite) / len(finite):.3f}" if finite else "-")
         return words
 
-    def evaluations(self) -> Iterator[tuple[int, Evaluation]]:
-        """Each step, and its samples with the new scores; the record is read again, so that one step is in memory."""
+    def evaluations(self) -> Iterator[tuple[int, Evaluation, str]]:
+        """For a page: each step, its samples with the new scores, and no title.
+
+        The record is read again, so that memory holds one step.
+        """
         for number, scores in self.scores.items():
             step = rollout_record.read_step(self.run, number)
             samples = _samples(number, step, self.prompts)
-            yield number, Evaluation(samples=samples, prompts=[s.prompt for s in samples], scores=scores)
+            yield number, Evaluation(samples=samples, prompts=[s.prompt for s in samples], scores=scores), ""
 
 
 def rescore(run: Path, evaluation: EvaluationConfig) -> Rescored:

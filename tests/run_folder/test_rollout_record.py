@@ -466,8 +466,8 @@ def test_the_same_reward_agrees_and_its_opposite_disagrees(lm: Path, tmp_path: P
     assert new[-2:] == letters[-2:]
     kept = [record.read_step(lm, step) for step in record.recorded_steps(lm)]
     evaluations = list(same.evaluations())
-    assert [step for step, _ in evaluations] == list(range(1, STEPS + 1))
-    for (_, evaluation), step in zip(evaluations, kept, strict=True):
+    assert [step for step, _, _ in evaluations] == list(range(1, STEPS + 1))
+    for (_, evaluation, _), step in zip(evaluations, kept, strict=True):
         assert evaluation.scores.matrix[:, 0].tolist() == [row["scores"]["letters"] for row in step.rows]
         assert torch.equal(evaluation.scores.groups, step.tensors["groups"])
     opposite = rescore(lm, of_rewards(["tiny_rewards:negated"], []))
@@ -551,6 +551,18 @@ def test_a_rescore_that_fails_in_a_later_step_leaves_the_earlier_result(tmp_path
     assert {path: path.read_bytes() for path in (tmp_path / "kept").rglob("*") if path.is_file()} == before
 
 
+def test_a_reward_that_scores_nothing_of_a_record(tmp_path: Path, call: Call) -> None:
+    write_run(tmp_path / "run")
+    done = call("evaluate", "run/rollouts", "--reward", "exact-match", "--out", "kept")
+    assert done.code == 2
+    assert "12 of them could not be scored" in done.out
+    assert (tmp_path / "kept/report.html").is_file()
+    assert done.err == (
+        "error: exact-match scored no sample of run. It may need a target or a source, which the run's prompts do not "
+        "have.\n"
+    )
+
+
 def test_replay_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -> None:
     done = call("replay", copy, "--step", 2)
     start = "from the policy that the config builds"
@@ -578,6 +590,7 @@ def test_replay_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -
         (["evaluate", "run/rollouts", "--reward", "length", "max=3"], "has no parameter 'max'"),
         (["evaluate", "run/rollouts", "--reward", "length", "3"], "parameter '3' is not of the form key=value"),
         (["evaluate", "run/rollouts", "--reward", "length", "--reward", "mse"], "with one reward at a time."),
+        (["evaluate", "run", "--against", "run/rollouts", "--reward", "length"], "--against run/rollouts: expected a"),
         (["replay", "run", "--step", "7"], "run has no step 7 to compare with: it has completed 6."),
         (["replay", "plain", "--step", "1"], "has no step 1 to compare with: it has completed 0."),
     ],
