@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -114,7 +113,8 @@ def evaluate(
     if _kind(what) == "record":
         if against is not None or using is not None or evaluation is None:
             raise UsageError("A record is scored with --reward NAME, and compared with the rewards of its run.")
-        options.refuse_all("a record has its own samples")
+        if options.given:
+            raise UsageError(f"Leave out {' and '.join(options.given)}: a record has its own samples.")
         _score_record(Path(what).parent, evaluation, out, as_json=as_json)
         return
     names = [what] if against is None else [against, what]
@@ -198,7 +198,7 @@ def _evaluate(task: Task, folder: Path | None, batch_size: int, *, as_json: bool
     from grpokit.run_folder.names import SCORE_LINES
     from grpokit.runs import evaluations
 
-    with evaluations.reserved(folder) if folder else nullcontext() as own_folder:
+    with evaluations.reserved(folder) as own_folder:
         results, lines = _scored(task, own_folder, batch_size)
         columns = evaluations.compare_sources(results)
         parts = evaluations.by_value(results, task.evaluation.by)
@@ -227,7 +227,7 @@ def _score_record(run: Path, evaluation: EvaluationConfig, out: Path | None, *, 
     from grpokit.runs import evaluations
     from grpokit.runs.rescore import HEADINGS, lines, ranking_table, rescore
 
-    with evaluations.reserved(out) if out else nullcontext() as folder:
+    with evaluations.reserved(out) as folder:
         result = rescore(run, evaluation)
         rows = list(ranking_table(result))
         if as_json:
@@ -256,10 +256,10 @@ def _say(line: str) -> None:
 
 def _as_json(columns: Comparison) -> dict[str, dict[str, dict[str, float | None]]]:
     """Title -> score -> its mean and half the width of its 95 % interval."""
-    return {
-        title: {name: {"mean": mean, "ci95": summary.ci95[name]} for name, mean in summary.means.items()}
-        for title, summary in columns.items()
-    }
+    facts = {}
+    for title, summary in columns.items():
+        facts[title] = {name: {"mean": mean, "ci95": summary.ci95[name]} for name, mean in summary.means.items()}
+    return facts
 
 
 def _scored(task: Task, folder: Path | None, batch_size: int) -> tuple[dict[str, Evaluation], list[dict[str, Any]]]:
@@ -319,14 +319,10 @@ def _print_each(sources: Sequence[SampleSource], results: Mapping[str, Evaluatio
         for row, entry in enumerate(source.entries):
             problem = evaluation.problems.get(row, "")
             unread = problem and ("missing" if entry.missing else "unreadable")
-            scores = [unread or _shown(float(columns[name][row])) for name in names]
+            scores = [unread or f"{float(columns[name][row]):z.4f}".replace("nan", "-") for name in names]
             rows.append([entry.where, *scores, entry.text])
         console().print(grid(["file", *names, "prompt"], rows, words=("prompt",)))
         print()
-
-
-def _shown(value: float) -> str:
-    return "-" if value != value else f"{value:z.4f}"
 
 
 def _say_what_is_missing(sources: Sequence[SampleSource], results: Mapping[str, Evaluation]) -> None:

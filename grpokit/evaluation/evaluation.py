@@ -6,7 +6,7 @@ A policy draws them (`held_out`), or they lie in files (`sample_files`, `files`)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -39,13 +39,11 @@ class Evaluation:
         return [prompt.text for prompt in self.prompts]
 
     def part(self, rows: Sequence[int]) -> Evaluation:
-        """The evaluation of some samples alone."""
-        return replace(
-            self,
-            samples=[self.samples[i] for i in rows],
+        """The scores of some samples alone, without the samples, which would be read from their files."""
+        return Evaluation(
+            samples=(),
             prompts=[self.prompts[i] for i in rows],
             scores=self.scores.select(torch.tensor(rows)),
-            problems={},
         )
 
     def columns(self) -> dict[str, Tensor]:

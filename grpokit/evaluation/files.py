@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, overload
 
 from grpokit import registry
@@ -87,10 +88,15 @@ def evaluate_files(
         refuse_losses(terms, lost, len(entries), scores.notes)
     return Evaluation(
         samples=FileSamples(entries),
-        prompts=[Prompt(entry.text or entry.name, target=entry.target_text, meta=entry.meta) for entry in entries],
+        prompts=[_words(entry) for entry in entries],
         scores=join_scores(terms, parts),
         problems=problems,
     )
+
+
+def _words(entry: Entry) -> Prompt:
+    """Its prompt without pictures; the file's name stands for a missing one."""
+    return Prompt(entry.text or Path(entry.where).stem, target=entry.target_text, meta=entry.meta)
 
 
 def _batches(entries: Sequence[Entry], size: int, whole_groups: bool) -> Iterator[list[Entry]]:

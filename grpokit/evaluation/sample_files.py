@@ -61,11 +61,6 @@ class Entry:
         return "image" if isinstance(self.output, Path) else "text"
 
     @property
-    def name(self) -> str:
-        """Its name in its folder, without the ending."""
-        return Path(self.where).stem
-
-    @property
     def missing(self) -> bool:
         """Whether it is a picture whose file does not exist."""
         return isinstance(self.output, Path) and not os.path.exists(self.output)

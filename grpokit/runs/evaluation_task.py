@@ -22,7 +22,7 @@ from grpokit.runs import build, build_rewards, preflight, resuming
 from grpokit.runs.evaluations import SampleSource, Task, advised
 from grpokit.types import Prompt
 
-RESERVED = {
+_RESERVED = {
     *("source", "against", "checkpoint", "step", "seed", "prompts", "samples_per_prompt"),
     *("before", "after", "change", "by", "scored_by", "samples"),
 }
@@ -51,19 +51,11 @@ class Options:
     limit: int | None = None
     max_pixels: int | None = None
 
-    def refuse(self, names: Sequence[str], why: str) -> None:
-        """Refuse options that would be ignored.
-
-        Raises:
-            UsageError: names those that were given.
-        """
-        given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
-        if given:
-            raise UsageError(f"Leave out {' and '.join(given)}: {why}.")
-
-    def refuse_all(self, why: str) -> None:
-        """The same for every option."""
-        self.refuse([each.name for each in fields(self)], why)
+    @property
+    def given(self) -> list[str]:
+        """Those that were given, as they are typed."""
+        names = [each.name for each in fields(self) if getattr(self, each.name) is not None]
+        return [f"--{name.replace('_', '-')}" for name in names]
 
     @property
     def pixels(self) -> int:
@@ -83,7 +75,8 @@ class Options:
             UsageError: the options do not go together, or a file cannot be read.
         """
         if self.prompts is not None:
-            self.refuse(["prompt"], "--prompts has the prompts")
+            if self.prompt is not None:
+                raise UsageError("Leave out --prompt: --prompts has the prompts.")
             return data.read_prompts(self.prompts, targets=self.targets, images=self.sources, max_pixels=self.pixels)
         if not self.is_of_one_prompt:
             return None
@@ -105,8 +98,8 @@ def prepare(
     evaluation: EvaluationConfig | None,
     options: Options,
     *,
-    name: str = "",
-    changed: bool = False,
+    name: str,
+    changed: bool,
 ) -> Task:
     """Read all that an evaluation needs; no model is built yet.
 
@@ -115,7 +108,7 @@ def prepare(
         drawn: those of them that are policies -> the config and the checkpoint; the others are files.
         evaluation: rewards and perhaps prompts; None takes those of the run.
         options: of the command.
-        name: of the evaluation; by default those of the rewards, or "held-out".
+        name: of the evaluation; an empty one is made of the rewards, or is "held-out".
         changed: whether the config of what is evaluated is not that of its checkpoint.
 
     Raises:
@@ -125,68 +118,66 @@ def prepare(
     if len(names) > len({*names}):
         raise UsageError(f"--against names {what} as well. Leave it out, or compare with something else.")
     config, place = drawn.get(what, (None, None))
-    if not drawn:
-        options.refuse(["count"], "no policy draws samples")
-    if evaluation is not None:
-        own = evaluation
-    elif config is not None:
-        own = _of_run(config)
-    else:
-        raise UsageError("Name the rewards: --reward NAME, once or several times, or --with EVALUATION.")
+    if not drawn and options.count is not None:
+        raise UsageError("Leave out --count: no policy draws samples.")
+    own = evaluation or _of_run(config)
     prompts, warnings = _prompts(own, options, config, None if changed else place)
     if drawn and prompts is None:
         raise UsageError("A policy needs prompts to draw for. Give --prompts FILE, or --with EVALUATION.")
     configs = {each: put_in(config, own) for each, (config, _) in drawn.items()}
-    sources, strange = _sources(names, drawn, configs, prompts, options)
+    entries = {}
+    for each in names:
+        if each not in drawn:
+            path = _table_or(Path(each), options)
+            warnings += _about_other_kinds(path)
+            entries[each] = _entries(path, prompts, options, draws=bool(drawn))
     asked = data.as_prompts([]) if prompts is None else prompts.first(options.limit)
-    unscorable = []
     if what in configs:
-        unscorable = preflight.unscorable_prompts(configs[what], asked.first(0), asked)
+        warnings += preflight.unscorable_prompts(configs[what], asked.first(0), asked)
     is_own = own.data is not None or "samples" in own.model_fields_set
     samples = own.samples if is_own or config is None else config.eval.samples
-    rewards = "-".join(build_rewards.name_of(reward) for reward in own.rewards)
-    if not is_plain_name(rewards):
-        rewards = "rewards"
     task = Task(
-        name=name or ("held-out" if evaluation is None else rewards),
+        name=name or ("held-out" if evaluation is None else _name_of(own)),
         what=what,
-        sources=sources,
+        sources=_sources(names, drawn, configs, entries),
         evaluation=own,
         rewarding=configs.get(what, own),
         per_prompt=options.count or samples,
         prompts=asked,
-        warnings=[*warnings, *strange, *unscorable],
+        warnings=warnings,
     )
     _check(task, configs.values())
     return task
+
+
+def _name_of(evaluation: EvaluationConfig) -> str:
+    name = "-".join(build_rewards.name_of(reward) for reward in evaluation.rewards)
+    return name if is_plain_name(name) else "rewards"
 
 
 def _sources(
     names: Sequence[str],
     drawn: Mapping[str, tuple[RunConfig, Path | None]],
     configs: Mapping[str, RunConfig],
-    prompts: PromptSequence | None,
-    options: Options,
-) -> tuple[list[SampleSource], list[str]]:
-    """What is compared, and warnings about files; a policy that is compared with nothing else, before and after."""
+    entries: Mapping[str, Sequence[Entry]],
+) -> list[SampleSource]:
+    """What is compared; a policy that is compared with nothing else, before and after."""
     sources = []
-    warnings: list[str] = []
     for name, title in zip(names, _titles(names), strict=True):
-        if name in drawn:
-            sources.append(SampleSource(title=title, config=configs[name], place=drawn[name][1]))
-        else:
-            entries, strange = _entries(Path(name), prompts, options, draws=bool(drawn))
-            sources.append(SampleSource(title=title, entries=entries))
-            warnings += strange
+        _, place = drawn.get(name, (None, None))
+        source = SampleSource(title=title, config=configs.get(name), place=place, entries=entries.get(name, ()))
+        sources.append(source)
     if len(sources) > 1 or not drawn:
-        return sources, warnings
+        return sources
     (after,) = sources
     before = replace(after, title="before", place=None)
-    return [before, replace(after, title="after")] if after.place else [before], warnings
+    return [before, replace(after, title="after")] if after.place else [before]
 
 
-def _of_run(config: RunConfig) -> EvaluationConfig:
-    """The evaluation that a run makes of itself."""
+def _of_run(config: RunConfig | None) -> EvaluationConfig:
+    """The evaluation that a run makes of itself; files have none."""
+    if config is None:
+        raise UsageError("Name the rewards: --reward NAME, once or several times, or --with EVALUATION.")
     evaluation = EvaluationConfig(rewards=config.rewards, samples=config.eval.samples, seed=config.seed)
     evaluation._source = config._source
     return evaluation
@@ -219,22 +210,27 @@ def _about_held_out(training: PromptSequence, held_out: PromptSequence, place: P
     return warnings
 
 
-def _entries(
-    path: Path, prompts: PromptSequence | None, options: Options, *, draws: bool
-) -> tuple[list[Entry], list[str]]:
-    """The samples in files, of at most `limit` prompts, and a warning about pictures of other kinds beside them."""
-    listed = path / sample_files.SAMPLES
-    has_list = options.prompts is None and listed.is_file()
-    place = listed if has_list else path
-    if draws and sample_files.is_table(place):
+def _table_or(path: Path, options: Options) -> Path:
+    """The table in a folder that has one, unless its pictures are named by the lines of --prompts."""
+    table = path / sample_files.SAMPLES
+    return table if options.prompts is None and table.is_file() else path
+
+
+def _about_other_kinds(path: Path) -> list[str]:
+    """A warning about pictures in a folder that are not scored."""
+    others = other_pictures(path) if path.is_dir() else []
+    return [f"in {path} {to_convert(others)}; only {', '.join(PICTURES)} are scored"] if others else []
+
+
+def _entries(path: Path, prompts: PromptSequence | None, options: Options, *, draws: bool) -> list[Entry]:
+    """The samples in files, of at most `limit` prompts."""
+    if draws and sample_files.is_table(path):
         prompts = None  # those of a policy; records have their own
     one = prompts[0] if prompts is not None and options.is_of_one_prompt else None
-    entries = sample_files.find_samples(place, prompts=None if one else prompts, prompt=one, max_pixels=options.pixels)
+    entries = sample_files.find_samples(path, prompts=None if one else prompts, prompt=one, max_pixels=options.pixels)
     groups = list(dict.fromkeys(entry.group for entry in entries))
     limited = set(groups[: options.limit])
-    others = other_pictures(path) if path.is_dir() and not has_list else []
-    warnings = [f"in {path} {to_convert(others)}; only {', '.join(PICTURES)} are scored"] if others else []
-    return [entry for entry in entries if entry.group in limited], warnings
+    return [entry for entry in entries if entry.group in limited]
 
 
 def _titles(names: Sequence[str]) -> list[str]:
@@ -246,7 +242,7 @@ def _titles(names: Sequence[str]) -> list[str]:
         titles.append(f"{path.parents[1].name} {path.name}" if in_run else path.name or name)
     if len({*titles}) < len(titles):
         titles = list(names)
-    return [f"./{title}" if title in RESERVED else title for title in titles]
+    return [f"./{title}" if title in _RESERVED else title for title in titles]
 
 
 def _check(task: Task, configs: Iterable[RunConfig]) -> None:
@@ -264,7 +260,7 @@ def _check(task: Task, configs: Iterable[RunConfig]) -> None:
     metas = [prompts.row(i).prompt.meta for i in range(len(prompts))]
     for source in task.sources:
         metas += [entry.meta for entry in source.entries]
-    known = {column: None for meta in metas for column in meta}
+    known = dict.fromkeys(column for meta in metas for column in meta)
     for column in task.evaluation.by:
         if column not in known:
             columns = ", ".join(known) or "none"

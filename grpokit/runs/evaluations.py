@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -247,7 +247,7 @@ def compare_sources(results: Mapping[str, Evaluation]) -> Comparison:
         means = {name: summary.means[name] for name in weights}
         columns[title] = Summary(means=means, ci95={name: summary.ci95[name] for name in weights})
     if len(results) == 2:
-        before, after = ({"means": column.means, "ci95": column.ci95} for column in columns.values())
+        before, after = map(asdict, columns.values())
         old, new = map(all_scores, results.values())
         differences = changes(before, after, old, new, weights)
         columns["change"] = Summary(
@@ -283,12 +283,15 @@ def by_value(results: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[
 
 
 @contextmanager
-def reserved(folder: Path) -> Iterator[Path]:
-    """Inside, no other process writes an evaluation into a folder; gives its absolute path.
+def reserved(folder: Path | None) -> Iterator[Path | None]:
+    """Inside, no other process writes an evaluation into a folder, if there is one; gives its absolute path.
 
     Raises:
         UsageError: another process does, or the folder holds anything but an earlier evaluation.
     """
+    if folder is None:
+        yield None
+        return
     folder = folder.absolute()  # the code of a component may call os.chdir
     with locked(folder, work="writing an evaluation into", option="--out."):
         if folder.is_dir() and not _may_be_replaced(folder):

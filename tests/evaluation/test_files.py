@@ -413,6 +413,15 @@ def test_only_a_batch_of_pictures_is_open(tmp_path: Path, count: int) -> None:
     assert len(found.samples) == count
 
 
+def test_a_part_of_an_evaluation_opens_no_file(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = data.read_prompts(three / "prompts.txt")
+    found = evaluate_files([shade], sample_files.find_samples(three / "pictures", prompts=prompts))
+    monkeypatch.setattr(sample_files.Entry, "open", lambda *_: pytest.fail("a file was opened"))
+    part = found.part([1, 3])
+    assert part.texts == ["gray", "light gray"]
+    assert part.summary.means["shade"] == (51 + 153) / 2
+
+
 PEAK = """
 import sys
 from grpokit import cli
