@@ -320,7 +320,7 @@ def _print_each(sources: Sequence[SampleSource], results: Mapping[str, Evaluatio
             problem = evaluation.problems.get(row, "")
             unread = problem and ("missing" if entry.missing else "unreadable")
             scores = [unread or f"{float(columns[name][row]):z.4f}".replace("nan", "-") for name in names]
-            rows.append([entry.where, *scores, entry.text])
+            rows.append([entry.where, *scores, entry.stored.text])
         console().print(grid(["file", *names, "prompt"], rows, words=("prompt",)))
         print()
 

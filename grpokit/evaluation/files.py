@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+import torch
+
 from grpokit import registry
 from grpokit.errors import DataError, GrpokitError, UsageError, reword
 from grpokit.evaluation.evaluation import Evaluation
@@ -21,6 +23,8 @@ from grpokit.rewards.failures import refuse_losses
 from grpokit.rewards.scoring import Scores, Scoring, join_scores
 from grpokit.rewards.terms import Rewards, RewardTerm, as_terms
 from grpokit.types import Prompt, Sample
+
+_Prompts = dict[Callable[[], Prompt], Prompt]  # what opens a group's prompt -> the prompt
 
 
 class FileSamples(Sequence[Sample]):
@@ -39,11 +43,8 @@ class FileSamples(Sequence[Sample]):
     def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
         if isinstance(index, slice):
             return FileSamples(self._entries[index])
-        entry = self._entries[index]
-        try:
-            return entry.open()
-        except DataError:
-            return _unread(entry)
+        sample, _ = _open(self._entries[index], {})
+        return sample
 
 
 def evaluate_files(
@@ -71,32 +72,35 @@ def evaluate_files(
     if batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
     terms = as_terms(rewards)
-    lost = [0] * len(terms)
+    lost = torch.zeros(len(terms), dtype=torch.int64)
     parts: list[Scores] = []
     problems: dict[int, str] = {}
     row = 0
     for batch in _batches(entries, batch_size, whole_groups):
-        samples, unread = _opened(batch)
-        scores = _scores(terms, batch, samples)
+        prompts: _Prompts = {}
+        opened = [_open(entry, prompts) for entry in batch]
+        scores = _scores(terms, batch, [sample for sample, _ in opened])
         parts.append(scores)
-        for entry, values, problem in zip(batch, scores.matrix.tolist(), unread, strict=True):
+        for entry, (_, problem), values in zip(batch, opened, scores.matrix.tolist(), strict=True):
             if problem:
                 problems[row] = problem
             scored(_line(entry, dict(zip(scores.names, values, strict=True)), problem))
             row += 1
-        lost = [before + more for before, more in zip(lost, scores.failed, strict=True)]
-        refuse_losses(terms, lost, len(entries), scores.notes)
+        lost += scores.lost.sum(0)
+        refuse_losses(terms, lost.tolist(), len(entries), scores.notes)
     return Evaluation(
         samples=FileSamples(entries),
-        prompts=[_words(entry) for entry in entries],
+        prompts=[_without_pictures(entry) for entry in entries],
         scores=join_scores(terms, parts),
         problems=problems,
     )
 
 
-def _words(entry: Entry) -> Prompt:
-    """Its prompt without pictures; the file's name stands for a missing one."""
-    return Prompt(entry.text or Path(entry.where).stem, target=entry.target_text, meta=entry.meta)
+def _without_pictures(entry: Entry) -> Prompt:
+    """Its prompt; the file's name stands for a missing text."""
+    prompt = entry.stored
+    target = prompt.target if isinstance(prompt.target, str) else None
+    return Prompt(prompt.text or Path(entry.where).stem, target=target, meta=prompt.meta)
 
 
 def _batches(entries: Sequence[Entry], size: int, whole_groups: bool) -> Iterator[list[Entry]]:
@@ -112,27 +116,14 @@ def _batches(entries: Sequence[Entry], size: int, whole_groups: bool) -> Iterato
         yield batch
 
 
-def _opened(batch: Sequence[Entry]) -> tuple[list[Sample], list[str]]:
-    """The samples of a batch, and why each of them cannot be read; empty where it can."""
-    samples = []
-    problems = []
-    prompts: dict[Callable[[], Prompt], Prompt] = {}  # a group's pictures are read once
-    for entry in batch:
-        problem = ""
-        try:
-            if entry.prompt not in prompts:
-                prompts[entry.prompt] = entry.prompt()
-            sample = entry.open(prompts[entry.prompt])
-        except DataError as error:
-            problem = str(error)
-            sample = _unread(entry)
-        samples.append(sample)
-        problems.append(problem)
-    return samples, problems
-
-
-def _unread(entry: Entry) -> Sample:
-    return Sample(prompt=Prompt(entry.text), output=None, group=entry.group)
+def _open(entry: Entry, prompts: _Prompts) -> tuple[Sample, str]:
+    """A sample, without output where a file cannot be read, and why; `prompts` has those that were read before."""
+    try:
+        if entry.prompt not in prompts:
+            prompts[entry.prompt] = entry.prompt()
+        return entry.open(prompts[entry.prompt]), ""
+    except DataError as error:
+        return Sample(prompt=Prompt(entry.stored.text), output=None, group=entry.group), str(error)
 
 
 def _scores(terms: Sequence[RewardTerm], batch: Sequence[Entry], samples: Sequence[Sample]) -> Scores:
@@ -144,7 +135,7 @@ def _scores(terms: Sequence[RewardTerm], batch: Sequence[Entry], samples: Sequen
 
 
 def _line(entry: Entry, scores: Mapping[str, float], problem: str) -> dict[str, Any]:
-    line: dict[str, Any] = {"prompt": entry.text}
+    line: dict[str, Any] = {"prompt": entry.stored.text}
     if entry.kind == "image":
         line["file"] = str(entry.output)
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,10 +36,8 @@ class Entry:
     Attributes:
         where: names it in tables and messages.
         output: a picture's path, or a text.
+        stored: the prompt; its pictures need not be opened.
         prompt: opens the prompt with its pictures; entries of one prompt may share the function.
-        text: the prompt's text.
-        target_text: the prompt's target where that is a text.
-        meta: what else is known of the prompt.
         group: the same for all samples of one prompt.
         max_pixels: a picture with more is refused.
         line: its line or row in the file of records that lists it, from 1; 0 if there is none.
@@ -47,11 +45,9 @@ class Entry:
 
     where: str
     output: Path | str
+    stored: Prompt
     prompt: Callable[[], Prompt]
-    text: str
     group: int
-    target_text: str | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
     max_pixels: int = MAX_PIXELS
     line: int = 0
 
@@ -79,9 +75,7 @@ class Entry:
         output: Any = self.output
         if isinstance(output, Path):
             output = open_picture(output, max_pixels=self.max_pixels)
-        if prompt is None:
-            prompt = self.prompt()
-        return Sample(prompt=prompt, output=output, group=self.group)
+        return Sample(prompt=prompt or self.prompt(), output=output, group=self.group)
 
 
 def find_samples(
@@ -123,8 +117,8 @@ def find_samples(
         Entry(
             where=str(picture),
             output=picture,
+            stored=only,
             prompt=lambda: only,
-            text=only.text,
             group=i if prompt is None else 0,  # without a prompt each picture stands for itself
             max_pixels=max_pixels,
         )
@@ -176,10 +170,8 @@ def numbered_pictures(folder: Path, prompts: PromptSequence, *, max_pixels: int 
                 Entry(
                     where=str(path),
                     output=path,
+                    stored=row.prompt,
                     prompt=prompt,
-                    text=row.prompt.text,
-                    target_text=_text_or_none(row.prompt.target),
-                    meta=row.prompt.meta,
                     group=row.number,
                     max_pixels=max_pixels,
                 )
@@ -214,10 +206,8 @@ def read_records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
             Entry(
                 where=str(output) if isinstance(output, Path) else row.where,
                 output=output,
+                stored=_asked(prompt),
                 prompt=partial(_record, sequence, i),
-                text=prompt.text,
-                target_text=_text_or_none(meta.get("target_text") if prompt.target is None else prompt.target),
-                meta=_further(meta),
                 group=groups.setdefault(key, len(groups)),
                 max_pixels=max_pixels,
                 line=row.number,
@@ -227,20 +217,14 @@ def read_records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
 
 
 def _record(sequence: Sequence[Prompt], index: int) -> Prompt:
-    prompt = sequence[index]
-    target = prompt.target
-    if target is None:
-        target = prompt.meta.get("target_text")
-    return replace(prompt, target=target, meta=_further(prompt.meta))
+    return _asked(sequence[index])
 
 
-def _text_or_none(target: Any) -> str | None:
-    return target if isinstance(target, str) else None
-
-
-def _further(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record says beside the sample itself."""
-    return {key: value for key, value in record.items() if key not in _OWN_KEYS}
+def _asked(record: Prompt) -> Prompt:
+    """The prompt of a record, without what the record says of the sample itself."""
+    target = record.meta.get("target_text") if record.target is None else record.target
+    meta = {key: value for key, value in record.meta.items() if key not in _OWN_KEYS}
+    return replace(record, target=target, meta=meta)
 
 
 def _output(record: Mapping[str, Any], folder: Path, where: str) -> Path | str:

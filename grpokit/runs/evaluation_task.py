@@ -124,29 +124,33 @@ def prepare(
     prompts, warnings = _prompts(own, options, config, None if changed else place)
     if drawn and prompts is None:
         raise UsageError("A policy needs prompts to draw for. Give --prompts FILE, or --with EVALUATION.")
-    configs = {each: put_in(config, own) for each, (config, _) in drawn.items()}
-    entries = {}
-    for each in names:
-        if each not in drawn:
+    drawn = {each: (put_in(config, own), place) for each, (config, place) in drawn.items()}
+    sources = []
+    for each, title in zip(names, _titles(names), strict=True):
+        if each in drawn:
+            source = SampleSource(title=title, config=drawn[each][0], place=drawn[each][1])
+        else:
             path = _table_or(Path(each), options)
             warnings += _about_other_kinds(path)
-            entries[each] = _entries(path, prompts, options, draws=bool(drawn))
+            source = SampleSource(title=title, entries=_entries(path, prompts, options, draws=bool(drawn)))
+        sources.append(source)
     asked = data.as_prompts([]) if prompts is None else prompts.first(options.limit)
-    if what in configs:
-        warnings += preflight.unscorable_prompts(configs[what], asked.first(0), asked)
+    rewarding = sources[-1].config or own
+    if isinstance(rewarding, RunConfig):
+        warnings += preflight.unscorable_prompts(rewarding, asked.first(0), asked)
     is_own = own.data is not None or "samples" in own.model_fields_set
     samples = own.samples if is_own or config is None else config.eval.samples
     task = Task(
         name=name or ("held-out" if evaluation is None else _name_of(own)),
         what=what,
-        sources=_sources(names, drawn, configs, entries),
+        sources=_before_and_after(*sources) if config is not None and len(sources) == 1 else sources,
         evaluation=own,
-        rewarding=configs.get(what, own),
+        rewarding=rewarding,
         per_prompt=options.count or samples,
         prompts=asked,
         warnings=warnings,
     )
-    _check(task, configs.values())
+    _check(task, [config for config, _ in drawn.values()])
     return task
 
 
@@ -155,23 +159,10 @@ def _name_of(evaluation: EvaluationConfig) -> str:
     return name if is_plain_name(name) else "rewards"
 
 
-def _sources(
-    names: Sequence[str],
-    drawn: Mapping[str, tuple[RunConfig, Path | None]],
-    configs: Mapping[str, RunConfig],
-    entries: Mapping[str, Sequence[Entry]],
-) -> list[SampleSource]:
-    """What is compared; a policy that is compared with nothing else, before and after."""
-    sources = []
-    for name, title in zip(names, _titles(names), strict=True):
-        _, place = drawn.get(name, (None, None))
-        source = SampleSource(title=title, config=configs.get(name), place=place, entries=entries.get(name, ()))
-        sources.append(source)
-    if len(sources) > 1 or not drawn:
-        return sources
-    (after,) = sources
-    before = replace(after, title="before", place=None)
-    return [before, replace(after, title="after")] if after.place else [before]
+def _before_and_after(source: SampleSource) -> list[SampleSource]:
+    """A policy that is compared with nothing else: before its training, and after it if it was trained."""
+    before = replace(source, title="before", place=None)
+    return [before, replace(source, title="after")] if source.place else [before]
 
 
 def _of_run(config: RunConfig | None) -> EvaluationConfig:
@@ -259,7 +250,7 @@ def _check(task: Task, configs: Iterable[RunConfig]) -> None:
         return
     metas = [prompts.row(i).prompt.meta for i in range(len(prompts))]
     for source in task.sources:
-        metas += [entry.meta for entry in source.entries]
+        metas += [entry.stored.meta for entry in source.entries]
     known = dict.fromkeys(column for meta in metas for column in meta)
     for column in task.evaluation.by:
         if column not in known:
