@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -149,21 +149,14 @@ def _difference(
 
 def _by_prompt(old: ScoreTable, new: ScoreTable, weights: Mapping[str, float]) -> Mean:
     """The weighted sum of each column's mean change, over the prompts that have scores on both sides."""
-    value = 0.0
-    influences: dict[Hashable, float] = defaultdict(float)
-    counts = []
-    for name, weight in weights.items():
+    prompts = sorted({*old.prompts, *new.prompts})
+    columns = []
+    for name in weights:
         before = prompt_means(old, name)
         after = prompt_means(new, name)
-        gains = {prompt: after[prompt] - before[prompt] for prompt in before.keys() & after.keys()}
-        if not gains:
-            continue
-        mean = math.fsum(gains.values()) / len(gains)
-        value += weight * mean
-        counts.append(len(gains))
-        for prompt, gain in gains.items():
-            influences[prompt] += weight * (gain - mean) / len(gains)
-    return Mean(value=value if counts else math.nan, influences=influences, prompts=min(counts, default=0))
+        gains = [after.get(prompt, math.nan) - before.get(prompt, math.nan) for prompt in prompts]
+        columns.append(gains)
+    return mean_of_totals(columns, weights.values(), prompts)
 
 
 def prompt_means(scored: ScoreTable, name: str) -> dict[str, float]:

@@ -244,12 +244,13 @@ def compare_sources(results: Mapping[str, Evaluation]) -> Comparison:
     columns: Comparison = {}
     for title, evaluation in results.items():
         summary = evaluation.summary
-        means = {name: summary.means[name] for name in weights}
-        columns[title] = Summary(means=means, ci95={name: summary.ci95[name] for name in weights})
+        columns[title] = Summary(
+            means={name: summary.means[name] for name in weights},
+            ci95={name: summary.ci95[name] for name in weights},
+        )
     if len(results) == 2:
-        before, after = map(asdict, columns.values())
-        old, new = map(all_scores, results.values())
-        differences = changes(before, after, old, new, weights)
+        old, new = results.values()
+        differences = changes(asdict(old.summary), asdict(new.summary), all_scores(old), all_scores(new), weights)
         columns["change"] = Summary(
             means={change.name: change.change for change in differences},
             ci95={change.name: change.width for change in differences},
