@@ -43,7 +43,7 @@ class Evaluation:
         return Evaluation(
             samples=(),
             prompts=[self.prompts[i] for i in rows],
-            scores=self.scores.select(torch.tensor(rows)),
+            scores=self.scores.select(torch.tensor(rows, dtype=torch.int64)),
         )
 
     def columns(self) -> dict[str, Tensor]:

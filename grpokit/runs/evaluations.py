@@ -275,8 +275,8 @@ def by_value(results: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[
             for row, prompt in enumerate(evaluation.prompts):
                 value = prompt.meta.get(column)
                 if value is not None:
-                    by_title = rows_of.setdefault(str(value), {})
-                    by_title.setdefault(title, []).append(row)
+                    by_title = rows_of.setdefault(str(value), {each: [] for each in results})
+                    by_title[title].append(row)
         for name, by_title in rows_of.items():
             own = {title: results[title].part(rows) for title, rows in by_title.items()}
             parts[f"{column} {name}"] = compare_sources(own)

@@ -322,6 +322,19 @@ def test_prompts_are_paired_by_text_and_target_in_any_order(call: Call, tmp_path
     assert json.loads(done.out)["change"]["letters"] == {"mean": pytest.approx(2), "ci95": pytest.approx(0)}
 
 
+def test_a_value_that_one_side_has_is_shown_on_that_side(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text("rewards: [{use: length, maximum: 1, weight: 2}]\nby: [kind]\n")
+    for name, kind, output in (("old", "x", "ab"), ("new", "y", "abcd")):
+        row = {"prompt": "p", "output": output, "kind": kind}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
+    done = call("new.jsonl", "--against", "old.jsonl", "--with", "e.yaml")
+    rows = [re.split(r"  +", line) for line in done.out.splitlines() if line.startswith("length, kind")]
+    assert rows == [
+        ["length, kind x", "-1.000", "not scored", "not scored"],
+        ["length, kind y", "not scored", "-3.000", "not scored"],
+    ]
+
+
 def test_what_a_result_would_replace_or_ignore_is_refused(call: Call, three: Path) -> None:
     (three / "e.yaml").write_text("rewards: [{use: length}]\nfiles: r.jsonl\nby: [tags]\n")
     (three / "r.jsonl").write_text('{"prompt": "p", "output": "a", "tags": ["x"]}\n{"prompt": "q", "output": "b"}\n')
