@@ -291,7 +291,8 @@ def _scored(task: Task, folder: Path | None, batch_size: int) -> tuple[dict[str,
         results = evaluations.run(task, batch_size=batch_size, scored=scored, say=_say)
     totals = []
     for source in task.sources:
-        totals += results[source.title].scores.totals.tolist() if source.entries else []
+        if source.entries:
+            totals += results[source.title].scores.totals.tolist()
     for line, total in zip(lines, totals, strict=True):
         line["reward"] = or_none(total)
     return results, lines

@@ -93,7 +93,7 @@ class Task:
         evaluation: its rewards, seed and columns.
         rewarding: names the rewards and the seed: the config of a policy with the evaluation in it, or the evaluation.
         per_prompt: samples that a policy draws for each prompt.
-        prompts: what policies draw for; empty where none draws.
+        prompts: what policies draw for; files may do without.
         warnings: about the prompts and files.
     """
 
