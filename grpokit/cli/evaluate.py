@@ -99,6 +99,8 @@ def evaluate(
             f"--against {against}: expected a run, a checkpoint, a preset, a config file, pictures or a table. An "
             "evaluation file goes with --with, and a run's record is scored alone."
         )
+    names = [what] if against is None else [against, what]
+    drawn = {name: read_source(name, overrides if name == what else []) for name in names if _kind(name) == "policy"}
     from grpokit.runs.evaluation_task import Options, prepare
 
     options = Options(
@@ -117,8 +119,6 @@ def evaluate(
             raise UsageError(f"Leave out {' and '.join(options.given)}: a record has its own samples.")
         _score_record(Path(what).parent, evaluation, out, as_json=as_json)
         return
-    names = [what] if against is None else [against, what]
-    drawn = {name: read_source(name, overrides if name == what else []) for name in names if _kind(name) == "policy"}
     if out is not None:
         inputs = [*names, *filter(None, map(str, (prompts, targets, sources)))]
         inside = [name for name in inputs if Path(name).resolve().is_relative_to(out.resolve())]
