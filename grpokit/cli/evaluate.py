@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,13 +19,10 @@ from grpokit.errors import DataError, UsageError, plural
 if TYPE_CHECKING:
     from grpokit.config.evaluation import EvaluationConfig
     from grpokit.evaluation.evaluation import Evaluation
-    from grpokit.evaluation.sample_files import Entry
-    from grpokit.runs.evaluation_task import Task
-    from grpokit.runs.evaluations import Comparison, SampleSource, Scored
+    from grpokit.runs.evaluations import Comparison, SampleSource, Task
 
 _FEW = 20  # samples that a table shows one by one
 _NAMED = 5  # files that a message names
-
 
 What = Annotated[
     str,
@@ -98,9 +94,13 @@ def evaluate(
     RUN/rollouts scores a recorded run again, and shows how its rankings would change.
     """
     evaluation, what, overrides = _asked(what, words or [], using, reward or [])
+    if against is not None and _kind(against) not in ("policy", "files"):
+        raise UsageError(
+            f"--against {against}: expected a run, a checkpoint, a preset, a config file, pictures or a table. An "
+            "evaluation file goes with --with, and a run's record is scored alone."
+        )
     names = [what] if against is None else [against, what]
-    kinds = {name: _kind(name) for name in names}
-    drawn = {name: read_source(name, overrides if name == what else []) for name in names if kinds[name] == "policy"}
+    drawn = {name: read_source(name, overrides if name == what else []) for name in names if _kind(name) == "policy"}
     from grpokit.runs.evaluation_task import Options, prepare
 
     options = Options(
@@ -112,10 +112,11 @@ def evaluate(
         limit=limit,
         max_pixels=max_pixels,
     )
-    if "record" in kinds.values():
+    if _kind(what) == "record":
         if against is not None or using is not None or evaluation is None:
             raise UsageError("A record is scored with --reward NAME, and compared with the rewards of its run.")
-        options.refuse_all("a record has its own samples")
+        if options.given:
+            raise UsageError(f"Leave out {' and '.join(options.given)}: a record has its own samples.")
         _score_record(Path(what).parent, evaluation, out, as_json=as_json)
         return
     if out is not None:
@@ -126,18 +127,19 @@ def evaluate(
     name = "" if using is None else Path(using).stem.rpartition(":")[2]
     task = prepare(names, drawn, evaluation, options, name=name, changed=bool(overrides))
     for line in task.warnings:
-        print(f"warning: {line}", file=sys.stderr)
+        _say(f"warning: {line}")
     folder = out or task.folder([*(words or []), repr(options), *map(os.path.abspath, names[:-1])])
     _evaluate(task, folder, batch_size, as_json=as_json)
 
 
-def _kind(what: str) -> Literal["policy", "record", "files"]:
-    """What a word names: a policy by its run, checkpoint, preset or config; the record of a run; or files.
+def _kind(what: str) -> Literal["policy", "evaluation", "record", "files"]:
+    """What a word names: a policy by its run, checkpoint, preset or config; an evaluation; a run's record; or files.
 
     Raises:
         UsageError: it is the result of an evaluation.
     """
     from grpokit.config import presets
+    from grpokit.config.evaluation import is_evaluation_file
     from grpokit.run_folder.names import CONFIG, DATA, ROLLOUTS
     from grpokit.run_folder.reader import read_object
 
@@ -146,6 +148,8 @@ def _kind(what: str) -> Literal["policy", "record", "files"]:
         return "policy"  # or nothing, which the search for a preset says
     if path.name == ROLLOUTS and (path.parent / CONFIG).is_file():
         return "record"
+    if is_evaluation_file(what):
+        return "evaluation"
     if path.is_file():
         return "policy" if path.suffix in (".yaml", ".yml") else "files"
     if (path / DATA).is_file() and read_object(path / DATA)["train"] is None:
@@ -164,27 +168,28 @@ def _asked(
     Raises:
         UsageError: these do not go together, or the evaluation is wrong.
     """
-    from grpokit.config.evaluation import is_evaluation_file, is_of_evaluation, of_rewards, read_evaluation
+    from grpokit.config.evaluation import is_of_evaluation, of_rewards, read_evaluation
 
     if using and rewards:
         raise UsageError("Give either --with or --reward, not both.")
-    if is_evaluation_file(what):
+    kind = _kind(what)
+    if kind == "evaluation":
         if using or rewards:
             raise UsageError(f"{what} has its own rewards. Leave out --with and --reward.")
         evaluation = read_evaluation(what, words)
         if evaluation.files is None:
             raise UsageError(f"{what} names no files. Give what is evaluated, and --with {what}.")
         return evaluation, evaluation.files, []
-    draws = _kind(what) == "policy"
     if using:
-        own = [word for word in words if is_of_evaluation(word) or not draws]
-        evaluation = read_evaluation(using, own)
+        own = [word for word in words if is_of_evaluation(word)]
     elif rewards:
         beginnings = tuple(f"{name}." for name in rewards)
-        own = [word for word in words if word.startswith(beginnings) or not draws]
-        evaluation = of_rewards(rewards, own)
+        own = [word for word in words if word.startswith(beginnings)]
     else:
         return None, what, list(words)
+    if kind != "policy":
+        own = list(words)
+    evaluation = read_evaluation(using, own) if using else of_rewards(rewards, own)
     return evaluation, what, [word for word in words if word not in own]
 
 
@@ -193,13 +198,11 @@ def _evaluate(task: Task, folder: Path | None, batch_size: int, *, as_json: bool
     from grpokit.run_folder.names import SCORE_LINES
     from grpokit.runs import evaluations
 
-    with evaluations.reserved(folder) if folder else nullcontext() as own_folder:
-        with _following(task, own_folder) as scored:
-            results = task.run(batch_size=batch_size, scored=scored, say=_say)
+    with evaluations.reserved(folder) as own_folder:
+        results, lines = _scored(task, own_folder, batch_size)
         columns = evaluations.compare_sources(results)
         parts = evaluations.by_value(results, task.evaluation.by)
         judges = task.judges(next(iter(results.values())).scores.names)
-        lines = list(_lines(task, results))
         if as_json:
             facts = task.facts() | _as_json(columns)
             facts |= {"by": {part: _as_json(own) for part, own in parts.items()}, "scored_by": judges}
@@ -211,12 +214,10 @@ def _evaluate(task: Task, folder: Path | None, batch_size: int, *, as_json: bool
                 if judge != f"{{use: {name}}}":
                     print(f"{name}: {judge}")
         if own_folder is not None:
-            with evaluations.written(own_folder, task.settings()) as keep:
-                for step, evaluation, title in task.kept(results):
-                    keep(step, evaluation, title)
+            evaluations.write(own_folder, task.settings(), task.in_order(results))
             if lines:
                 _append(own_folder / SCORE_LINES, lines)
-            print(f"report: {own_folder / 'report.html'}", file=sys.stderr if as_json else sys.stdout)
+            _print_report(own_folder, as_json=as_json)
     _say_what_is_missing(task.sources, results)
 
 
@@ -226,19 +227,27 @@ def _score_record(run: Path, evaluation: EvaluationConfig, out: Path | None, *, 
     from grpokit.runs import evaluations
     from grpokit.runs.rescore import HEADINGS, lines, ranking_table, rescore
 
-    with evaluations.reserved(out) if out else nullcontext() as folder:
-        page = evaluations.written(folder, to_dict(evaluation)) if folder else nullcontext(lambda *_: None)
-        with page as keep:
-            result = rescore(run, evaluation, evaluated=keep)
+    with evaluations.reserved(out) as folder:
+        result = rescore(run, evaluation)
         rows = list(ranking_table(result))
         if as_json:
-            rankings = [dict(zip(["reward", *HEADINGS], row, strict=True)) for row in rows]
+            rankings = [dict(zip(HEADINGS, row, strict=True)) for row in rows]
             print(json.dumps({"run": str(run), "rankings": rankings, "notes": list(lines(result))}))
         else:
-            console().print(grid(["reward", *HEADINGS], rows))
+            console().print(grid(HEADINGS, rows))
             print(*lines(result), sep="\n")
         if folder is not None:
-            print(f"report: {folder / 'report.html'}", file=sys.stderr if as_json else sys.stdout)
+            evaluations.write(folder, to_dict(evaluation), result.evaluations())
+            _print_report(folder, as_json=as_json)
+    if bool(result.column.isnan().all()):
+        raise DataError(
+            f"{result.name} scored no sample of {run}. It may need a target or a source, which the run's prompts do "
+            "not have."
+        )
+
+
+def _print_report(folder: Path, *, as_json: bool) -> None:
+    print(f"report: {folder / 'report.html'}", file=sys.stderr if as_json else sys.stdout)
 
 
 def _say(line: str) -> None:
@@ -247,21 +256,25 @@ def _say(line: str) -> None:
 
 def _as_json(columns: Comparison) -> dict[str, dict[str, dict[str, float | None]]]:
     """Title -> score -> its mean and half the width of its 95 % interval."""
-    return {
-        title: {name: {"mean": mean, "ci95": summary.ci95[name]} for name, mean in summary.means.items()}
-        for title, summary in columns.items()
-    }
+    facts = {}
+    for title, summary in columns.items():
+        facts[title] = {name: {"mean": mean, "ci95": summary.ci95[name]} for name, mean in summary.means.items()}
+    return facts
 
 
-@contextmanager
-def _following(task: Task, folder: Path | None) -> Iterator[Scored]:
-    """What samples in files are reported to: a bar on a terminal, and lines that an error leaves behind."""
+def _scored(task: Task, folder: Path | None, batch_size: int) -> tuple[dict[str, Evaluation], list[dict[str, Any]]]:
+    """Score all samples, with a bar on a terminal for those in files, and their lines.
+
+    An error leaves the lines that were ready in the folder.
+    """
     from rich.progress import Progress
 
-    from grpokit.evaluation.files import as_line
+    from grpokit.evaluation.intervals import or_none
     from grpokit.files import delete
     from grpokit.run_folder.names import PARTIAL_LINES
+    from grpokit.runs import evaluations
 
+    lines: list[dict[str, Any]] = []
     if folder is not None:
         delete(folder / PARTIAL_LINES)
     screen = console(stderr=True)
@@ -269,30 +282,20 @@ def _following(task: Task, folder: Path | None) -> Iterator[Scored]:
     with Progress(console=screen, transient=True, disable=not (count and screen.is_terminal)) as progress:
         bar = progress.add_task("scoring", total=count)
 
-        def scored(source: SampleSource, entry: Entry, scores: Mapping[str, float], problem: str) -> None:
+        def scored(title: str, line: dict[str, Any]) -> None:
             progress.advance(bar)
+            lines.append({"of": title, **line} if len(task.sources) > 1 else line)
             if folder is not None:
-                _append(folder / PARTIAL_LINES, [_titled(task, source, as_line(entry, scores, problem))])
+                _append(folder / PARTIAL_LINES, lines[-1:])
 
-        yield scored
-
-
-def _titled(task: Task, source: SampleSource, line: dict[str, Any]) -> dict[str, Any]:
-    """A line of `scores.jsonl`, with its source where there are two."""
-    return {"of": source.title, **line} if len(task.sources) > 1 else line
-
-
-def _lines(task: Task, results: Mapping[str, Evaluation]) -> Iterator[dict[str, Any]]:
-    """The scores of all samples in files, with their totals."""
-    from grpokit.evaluation.files import as_line
-
+        results = evaluations.run(task, batch_size=batch_size, scored=scored, say=_say)
+    totals = []
     for source in task.sources:
-        scores = results[source.title].scores
-        rows = zip(source.entries, scores.matrix.tolist(), scores.totals.tolist(), strict=False)
-        for row, (entry, values, total) in enumerate(rows):
-            named = dict(zip(scores.names, values, strict=True))
-            problem = results[source.title].problems.get(row, "")
-            yield _titled(task, source, as_line(entry, named, problem, total))
+        if source.entries:
+            totals += results[source.title].scores.totals.tolist()
+    for line, total in zip(lines, totals, strict=True):
+        line["reward"] = or_none(total)
+    return results, lines
 
 
 def _append(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -317,18 +320,14 @@ def _print_each(sources: Sequence[SampleSource], results: Mapping[str, Evaluatio
         for row, entry in enumerate(source.entries):
             problem = evaluation.problems.get(row, "")
             unread = problem and ("missing" if entry.missing else "unreadable")
-            scores = [unread or _shown(float(columns[name][row])) for name in names]
-            rows.append([entry.where, *scores, entry.text])
+            scores = [unread or f"{float(columns[name][row]):z.4f}".replace("nan", "-") for name in names]
+            rows.append([entry.where, *scores, entry.stored.text])
         console().print(grid(["file", *names, "prompt"], rows, words=("prompt",)))
         print()
 
 
-def _shown(value: float) -> str:
-    return "-" if value != value else f"{value:z.4f}"
-
-
 def _say_what_is_missing(sources: Sequence[SampleSource], results: Mapping[str, Evaluation]) -> None:
-    """Name the samples in files without a score.
+    """Name what has no score.
 
     Raises:
         DataError: files could not be read, or a reward could score nothing.
@@ -337,27 +336,28 @@ def _say_what_is_missing(sources: Sequence[SampleSource], results: Mapping[str, 
     for source in sources:
         evaluation = results[source.title]
         problems = evaluation.problems
-        total = plural(len(source.entries), "sample")
+        total = f"{plural(len(evaluation.prompts), 'sample')} of {source.title}"
+        places = [entry.where for entry in source.entries]
         if problems:
-            places = {source.entries[row].where: problem for row, problem in problems.items()}
-            lines = [problem if where in problem else f"{where} ({problem})" for where, problem in places.items()]
-            wrong.append(f"{len(problems):,} of {total} cannot be read:\n  " + _listed(lines, "\n  "))
+            unread = {places[row]: problem for row, problem in problems.items()}
+            lines = [problem if where in problem else f"{where} ({problem})" for where, problem in unread.items()]
+            wrong.append(f"{len(problems):,} of {total} cannot be read:{_listed(lines)}")
         for name in evaluation.scores.names:
-            column = evaluation.scores.column(name)
-            rows = [row for row in column.isnan().nonzero()[:, 0].tolist() if row not in problems]
-            unscored = [source.entries[row].where for row in rows if row < len(source.entries)]
-            if len(unscored) + len(problems) < len(column):
-                if unscored:
-                    print(f"{name} could not score {len(unscored):,} of {total}: {_listed(unscored)}", file=sys.stderr)
-            elif unscored:
+            missing = evaluation.scores.column(name).isnan().nonzero()[:, 0].tolist()
+            unscored = [row for row in missing if row not in problems]
+            if unscored and len(missing) == len(evaluation.prompts):
                 wrong.append(
-                    f"No sample could be scored by {name}. It may need a prompt (--prompt, --prompts), a target "
+                    f"{name} scored no sample of {source.title}. It may need a prompt (--prompt, --prompts), a target "
                     "(--targets) or a source (--sources); records name them in `prompt`, `target` and `image`."
                 )
+            elif unscored:
+                where = _listed([places[row] for row in unscored]) if places else ""
+                _say(f"{name} could not score {len(unscored):,} of {total}{where and f':{where}'}")
     if wrong:
         raise DataError("\n".join(wrong))
 
 
-def _listed(names: Sequence[str], between: str = ", ") -> str:
+def _listed(names: Sequence[str]) -> str:
+    """The first names, a line for each: they may have commas."""
     more = [f"and {len(names) - _NAMED:,} more"] if len(names) > _NAMED else []
-    return between.join([*names[:_NAMED], *more])
+    return "".join(f"\n  {name}" for name in [*names[:_NAMED], *more])

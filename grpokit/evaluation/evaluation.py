@@ -5,15 +5,14 @@ A policy draws them (`held_out`), or they lie in files (`sample_files`, `files`)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from grpokit.evaluation.intervals import Summary, half_width, mean_of_totals
+from grpokit.evaluation.intervals import Summary, half_width, mean_of_totals, or_none
 from grpokit.rewards.scoring import Scores
 from grpokit.types import Prompt, Sample
 
@@ -40,13 +39,11 @@ class Evaluation:
         return [prompt.text for prompt in self.prompts]
 
     def part(self, rows: Sequence[int]) -> Evaluation:
-        """The evaluation of some samples alone."""
-        return replace(
-            self,
-            samples=[self.samples[i] for i in rows],
+        """The scores of some samples alone, without the samples, which would be read from their files."""
+        return Evaluation(
+            samples=(),
             prompts=[self.prompts[i] for i in rows],
-            scores=self.scores.select(torch.tensor(rows)),
-            problems={},
+            scores=self.scores.select(torch.tensor(rows, dtype=torch.int64)),
         )
 
     def columns(self) -> dict[str, Tensor]:
@@ -60,13 +57,11 @@ class Evaluation:
         """The mean of each reward over the scored samples with its interval; "reward" is the weighted sum."""
         prompts = self.scores.groups.tolist()
         columns = self.scores.matrix.T.tolist()
-        means = {name: float(column.nanmean()) for name, column in self.columns().items()}
         widths = {}
         for name, column in zip(self.scores.names, columns, strict=True):
             widths[name] = half_width(column, prompts)
         widths["reward"] = mean_of_totals(columns, self.scores.weights.tolist(), prompts).half_width
-        return Summary(means=_numbers(means), ci95=_numbers(widths))
-
-
-def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else value for name, value in values.items()}
+        return Summary(
+            means={name: or_none(float(column.nanmean())) for name, column in self.columns().items()},
+            ci95={name: or_none(width) for name, width in widths.items()},
+        )

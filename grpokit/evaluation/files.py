@@ -7,19 +7,24 @@ everything, as in a run.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, overload
+
+import torch
 
 from grpokit import registry
 from grpokit.errors import DataError, GrpokitError, UsageError, reword
 from grpokit.evaluation.evaluation import Evaluation
+from grpokit.evaluation.intervals import or_none
 from grpokit.evaluation.sample_files import Entry
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.failures import refuse_losses
 from grpokit.rewards.scoring import Scores, Scoring, join_scores
 from grpokit.rewards.terms import Rewards, RewardTerm, as_terms
 from grpokit.types import Prompt, Sample
+
+_Prompts = dict[Callable[[], Prompt], Prompt]  # what opens a group's prompt -> the prompt
 
 
 class FileSamples(Sequence[Sample]):
@@ -38,11 +43,8 @@ class FileSamples(Sequence[Sample]):
     def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
         if isinstance(index, slice):
             return FileSamples(self._entries[index])
-        entry = self._entries[index]
-        try:
-            return entry.open()
-        except DataError:
-            return _unread(entry)
+        sample, _ = _open(self._entries[index], {})
+        return sample
 
 
 def evaluate_files(
@@ -51,7 +53,7 @@ def evaluate_files(
     *,
     batch_size: int = 32,
     whole_groups: bool = True,
-    scored: Callable[[Entry, Mapping[str, float], str], None] = lambda entry, scores, problem: None,
+    scored: Callable[[dict[str, Any]], None] = lambda line: None,
 ) -> Evaluation:
     """Score samples in files.
 
@@ -60,8 +62,8 @@ def evaluate_files(
         entries: from `grpokit.evaluation.sample_files`; the samples of a group follow each other.
         batch_size: the number of samples that are opened at a time.
         whole_groups: keep a group together even if it is larger than a batch, for rewards that compare its samples.
-        scored: called with each entry, its score for each reward (NaN without one) and why its files could not be
-            read, as soon as its batch is scored.
+        scored: called with the line of each sample in `scores.jsonl`, without its weighted sum, as soon as its batch is
+            scored; a missing score is None.
 
     Raises:
         UsageError: batch_size is below 1, or a reward cannot work with its parameters or the targets.
@@ -70,28 +72,35 @@ def evaluate_files(
     if batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
     terms = as_terms(rewards)
-    lost = [0] * len(terms)
+    lost = torch.zeros(len(terms), dtype=torch.int64)
     parts: list[Scores] = []
     problems: dict[int, str] = {}
     row = 0
     for batch in _batches(entries, batch_size, whole_groups):
-        samples, unread = _opened(batch)
-        scores = _scores(terms, batch, samples)
+        prompts: _Prompts = {}
+        opened = [_open(entry, prompts) for entry in batch]
+        scores = _scores(terms, batch, [sample for sample, _ in opened])
         parts.append(scores)
-        for place, (entry, values) in enumerate(zip(batch, scores.matrix.tolist(), strict=True)):
-            problem = unread.get(place, "")
+        for entry, (_, problem), values in zip(batch, opened, scores.matrix.tolist(), strict=True):
             if problem:
                 problems[row] = problem
-            scored(entry, dict(zip(scores.names, values, strict=True)), problem)
+            scored(_line(entry, dict(zip(scores.names, values, strict=True)), problem))
             row += 1
-        lost = [before + more for before, more in zip(lost, scores.failed, strict=True)]
-        refuse_losses(terms, lost, len(entries), scores.notes)
+        lost += scores.lost.sum(0)
+        refuse_losses(terms, lost.tolist(), len(entries), scores.notes)
     return Evaluation(
         samples=FileSamples(entries),
-        prompts=[Prompt(entry.text or entry.name, target=entry.target_text, meta=entry.meta) for entry in entries],
+        prompts=[_without_pictures(entry) for entry in entries],
         scores=join_scores(terms, parts),
         problems=problems,
     )
+
+
+def _without_pictures(entry: Entry) -> Prompt:
+    """Its prompt; the file's name stands for a missing text."""
+    prompt = entry.stored
+    target = prompt.target if isinstance(prompt.target, str) else None
+    return Prompt(prompt.text or Path(entry.where).stem, target=target, meta=prompt.meta)
 
 
 def _batches(entries: Sequence[Entry], size: int, whole_groups: bool) -> Iterator[list[Entry]]:
@@ -107,24 +116,14 @@ def _batches(entries: Sequence[Entry], size: int, whole_groups: bool) -> Iterato
         yield batch
 
 
-def _opened(batch: Sequence[Entry]) -> tuple[list[Sample], dict[int, str]]:
-    """The samples of a batch, and by their places why some of them cannot be read."""
-    samples = []
-    problems: dict[int, str] = {}
-    prompts: dict[Callable[[], Prompt], Prompt] = {}  # a group's pictures are read once
-    for place, entry in enumerate(batch):
-        try:
-            if entry.prompt not in prompts:
-                prompts[entry.prompt] = entry.prompt()
-            samples.append(entry.open(prompts[entry.prompt]))
-        except DataError as error:
-            problems[place] = str(error)
-            samples.append(_unread(entry))
-    return samples, problems
-
-
-def _unread(entry: Entry) -> Sample:
-    return Sample(prompt=Prompt(entry.text), output=None, group=entry.group)
+def _open(entry: Entry, prompts: _Prompts) -> tuple[Sample, str]:
+    """A sample, without output where a file cannot be read, and why; `prompts` has those that were read before."""
+    try:
+        if entry.prompt not in prompts:
+            prompts[entry.prompt] = entry.prompt()
+        return entry.open(prompts[entry.prompt]), ""
+    except DataError as error:
+        return Sample(prompt=Prompt(entry.stored.text), output=None, group=entry.group), str(error)
 
 
 def _scores(terms: Sequence[RewardTerm], batch: Sequence[Entry], samples: Sequence[Sample]) -> Scores:
@@ -135,16 +134,8 @@ def _scores(terms: Sequence[RewardTerm], batch: Sequence[Entry], samples: Sequen
         raise reword(error, f"{error} (Rows are counted from 0, {span}.)") from error
 
 
-def as_line(entry: Entry, scores: Mapping[str, float], problem: str, total: float | None = None) -> dict[str, Any]:
-    """A line of `scores.jsonl`; a missing score is null.
-
-    Args:
-        entry: the sample.
-        scores: name of a reward -> its score.
-        problem: why the files could not be read; empty if they were.
-        total: the sample's weighted sum; None leaves it out.
-    """
-    line: dict[str, Any] = {"prompt": entry.text}
+def _line(entry: Entry, scores: Mapping[str, float], problem: str) -> dict[str, Any]:
+    line: dict[str, Any] = {"prompt": entry.stored.text}
     if entry.kind == "image":
         line["file"] = str(entry.output)
     else:
@@ -152,16 +143,10 @@ def as_line(entry: Entry, scores: Mapping[str, float], problem: str, total: floa
     line["group"] = entry.group
     if entry.line:  # groups stay together, so lines may move
         line["line"] = entry.line
-    line["scores"] = {name: _number(score) for name, score in scores.items()}
-    if total is not None:
-        line["reward"] = _number(total)
+    line["scores"] = {name: or_none(score) for name, score in scores.items()}
     if problem:
         line["error"] = problem
     return line
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def check_kinds(uses: Iterable[str], entries: Sequence[Entry]) -> None:

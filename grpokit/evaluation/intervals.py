@@ -36,6 +36,11 @@ def half_width(values: Sequence[float], prompts: Sequence[Hashable]) -> float:
     return mean_of_totals([values], [1.0], prompts).half_width
 
 
+def or_none(value: float) -> float | None:
+    """A number, or None in place of NaN, which JSON does not have."""
+    return None if math.isnan(value) else value
+
+
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """Mean scores with their confidence intervals; None where there is no number.

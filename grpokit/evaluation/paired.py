@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, model_validator
 
 from grpokit.errors import plural
-from grpokit.evaluation.intervals import Mean, mean_of_totals
+from grpokit.evaluation.intervals import Mean, mean_of_totals, or_none
 
 Score: TypeAlias = Annotated[float, Field(ge=-1e100, le=1e100)] | None  # None: a reward could not score
-Row: TypeAlias = Mapping[str, Any]
 Verdict = Literal["better", "worse", "even", "unknown"]
 
 
@@ -79,6 +78,9 @@ class ScoreTable(BaseModel):
         return self
 
 
+_NO_SCORES = ScoreTable(prompts=[], prompt=[], texts=[], scores={})
+
+
 def changes(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
@@ -95,9 +97,11 @@ def changes(
         new: all scores of `after`, where they were kept.
         weights: name -> weight; a lower score is better where it is negative.
     """
+    gaps = unscored_rewards(before, after, old, new, weights)
+    old = old or _NO_SCORES
+    new = new or _NO_SCORES
     parts = {name: weight for name, weight in weights.items() if name != "reward"}
-    gaps = unscored_rewards(before, after, old, new, parts)
-    paired = old is not None and new is not None and set(old.prompts) == set(new.prompts)
+    paired = bool(old.prompts) and set(old.prompts) == set(new.prompts)
     rows = []
     for name, weight in weights.items():
         change, width = _difference(before, after, old, new, name, parts)
@@ -122,44 +126,37 @@ def changes(
 def _difference(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
-    old: ScoreTable | None,
-    new: ScoreTable | None,
+    old: ScoreTable,
+    new: ScoreTable,
     name: str,
     parts: Mapping[str, float],
 ) -> tuple[float | None, float | None]:
     """How much a mean has changed, and half of the change's interval: None without the scores of all samples."""
     if before["means"].get(name) is None or after["means"].get(name) is None:
         return None, None
-    shared = old.scores.keys() & new.scores.keys() if old is not None and new is not None else set()
+    shared = old.scores.keys() & new.scores.keys()
     columns = {name: 1.0}
     if name == "reward" and parts.keys() <= shared:
         columns = {part: weight for part, weight in parts.items() if weight}
-    if old is None or new is None or not columns.keys() <= shared:
+    if not columns.keys() <= shared:
         return after["means"][name] - before["means"][name], None
     if set(old.prompts).isdisjoint(new.prompts):
         difference = _mean(new, columns).minus(_mean(old, columns))
     else:
         difference = _by_prompt(old, new, columns)
-    return _number(difference.value), _number(difference.half_width)
+    return or_none(difference.value), or_none(difference.half_width)
 
 
 def _by_prompt(old: ScoreTable, new: ScoreTable, weights: Mapping[str, float]) -> Mean:
     """The weighted sum of each column's mean change, over the prompts that have scores on both sides."""
-    value = 0.0
-    influences: dict[Hashable, float] = defaultdict(float)
-    counts = []
-    for name, weight in weights.items():
+    prompts = sorted({*old.prompts, *new.prompts})
+    columns = []
+    for name in weights:
         before = prompt_means(old, name)
         after = prompt_means(new, name)
-        gains = {prompt: after[prompt] - before[prompt] for prompt in before.keys() & after.keys()}
-        if not gains:
-            continue
-        mean = math.fsum(gains.values()) / len(gains)
-        value += weight * mean
-        counts.append(len(gains))
-        for prompt, gain in gains.items():
-            influences[prompt] += weight * (gain - mean) / len(gains)
-    return Mean(value=value if counts else math.nan, influences=influences, prompts=min(counts, default=0))
+        gains = [after.get(prompt, math.nan) - before.get(prompt, math.nan) for prompt in prompts]
+        columns.append(gains)
+    return mean_of_totals(columns, weights.values(), prompts)
 
 
 def prompt_means(scored: ScoreTable, name: str) -> dict[str, float]:
@@ -174,12 +171,11 @@ def prompt_means(scored: ScoreTable, name: str) -> dict[str, float]:
 def _mean(scored: ScoreTable, weights: Mapping[str, float]) -> Mean:
     """The weighted sum of some columns, by the digests of their prompts."""
     prompts = [scored.prompts[place] for place in scored.prompt]
-    columns = [_column(scored, name) for name in weights]
+    columns = []
+    for name in weights:
+        column = [math.nan if score is None else score for score in scored.scores[name]]
+        columns.append(column)
     return mean_of_totals(columns, weights.values(), prompts)
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def unscored_rewards(
@@ -198,19 +194,14 @@ def unscored_rewards(
             found.append(f"{name} scored no sample")
             continue
         counts = []
-        for scored in (old, new):
-            column = scored.scores.get(name, []) if scored is not None else []
+        for scored in (old or _NO_SCORES, new or _NO_SCORES):
+            column = scored.scores.get(name, [])
             if None in column:
                 counts.append((len(column) - column.count(None), len(column)))
         if counts:
             fewest, rows = min(counts)
             found.append(f"{name} scored {fewest:,} of {plural(rows, 'sample')}")
     return found
-
-
-def _column(scored: ScoreTable, name: str) -> list[float]:
-    """A reward's scores; NaN for a missing one."""
-    return [math.nan if score is None else score for score in scored.scores[name]]
 
 
 def _verdict(change: float | None, width: float | None, weight: float) -> Verdict:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,10 +36,8 @@ class Entry:
     Attributes:
         where: names it in tables and messages.
         output: a picture's path, or a text.
+        stored: the prompt; its pictures need not be opened.
         prompt: opens the prompt with its pictures; entries of one prompt may share the function.
-        text: the prompt's text.
-        target_text: the prompt's target where that is a text.
-        meta: what else is known of the prompt.
         group: the same for all samples of one prompt.
         max_pixels: a picture with more is refused.
         line: its line or row in the file of records that lists it, from 1; 0 if there is none.
@@ -47,11 +45,9 @@ class Entry:
 
     where: str
     output: Path | str
+    stored: Prompt
     prompt: Callable[[], Prompt]
-    text: str
     group: int
-    target_text: str | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
     max_pixels: int = MAX_PIXELS
     line: int = 0
 
@@ -59,11 +55,6 @@ class Entry:
     def kind(self) -> str:
         """The kind of its output: "image" or "text"."""
         return "image" if isinstance(self.output, Path) else "text"
-
-    @property
-    def name(self) -> str:
-        """Its name in its folder, without the ending."""
-        return Path(self.where).stem
 
     @property
     def missing(self) -> bool:
@@ -84,9 +75,7 @@ class Entry:
         output: Any = self.output
         if isinstance(output, Path):
             output = open_picture(output, max_pixels=self.max_pixels)
-        if prompt is None:
-            prompt = self.prompt()
-        return Sample(prompt=prompt, output=output, group=self.group)
+        return Sample(prompt=prompt or self.prompt(), output=output, group=self.group)
 
 
 def find_samples(
@@ -110,30 +99,36 @@ def find_samples(
     """
     if not os.path.exists(path):  # unlike Path.exists, it is False for a name that no file can have
         raise DataError(f"There is no file or folder {brief(str(path), most=1000)[1:-1]} (looked in {Path.cwd()}).")
-    listed = path / SAMPLES if path.is_dir() and prompts is None else path
-    if listed.suffix.lower() in _RECORDS and listed.is_file():
+    if prompts is not None and path.is_dir():
+        return numbered_pictures(path, prompts, max_pixels=max_pixels)
+    table = path / SAMPLES if path.is_dir() else path
+    if is_table(table):
         if prompt is not None or prompts is not None:
             raise UsageError(
-                f"The records in {listed} have their own prompts, and pictures under the keys `target` and `image` "
-                "(the source). Leave out the other prompts."
+                f"The records in {table} have their own prompts, and pictures under the keys `target` and `image` "
+                "(the source). Leave out the other prompts; those of an evaluation with data=null."
             )
-        return read_records(listed, max_pixels=max_pixels)
+        return read_records(table, max_pixels=max_pixels)
+    pictures = _pictures(path)
     if prompts is not None:
-        if not path.is_dir():
-            raise UsageError(f"{path} is one picture; several prompts go with a folder of them. Give --prompt.")
-        return numbered_pictures(path, prompts, max_pixels=max_pixels)
+        raise UsageError(f"{path} is one picture; several prompts go with a folder of them. Give --prompt.")
     only = prompt or Prompt("")
     return [
         Entry(
             where=str(picture),
             output=picture,
+            stored=only,
             prompt=lambda: only,
-            text=only.text,
             group=i if prompt is None else 0,  # without a prompt each picture stands for itself
             max_pixels=max_pixels,
         )
-        for i, picture in enumerate(_pictures(path))
+        for i, picture in enumerate(pictures)
     ]
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file has records, by its name."""
+    return path.suffix.lower() in _RECORDS and path.is_file()
 
 
 def numbered_pictures(folder: Path, prompts: PromptSequence, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
@@ -175,10 +170,8 @@ def numbered_pictures(folder: Path, prompts: PromptSequence, *, max_pixels: int 
                 Entry(
                     where=str(path),
                     output=path,
+                    stored=row.prompt,
                     prompt=prompt,
-                    text=row.prompt.text,
-                    target_text=_text_or_none(row.prompt.target),
-                    meta=row.prompt.meta,
                     group=row.number,
                     max_pixels=max_pixels,
                 )
@@ -213,10 +206,8 @@ def read_records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
             Entry(
                 where=str(output) if isinstance(output, Path) else row.where,
                 output=output,
+                stored=_asked(prompt),
                 prompt=partial(_record, sequence, i),
-                text=prompt.text,
-                target_text=_text_or_none(meta.get("target_text") if prompt.target is None else prompt.target),
-                meta=_further(meta),
                 group=groups.setdefault(key, len(groups)),
                 max_pixels=max_pixels,
                 line=row.number,
@@ -226,20 +217,14 @@ def read_records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
 
 
 def _record(sequence: Sequence[Prompt], index: int) -> Prompt:
-    prompt = sequence[index]
-    target = prompt.target
-    if target is None:
-        target = prompt.meta.get("target_text")
-    return replace(prompt, target=target, meta=_further(prompt.meta))
+    return _asked(sequence[index])
 
 
-def _text_or_none(target: Any) -> str | None:
-    return target if isinstance(target, str) else None
-
-
-def _further(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record says beside the sample itself."""
-    return {key: value for key, value in record.items() if key not in _OWN_KEYS}
+def _asked(record: Prompt) -> Prompt:
+    """The prompt of a record, without what the record says of the sample itself."""
+    target = record.meta.get("target_text") if record.target is None else record.target
+    meta = {key: value for key, value in record.meta.items() if key not in _OWN_KEYS}
+    return replace(record, target=target, meta=meta)
 
 
 def _output(record: Mapping[str, Any], folder: Path, where: str) -> Path | str:

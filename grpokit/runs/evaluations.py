@@ -6,26 +6,28 @@ Two sources are compared prompt by prompt. The result goes into a folder that `g
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from grpokit import report
-from grpokit.config.schema import RunConfig
+from grpokit.config import yaml_source
+from grpokit.config.evaluation import EvaluationConfig
+from grpokit.config.schema import RunConfig, to_dict
 from grpokit.data import PromptSequence, check_prompts
+from grpokit.data.digests import digest
 from grpokit.errors import UsageError, plural, reword
 from grpokit.evaluation.evaluation import Evaluation
-from grpokit.evaluation.files import check_kinds, compares_groups, evaluate_files
+from grpokit.evaluation.files import compares_groups, evaluate_files
 from grpokit.evaluation.held_out import evaluate
 from grpokit.evaluation.intervals import Summary
 from grpokit.evaluation.paired import changes
 from grpokit.evaluation.sample_files import Entry
 from grpokit.files import step_folders
 from grpokit.policy import Policy
-from grpokit.rewards.terms import RewardTerm
 from grpokit.run_folder.journal import Journal, all_scores
 from grpokit.run_folder.lock import locked
 from grpokit.run_folder.names import (
@@ -45,13 +47,14 @@ from grpokit.run_folder.names import (
 from grpokit.run_folder.reader import read_object
 from grpokit.run_folder.run_metadata import write_header
 from grpokit.run_folder.start import UNFINISHED, initialised
-from grpokit.runs import build
+from grpokit.runs import build, build_rewards
 from grpokit.training import checkpoint
 
 _SHOWN = 64  # samples of each evaluation on the page
-_PAGES = {REPORT, REPORT_PICTURE, COMPARISON}
-_LINES = {SCORE_LINES, PARTIAL_LINES}
-_FILES = {VERSIONS, DATA, CONFIG, METRICS, EVALUATIONS, END, SAMPLES, *_LINES, *_PAGES}  # all that one has
+_FILES = {  # all that an evaluation has
+    *(VERSIONS, DATA, CONFIG, METRICS, EVALUATIONS, END, SAMPLES),
+    *(SCORE_LINES, PARTIAL_LINES, REPORT, REPORT_PICTURE, COMPARISON),
+}
 
 Comparison = dict[str, Summary]
 """Title -> the means; "change" has the differences between two, with their intervals."""
@@ -79,33 +82,91 @@ class SampleSource:
         return 0 if self.place is None else int(checkpoint.read_state(self.place)["step"])
 
 
-Scored = Callable[[SampleSource, Entry, Mapping[str, float], str], None]
-"""Gets the source, the entry, the score of each reward and the problem of each sample in a file."""
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """An evaluation that can begin.
+
+    Attributes:
+        name: of the evaluation.
+        what: the word for what is evaluated.
+        sources: one, or two that are compared; the first is what the other is compared with.
+        evaluation: its rewards, seed and columns.
+        rewarding: names the rewards and the seed: the config of a policy with the evaluation in it, or the evaluation.
+        per_prompt: samples that a policy draws for each prompt.
+        prompts: what policies draw for; files may do without.
+        warnings: about the prompts and files.
+    """
+
+    name: str
+    what: str
+    sources: Sequence[SampleSource]
+    evaluation: EvaluationConfig
+    rewarding: RunConfig | EvaluationConfig
+    per_prompt: int
+    prompts: PromptSequence
+    warnings: Sequence[str]
+
+    @property
+    def trained(self) -> bool:
+        """Whether the sources are a policy before and after its training."""
+        config = self.sources[-1].config
+        return config is not None and config is self.sources[0].config
+
+    def judges(self, names: Sequence[str]) -> dict[str, str]:
+        """Each reward's name -> what computes it: the plugin's name and the parameters that are set."""
+        rewards = self.rewarding.rewards
+        uses = [yaml_source.to_yaml({"use": reward.use, **reward.params}, inline=True).strip() for reward in rewards]
+        return dict(zip(names, uses, strict=True))
+
+    def facts(self) -> dict[str, Any]:
+        """What is evaluated, as plain data."""
+        source = self.sources[-1]
+        against = self.sources[0].title if len(self.sources) > 1 and not self.trained else None
+        facts: dict[str, Any] = {"source": self.what, "against": against}
+        if any(source.config for source in self.sources):
+            place = source.place and str(source.place)
+            facts |= {"checkpoint": place, "step": source.step if place else None, "seed": self.rewarding.seed}
+            facts |= {"prompts": len(self.prompts), "samples_per_prompt": self.per_prompt}
+        return facts
+
+    def settings(self) -> dict[str, Any]:
+        """What is evaluated, as the config of the result's folder."""
+        titles = [source.title for source in self.sources]
+        return {**to_dict(self.evaluation), **to_dict(self.rewarding), "sources": titles}
+
+    def in_order(self, results: Mapping[str, Evaluation]) -> Iterator[tuple[int, Evaluation, str]]:
+        """The results for `write`: before and after training by their steps, others by their titles."""
+        for place, source in enumerate(self.sources):
+            if self.trained:
+                yield source.step, results[source.title], ""
+            else:
+                yield place, results[source.title], source.title
+
+    def folder(self, words: Sequence[object]) -> Path | None:
+        """Where the page goes by default: into the run of a checkpoint, apart from every other evaluation of it.
+
+        Args:
+            words: what else was asked.
+        """
+        place = self.sources[-1].place
+        if place is None:
+            return None
+        titles = [source.title for source in self.sources]
+        asked = [to_dict(self.evaluation), self.rewarding.seed, self.per_prompt, len(self.prompts), titles, *words]
+        run = place.parent.parent
+        home = run if (run / CONFIG).is_file() else place
+        return home / "evaluations" / f"{self.name}-{place.name}-{digest(asked)[:6]}"
 
 
-def evaluate_sources(
-    sources: Sequence[SampleSource],
-    terms: Sequence[RewardTerm],
-    uses: Sequence[str],
-    prompts: PromptSequence | None,
-    *,
-    seed: int,
-    per_prompt: int,
-    batch_size: int,
-    scored: Scored = lambda source, entry, scores, problem: None,
-    say: Callable[[str], None] = lambda line: None,
+def run(
+    task: Task, *, batch_size: int, scored: Callable[[str, dict[str, Any]], None], say: Callable[[str], None]
 ) -> dict[str, Evaluation]:
-    """Evaluate sources one after the other; policies draw with the same seeds.
+    """Evaluate the sources one after the other; policies draw with the same seeds.
 
     Args:
-        sources: what is evaluated.
-        terms: the rewards.
-        uses: their names in the registry.
-        prompts: what policies draw for.
-        seed: of the draws.
-        per_prompt: samples that a policy draws for each prompt.
+        task: what is evaluated.
         batch_size: the most samples of files in memory.
-        scored: gets each sample in a file as soon as it is scored.
+        scored: gets the title of the source and the line of each sample in a file as soon as it is scored.
         say: gets a line about each policy, and about rewards that failed and were skipped.
 
     Returns:
@@ -115,33 +176,46 @@ def evaluate_sources(
         UsageError: a policy cannot read the prompts, or a reward cannot score what a source has.
         RewardError: a reward failed.
     """
+    terms = build_rewards.rewards(task.rewarding)
+    whole_groups = compares_groups(reward.use for reward in task.rewarding.rewards)
     built: RunConfig | None = None
     policies: Mapping[str, Policy] = {}
     results = {}
-    for source in sources:
-        if source.config is None or prompts is None:
-            check_kinds(uses, source.entries)
-            evaluation = evaluate_files(
-                terms,
-                source.entries,
-                batch_size=batch_size,
-                whole_groups=compares_groups(uses),
-                scored=partial(scored, source),
-            )
-        else:
-            if source.config is not built:
-                policies = {}  # first, so that two models are never in memory
-                policies = build.policies(source.config)
-                with advised():
-                    check_prompts(build.evaluation_policy(policies), prompts)
-                built = source.config
-            samples = plural(len(prompts) * per_prompt, "sample")
-            held_out = plural(len(prompts), "held-out prompt")
-            say(f"{source.title}: drawing and scoring {samples} of {held_out} ...")
-            evaluation = _drawn(source, source.config, policies, terms, prompts, seed, per_prompt)
-        results[source.title] = evaluation
-        for line in evaluation.scores.notes:
-            say(f"warning, {source.title}: {line}")
+    try:
+        for source in task.sources:
+            title = source.title
+            if source.config is None:
+                results[title] = evaluate_files(
+                    terms,
+                    source.entries,
+                    batch_size=batch_size,
+                    whole_groups=whole_groups,
+                    scored=partial(scored, title),
+                )
+            else:
+                if source.config is not built:
+                    policies = {}  # first, so that two models are never in memory
+                    policies = build.policies(source.config)
+                    built = source.config
+                    with advised():
+                        check_prompts(build.evaluation_policy(policies), task.prompts)
+                samples = plural(len(task.prompts) * task.per_prompt, "sample")
+                held_out = plural(len(task.prompts), "held-out prompt")
+                say(f"{title}: drawing and scoring {samples} of {held_out} ...")
+                if source.place is not None:
+                    checkpoint.load_policies(source.place, policies)
+                results[title] = evaluate(
+                    build.evaluation_policy(policies),
+                    terms,
+                    task.prompts,
+                    seed=task.rewarding.seed,
+                    samples_per_prompt=task.per_prompt,
+                    mixed_precision=source.config.trainer.mixed_precision,
+                )
+            for line in results[title].scores.notes:
+                say(f"warning, {title}: {line}")
+    finally:
+        build_rewards.close(terms)
     return results
 
 
@@ -153,28 +227,6 @@ def advised() -> Iterator[None]:
     except UsageError as error:
         remedy = "Evaluate another policy, or give prompts that this one can draw with --prompts FILE."
         raise reword(error, f"{error} {remedy}") from error
-
-
-def _drawn(
-    source: SampleSource,
-    config: RunConfig,
-    policies: Mapping[str, Policy],
-    terms: Sequence[RewardTerm],
-    prompts: PromptSequence,
-    seed: int,
-    per_prompt: int,
-) -> Evaluation:
-    """The evaluation of a policy with the weights of a source."""
-    if source.place is not None:
-        checkpoint.load_policies(source.place, policies)
-    return evaluate(
-        build.evaluation_policy(policies),
-        terms,
-        prompts,
-        seed=seed,
-        samples_per_prompt=per_prompt,
-        mixed_precision=config.trainer.mixed_precision,
-    )
 
 
 def compare_sources(results: Mapping[str, Evaluation]) -> Comparison:
@@ -192,12 +244,13 @@ def compare_sources(results: Mapping[str, Evaluation]) -> Comparison:
     columns: Comparison = {}
     for title, evaluation in results.items():
         summary = evaluation.summary
-        means = {name: summary.means[name] for name in weights}
-        columns[title] = Summary(means=means, ci95={name: summary.ci95[name] for name in weights})
+        columns[title] = Summary(
+            means={name: summary.means[name] for name in weights},
+            ci95={name: summary.ci95[name] for name in weights},
+        )
     if len(results) == 2:
-        before, after = ({"means": column.means, "ci95": column.ci95} for column in columns.values())
-        old, new = map(all_scores, results.values())
-        differences = changes(before, after, old, new, weights)
+        old, new = results.values()
+        differences = changes(asdict(old.summary), asdict(new.summary), all_scores(old), all_scores(new), weights)
         columns["change"] = Summary(
             means={change.name: change.change for change in differences},
             ci95={change.name: change.width for change in differences},
@@ -220,28 +273,29 @@ def by_value(results: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[
         rows_of: dict[str, dict[str, list[int]]] = {}  # value -> title -> its rows
         for title, evaluation in results.items():
             for row, prompt in enumerate(evaluation.prompts):
-                if prompt.meta.get(column) is not None:
-                    by_title = rows_of.setdefault(str(prompt.meta[column]), {})
-                    by_title.setdefault(title, []).append(row)
-        for value, by_title in rows_of.items():
+                value = prompt.meta.get(column)
+                if value is not None:
+                    by_title = rows_of.setdefault(str(value), {each: [] for each in results})
+                    by_title[title].append(row)
+        for name, by_title in rows_of.items():
             own = {title: results[title].part(rows) for title, rows in by_title.items()}
-            parts[f"{column} {value}"] = compare_sources(own)
+            parts[f"{column} {name}"] = compare_sources(own)
     return parts
 
 
 @contextmanager
-def reserved(folder: Path) -> Iterator[Path]:
-    """Inside, no other process writes an evaluation into a folder; gives its absolute path.
+def reserved(folder: Path | None) -> Iterator[Path | None]:
+    """Inside, no other process writes an evaluation into a folder, if there is one; gives its absolute path.
 
     Raises:
         UsageError: another process does, or the folder holds anything but an earlier evaluation.
     """
+    if folder is None:
+        yield None
+        return
     folder = folder.absolute()  # the code of a component may call os.chdir
     with locked(folder, work="writing an evaluation into", option="--out."):
-        names: set[str] = set()
-        if folder.is_dir():
-            names = {place.name for place in folder.iterdir()}
-        if names - {PARTIAL_LINES} and UNFINISHED not in names and not _is_evaluation(folder, names):
+        if folder.is_dir() and not _may_be_replaced(folder):
             raise UsageError(
                 f"{folder} already holds files that are not an evaluation. Choose another folder with --out.",
                 page="evaluations",
@@ -249,23 +303,24 @@ def reserved(folder: Path) -> Iterator[Path]:
         yield folder
 
 
-def _is_evaluation(folder: Path, names: Set[str]) -> bool:
+def _may_be_replaced(folder: Path) -> bool:
+    """Whether a folder holds at most an earlier evaluation, or what is left of one that ended early."""
+    names = {place.name for place in folder.iterdir()}
+    if names <= {PARTIAL_LINES} or UNFINISHED in names:
+        return True
     samples = folder / SAMPLES
     if samples.is_dir() and len(step_folders(samples)) != len(os.listdir(samples)):
         return False
     return {CONFIG, DATA} <= names <= _FILES and read_object(folder / DATA)["train"] is None
 
 
-@contextmanager
-def written(folder: Path, settings: Mapping[str, Any]) -> Iterator[Callable[[int, Evaluation, str], None]]:
-    """Keep evaluations in a folder that `grpokit report` reads and compares; its page is written at the end.
+def write(folder: Path, settings: Mapping[str, Any], evaluations: Iterable[tuple[int, Evaluation, str]]) -> None:
+    """Keep evaluations in a folder that `grpokit report` reads and compares, with their page.
 
     Args:
         folder: of the evaluation, and reserved for it; an earlier one in it is replaced.
         settings: what was evaluated, as a resolved config.
-
-    Yields:
-        A function that keeps an evaluation, by its place among the others and what the page calls it.
+        evaluations: the place of each among the others, it, and what the page calls it; by default its place.
 
     Raises:
         RunError: it cannot be written.
@@ -273,10 +328,7 @@ def written(folder: Path, settings: Mapping[str, Any]) -> Iterator[Callable[[int
     with initialised(folder, resumed=False):
         write_header(folder, settings, {"train": None, "held_out": None})
         journal = Journal(folder, 0)
-
-        def keep(step: int, evaluation: Evaluation, title: str) -> None:
+        for step, evaluation, title in evaluations:
             journal.evaluation(step, evaluation, most=_SHOWN, title=title)
-
-        yield keep
         journal.end("finished", planned=0)
         report.write(folder)

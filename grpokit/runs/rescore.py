@@ -7,7 +7,8 @@ sample of each group, the signs of the advantages.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,11 +18,10 @@ from torch import Tensor
 from grpokit import advantages
 from grpokit.config import presets
 from grpokit.config.evaluation import EvaluationConfig, put_in
-from grpokit.config.schema import RunConfig
+from grpokit.data import PromptSequence
 from grpokit.errors import DataError, UsageError, plural
 from grpokit.evaluation.evaluation import Evaluation
-from grpokit.rewards.scoring import score_samples
-from grpokit.rewards.terms import RewardTerm
+from grpokit.rewards.scoring import Scores, score_samples
 from grpokit.run_folder import rollout_record
 from grpokit.run_folder.names import check_run_folder
 from grpokit.run_folder.rollout_record import Described, Recorded
@@ -66,43 +66,53 @@ class Rescored:
 
     Attributes:
         name: the reward's.
-        steps: recorded steps.
-        scores: [N] of all samples in them; NaN where it could not score.
+        run: the run's folder.
+        prompts: its training prompts.
+        scores: step -> the new scores of its samples; NaN where the reward could not score.
         flipped: rows whose advantage would have had the other sign under the new reward alone.
-        means: the new reward's mean in each step.
         rankings: the recorded rewards by name, and their weighted sum, "reward".
     """
 
     name: str
-    steps: Sequence[int]
-    scores: Tensor
+    run: Path
+    prompts: PromptSequence
+    scores: Mapping[int, Scores]
     flipped: int
-    means: Mapping[int, float]
     rankings: Mapping[str, Ranking]
+
+    @property
+    def column(self) -> Tensor:
+        """[N] the new scores of all samples."""
+        return torch.cat([scores.matrix[:, 0] for scores in self.scores.values()])
 
     def thirds(self, means: Mapping[int, float]) -> list[str]:
         """The mean over the first and the last third of the steps; a dash where a reward has none, as in phases."""
-        third = max(1, len(self.steps) // 3)
+        steps = list(self.scores)
+        third = max(1, len(steps) // 3)
         words = []
-        for steps in (self.steps[:third], self.steps[-third:]):
-            values = [means[step] for step in steps if step in means]
+        for part in (steps[:third], steps[-third:]):
+            values = [means[step] for step in part if step in means]
             finite = [value for value in values if not math.isnan(value)]
             words.append(f"{math.fsum(finite) / len(finite):.3f}" if finite else "-")
         return words
 
+    def evaluations(self) -> Iterator[tuple[int, Evaluation, str]]:
+        """For a page: each step, its samples with the new scores, and no title.
 
-def rescore(
-    run: Path,
-    evaluation: EvaluationConfig,
-    *,
-    evaluated: Callable[[int, Evaluation, str], None] = lambda step, evaluation, title: None,
-) -> Rescored:
+        The record is read again, so that memory holds one step.
+        """
+        for number, scores in self.scores.items():
+            step = rollout_record.read_step(self.run, number)
+            samples = _samples(number, step, self.prompts)
+            yield number, Evaluation(samples=samples, prompts=[s.prompt for s in samples], scores=scores), ""
+
+
+def rescore(run: Path, evaluation: EvaluationConfig) -> Rescored:
     """Score all recorded steps of a run with another reward.
 
     Args:
         run: a run folder with a record.
         evaluation: names the reward.
-        evaluated: gets each recorded step, its samples with their new scores, and an empty title.
 
     Raises:
         UsageError: no such run, no record, not one reward, outputs that were only described, or prompts, targets or
@@ -119,72 +129,57 @@ def rescore(
     config, _ = presets.read_config(run)
     terms = build_rewards.rewards(put_in(config, evaluation))
     try:
-        return _rescored(run, config, terms, numbers, evaluated)
+        prompts, _ = build.prompts(config)
+        changes = resuming.changed_prompts(run, resuming.prompt_digests(prompts, None), {"train": prompts})
+        if changes:
+            raise DataError(f"{run} was started with other {changes['train']}. Restore the data of the run.")
+        scores_of = {}
+        flipped = 0
+        rankings: dict[str, Ranking] = defaultdict(Ranking)
+        for number in numbers:  # one by one, so that memory does not grow with their outputs
+            step = rollout_record.read_step(run, number)
+            groups = step.tensors["groups"]
+            scores = score_samples(terms, _samples(number, step, prompts))
+            scores_of[number] = scores
+            names = [*step.reward_names, "reward"]
+            recorded = [*step.tensors["rewards"].T, step.tensors["totals"]]
+            for name, old in zip(names, recorded, strict=True):
+                rankings[name].add(number, old, scores.matrix[:, 0], groups)
+            signs = torch.tensor([row["advantage"] for row in step.rows])
+            advantage = advantages.group(scores.matrix, torch.ones(1), groups)
+            flipped += int((advantage * signs < 0).sum())
     finally:
         build_rewards.close(terms)
-
-
-def _rescored(
-    run: Path,
-    config: RunConfig,
-    terms: Sequence[RewardTerm],
-    numbers: Sequence[int],
-    evaluated: Callable[[int, Evaluation, str], None],
-) -> Rescored:
-    prompts, _ = build.prompts(config)
-    changes = resuming.changed_prompts(run, resuming.prompt_digests(prompts, None), {"train": prompts})
-    if changes:
-        raise DataError(f"{run} was started with other {changes['train']}. Restore the data of the run.")
-    columns = []
-    means = {}
-    flipped = 0
-    rankings: dict[str, Ranking] = {}
-    for number in numbers:  # one by one, so that memory does not grow with their outputs
-        step = rollout_record.read_step(run, number)
-        groups = step.tensors["groups"]
-        samples = _samples(number, step, prompts)
-        scores = score_samples(terms, samples)
-        evaluated(number, Evaluation(samples=samples, prompts=[s.prompt for s in samples], scores=scores), "")
-        new = scores.matrix[:, 0]
-        columns.append(new)
-        means[number] = float(new.nanmean())
-        names = [*step.reward_names, "reward"]
-        recorded = [*step.tensors["rewards"].T, step.tensors["totals"]]
-        for name, old in zip(names, recorded, strict=True):
-            ranking = rankings.setdefault(name, Ranking())
-            ranking.add(number, old, new, groups)
-        signs = torch.tensor([row["advantage"] for row in step.rows])
-        advantage = advantages.group(scores.matrix, torch.ones(1), groups)
-        flipped += int((advantage * signs < 0).sum())
     return Rescored(
         name=terms[0].name,
-        steps=numbers,
-        scores=torch.cat(columns),
+        run=run,
+        prompts=prompts,
+        scores=scores_of,
         flipped=flipped,
-        means=means,
         rankings=rankings,
     )
 
 
-HEADINGS = ("tau", "other best", "groups", "first third", "last third")
+HEADINGS = ("reward", "tau", "other best", "groups", "first third", "last third")
 
 
 def ranking_table(result: Rescored) -> Iterator[tuple[str, ...]]:
-    """Rows of `HEADINGS` after a name: the new reward, then the recorded ones, the weighted sum last."""
-    yield f"{result.name} (new)", "", "", "", *result.thirds(result.means)
-    for column in sorted(result.rankings, key=lambda name: name == "reward"):
-        ranking = result.rankings[column]
+    """Rows for `HEADINGS`: the new reward, then the recorded ones, the weighted sum last."""
+    means = {step: float(scores.matrix.nanmean()) for step, scores in result.scores.items()}
+    yield f"{result.name} (new)", "", "", "", *result.thirds(means)
+    for name in sorted(result.rankings, key=lambda name: name == "reward"):
+        ranking = result.rankings[name]
         count = len(ranking.taus)
         tau = f"{sum(ranking.taus) / count:+.3f}" if count else "-"
         other_best = f"{ranking.changed / count:.1%}" if count else "-"
-        yield column, tau, other_best, f"{count} of {ranking.groups}", *result.thirds(ranking.means)
+        yield name, tau, other_best, f"{count} of {ranking.groups}", *result.thirds(ranking.means)
 
 
 def lines(result: Rescored) -> Iterator[str]:
     """The lines below the table."""
-    rows = len(result.scores)
-    unscored = int(result.scores.isnan().sum())
-    again = f"{plural(rows, 'sample')} of {plural(len(result.steps), 'step')} scored again"
+    rows = len(result.column)
+    unscored = int(result.column.isnan().sum())
+    again = f"{plural(rows, 'sample')} of {plural(len(result.scores), 'step')} scored again"
     yield f"{again}, {unscored} of them could not be scored"
     yield f"{result.flipped} of {rows} advantages ({result.flipped / rows:.1%}) would have had the other sign"
     yield "tau: mean of Kendall's tau-b with the new reward, over the groups in which both tell samples apart"

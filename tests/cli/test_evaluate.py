@@ -104,6 +104,22 @@ def test_the_same_draws_for_a_preset_and_a_checkpoint_elsewhere(
     assert (tmp_path / "kept/eval.jsonl").read_text().count("\n") == 1  # an earlier one is replaced
 
 
+def test_rewards_that_score_nothing_or_little_are_named(
+    call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(finished)
+    done = call("evaluate", "out", "--with", "sums.yaml", "rewards=[{use: exact-match}]", "--out", tmp_path / "kept")
+    assert done.code == 2
+    assert done.out.endswith(f"report: {tmp_path}/kept/report.html\n")
+    first, second = done.err.splitlines()[-2:]
+    assert first.startswith("error: exact-match scored no sample of before. It may need a prompt (--prompt, ")
+    assert second.startswith("exact-match scored no sample of after. ")
+    (tmp_path / "some.jsonl").write_text('{"prompt": "1+1", "target": "2"}\n{"prompt": "1+2"}\n')
+    done = call("evaluate", "toy-lm", "--prompts", tmp_path / "some.jsonl", "--reward", "exact-match")
+    assert done.code == 0
+    assert done.err.endswith("\nexact-match could not score 1 of 2 samples of before\n")
+
+
 def test_an_evaluation_replaces_itself_and_nothing_else(
     call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

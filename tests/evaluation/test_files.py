@@ -177,7 +177,7 @@ def test_json_lines_of_texts(call: Call, tmp_path: Path) -> None:
     ]
     contains = json.loads(done.out)["r.jsonl"]["contains"]
     assert contains == {"mean": pytest.approx(1 / 3), "ci95": pytest.approx(half_width([1, 0, 0], [0, 0, 1]))}
-    assert done.err.endswith("contains could not score 1 of 4 samples: r.jsonl, line 7\n")
+    assert done.err.endswith("contains could not score 1 of 4 samples of r.jsonl:\n  r.jsonl, line 7\n")
 
 
 SUMS = [("2+2", "4", "4"), ("1,5*2", "5", "3"), ("2+2", "5", 4)]
@@ -322,6 +322,19 @@ def test_prompts_are_paired_by_text_and_target_in_any_order(call: Call, tmp_path
     assert json.loads(done.out)["change"]["letters"] == {"mean": pytest.approx(2), "ci95": pytest.approx(0)}
 
 
+def test_a_value_that_one_side_has_is_shown_on_that_side(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text("rewards: [{use: length, maximum: 1, weight: 2}]\nby: [kind]\n")
+    for name, kind, output in (("old", "x", "ab"), ("new", "y", "abcd")):
+        row = {"prompt": "p", "output": output, "kind": kind}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
+    done = call("new.jsonl", "--against", "old.jsonl", "--with", "e.yaml")
+    rows = [re.split(r"  +", line) for line in done.out.splitlines() if line.startswith("length, kind")]
+    assert rows == [
+        ["length, kind x", "-1.000", "not scored", "not scored"],
+        ["length, kind y", "not scored", "-3.000", "not scored"],
+    ]
+
+
 def test_what_a_result_would_replace_or_ignore_is_refused(call: Call, three: Path) -> None:
     (three / "e.yaml").write_text("rewards: [{use: length}]\nfiles: r.jsonl\nby: [tags]\n")
     (three / "r.jsonl").write_text('{"prompt": "p", "output": "a", "tags": ["x"]}\n{"prompt": "q", "output": "b"}\n')
@@ -413,6 +426,15 @@ def test_only_a_batch_of_pictures_is_open(tmp_path: Path, count: int) -> None:
     assert len(found.samples) == count
 
 
+def test_a_part_of_an_evaluation_opens_no_file(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = data.read_prompts(three / "prompts.txt")
+    found = evaluate_files([shade], sample_files.find_samples(three / "pictures", prompts=prompts))
+    monkeypatch.setattr(sample_files.Entry, "open", lambda *_: pytest.fail("a file was opened"))
+    part = found.part([1, 3])
+    assert part.texts == ["gray", "light gray"]
+    assert part.summary.means["shade"] == (51 + 153) / 2
+
+
 PEAK = """
 import sys
 from grpokit import cli
@@ -455,7 +477,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_scored(call: Call, t
     done = call(*words)
     assert done.code == 2
     heading, *problems = done.err.splitlines()
-    assert heading == "error: 2 of 4 samples cannot be read:"
+    assert heading == "error: 2 of 4 samples of pictures cannot be read:"
     assert [line.split()[0] for line in problems] == ["pictures/1.png", "pictures/4.png"]
     assert re.search(r"^mse +-0.020$", done.out, re.MULTILINE)
     assert done.out.splitlines()[1].split() == ["pictures/1.png", "unreadable", "a", "sign", '"Tea"']
@@ -481,7 +503,7 @@ def test_pictures_of_other_kinds_are_named(call: Call, three: Path) -> None:
     assert done.err.startswith(
         "warning: in pictures 4_1.bmp, b.TIFF, cat.gif are pictures of other kinds: convert them; "
     )
-    assert "error: 1 of 4 samples cannot be read:\n  pictures/4.png does not exist" in done.err
+    assert "error: 1 of 4 samples of pictures cannot be read:\n  pictures/4.png does not exist" in done.err
     for sample in range(2, 5):
         picture(three / f"pictures/4_{sample}.bmp")
     done = call("pictures", "--prompts", "prompts.txt", "--reward", "mse", "--targets", "targets")
@@ -522,8 +544,8 @@ def test_when_no_file_can_be_read_the_tables_say_so(call: Call, tmp_path: Path) 
         ["b.png", "unreadable"],
     ]
     assert table(done.out)["mse"] == "not scored"
-    assert done.err.startswith("error: 2 of 2 samples cannot be read:\n  a.png cannot")
-    assert "No sample could be scored by" not in done.err  # the reward has seen none
+    assert done.err.startswith("error: 2 of 2 samples of . cannot be read:\n  a.png cannot")
+    assert "scored no sample" not in done.err  # the reward has seen none
 
 
 def test_a_missing_picture_of_a_record_is_named_and_the_others_scored(call: Call, tmp_path: Path) -> None:
@@ -531,7 +553,9 @@ def test_a_missing_picture_of_a_record_is_named_and_the_others_scored(call: Call
     (tmp_path / "p.jsonl").write_text('{"prompt": "p", "output": "a.png"}\n{"prompt": "p", "output": "b.png"}\n')
     done = call("p.jsonl", "--reward", "mse")
     assert done.code == 2
-    assert done.err.startswith("error: 1 of 2 samples cannot be read:\n  b.png does not exist\nNo sample")
+    assert done.err.startswith(
+        "error: 1 of 2 samples of p.jsonl cannot be read:\n  b.png does not exist\nmse scored no sample of p.jsonl. "
+    )
     assert "`target`" in done.err
     assert done.out.splitlines()[2].split() == ["b.png", "missing", "p"]
 
@@ -559,7 +583,8 @@ def test_rows_without_a_score_are_named(call: Call, tmp_path: Path) -> None:
     done = call("p", "--reward", "shades_of_score:shade")
     assert done.code == 0
     assert (
-        done.err == "shade could not score 9 of 25 samples: p/0.png, p/3.png, p/6.png, p/9.png, p/12.png, and 4 more\n"
+        done.err == "shade could not score 9 of 25 samples of p:\n"
+        "  p/0.png\n  p/3.png\n  p/6.png\n  p/9.png\n  p/12.png\n  and 4 more\n"
     )
     assert "p/1.png" not in done.out  # too many for a table of each
 
@@ -568,8 +593,43 @@ def test_a_reward_that_scores_nothing(call: Call, tmp_path: Path) -> None:
     picture(tmp_path / "cat.png")
     done = call("cat.png", "--reward", "mse")
     assert done.code == 2
-    assert done.err.startswith("error: No sample could be scored by mse. ")
+    assert done.err.startswith("error: mse scored no sample of cat.png. ")
     assert "--targets" in done.err
+
+
+def test_names_with_commas_are_told_apart(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "some_of_score.py").write_text(
+        "def some(samples):\n    return [s.output.getpixel((0, 0))[0] or float('nan') for s in samples]\n"
+    )
+    for name, value in (("a, b", 0), ("c", 0), ("d", 7)):
+        picture(tmp_path / f"p/{name}.png", value)
+    done = call("p", "--reward", "some_of_score:some")
+    assert (done.code, done.err) == (0, "some could not score 2 of 3 samples of p:\n  p/a, b.png\n  p/c.png\n")
+
+
+def test_prompts_of_an_evaluation_are_not_ignored(call: Call, three: Path) -> None:
+    """A table has its own prompts, and a picture takes one; beside a policy the prompts are that policy's."""
+    (three / "e.yaml").write_text("data: {prompts: prompts.txt}\nrewards: [{use: length, maximum: 1}]\n")
+    row = '{"prompt": "p", "output": "text"}\n'
+    (three / "r.jsonl").write_text(row)
+    (three / "drawn").mkdir()
+    (three / "drawn/samples.jsonl").write_text(row)
+    for name, table in (("r.jsonl", "r.jsonl"), ("drawn", "drawn/samples.jsonl")):
+        done = call(name, "--with", "e.yaml")
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith(f"error: The records in {table} have their own prompts")
+        assert done.err.endswith("Leave out the other prompts; those of an evaluation with data=null.\n")
+        done = call(name, "--with", "e.yaml", "data=null", "--json")
+        assert [line["scores"] for line in samples_of(done)] == [{"length": -3.0}]
+    done = call("pictures/1.png", "--with", "e.yaml")
+    assert done.err == (
+        "error: pictures/1.png is one picture; several prompts go with a folder of them. Give --prompt.\n"
+    )
+    done = call("prompts.txt", "--with", "e.yaml")
+    assert done.err.startswith("error: prompts.txt is neither a picture (")
+    (three / "sums.jsonl").write_text('{"prompt": "12+25"}\n')
+    done = call("r.jsonl", "--against", "toy-lm", "--with", "e.yaml", "data={prompts: sums.jsonl}", "--json")
+    assert json.loads(done.out)["r.jsonl"]["length"]["mean"] == -3.0
 
 
 def test_a_reward_that_fails_leaves_what_was_scored(call: Call, tmp_path: Path) -> None:
@@ -705,6 +765,11 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["pictures", *WITH, "--out", "targets"],
         "targets already holds files that are not an evaluation. Choose",
     ),
+    "an evaluation to compare with": (
+        ["pictures", *WITH, "--against", "e.yaml"],
+        "--against e.yaml: expected a run, a checkpoint, a preset, a config file, pictures or a table. An evaluation "
+        "file goes with --with, and a run's record is scored alone.",
+    ),
     "no policy": (["pictures", *WITH, "--count", "2"], "Leave out --count: no policy draws samples."),
     "prompts for a policy": (
         ["pictures", *WITH, "--against", "toy-glyph"],
@@ -759,6 +824,7 @@ BAD: dict[str, tuple[list[str], str]] = {
 def test_bad_input(call: Call, three: Path, words: list[str], expected: str) -> None:
     (three / "empty").mkdir()
     (three / "one.txt").write_text("one\n")
+    (three / "e.yaml").write_text("rewards: [{use: mse}]\n")
     for path in ("second/2.png", "zero/0.png", "named/cat.png", "twice/1.png", "twice/0001.png"):
         picture(three / path)
     for name, row in (

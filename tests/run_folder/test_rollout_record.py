@@ -36,7 +36,7 @@ from grpokit.run_folder import rollout_record as record
 from grpokit.run_folder.rollout_record import Described
 from grpokit.runs import build
 from grpokit.runs.replay import replay
-from grpokit.runs.rescore import Ranking, kendall_tau, rescore
+from grpokit.runs.rescore import Ranking, kendall_tau, ranking_table, rescore
 from grpokit.training import checkpoint
 from whole_runs import assert_same_record, train_preset
 
@@ -453,20 +453,21 @@ def test_rescore_by_hand(tmp_path: Path) -> None:
     assert found.thirds(old.means) == ["1.000", "2.000"]
     assert found.thirds(found.rankings["reward"].means)[0] == "2.000"
     assert found.flipped == 2  # "ccc" of the first step, "b" of the second
-    assert (found.steps, len(found.scores), int(found.scores.isnan().sum())) == ([1, 2], 12, 0)
-    assert found.thirds(found.means) == ["4.000", f"{2 * 14 / 6:.3f}"]
+    assert (list(found.scores), len(found.column), int(found.column.isnan().sum())) == ([1, 2], 12, 0)
+    assert next(iter(ranking_table(found)))[-2:] == ("4.000", f"{2 * 14 / 6:.3f}")
 
 
 def test_the_same_reward_agrees_and_its_opposite_disagrees(lm: Path, tmp_path: Path) -> None:
-    written: list[Any] = []
-    same = rescore(lm, of_rewards(["tiny_rewards:letters"], []), evaluated=lambda *row: written.append(row))
+    same = rescore(lm, of_rewards(["tiny_rewards:letters"], []))
     assert list(same.rankings) == ["letters", "reward"]
     assert all({*ranking.taus} == {1.0} and not ranking.changed for ranking in same.rankings.values())
     assert same.flipped == 0
-    assert same.means == same.rankings["letters"].means
+    new, letters, _ = ranking_table(same)
+    assert new[-2:] == letters[-2:]
     kept = [record.read_step(lm, step) for step in record.recorded_steps(lm)]
-    assert [step for step, _, _ in written] == list(range(1, STEPS + 1))
-    for (_, evaluation, _), step in zip(written, kept, strict=True):
+    evaluations = list(same.evaluations())
+    assert [step for step, _, _ in evaluations] == list(range(1, STEPS + 1))
+    for (_, evaluation, _), step in zip(evaluations, kept, strict=True):
         assert evaluation.scores.matrix[:, 0].tolist() == [row["scores"]["letters"] for row in step.rows]
         assert torch.equal(evaluation.scores.groups, step.tensors["groups"])
     opposite = rescore(lm, of_rewards(["tiny_rewards:negated"], []))
@@ -478,9 +479,9 @@ def test_pictures_and_points_score_as_they_did(recorded: tuple[str, Path]) -> No
     preset, folder = recorded
     found = rescore(folder, of_rewards([REWARDS[preset]], []))
     assert found.flipped == 0
-    assert not found.scores.isnan().any()
+    assert not found.column.isnan().any()
     ranking = found.rankings[REWARDS[preset]]
-    assert found.means == ranking.means
+    assert {step: float(scores.matrix.mean()) for step, scores in found.scores.items()} == ranking.means
     assert all(tau == pytest.approx(1.0, abs=1e-12) for tau in ranking.taus)
 
 
@@ -488,8 +489,8 @@ def test_rows_that_cannot_be_scored_are_counted(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     record.write_step(tmp_path / "run", step_of(["?", "bb", "?", "?", "?", "?"], step=3))
     found = rescore(tmp_path / "run", of_rewards(["tiny_rewards:letters"], []))
-    assert found.scores.isnan().sum() == 5
-    assert found.means[3] == 2.0
+    assert found.column.isnan().sum() == 5
+    assert float(found.scores[3].matrix.nanmean()) == 2.0
     assert (len(found.rankings["old"].taus), found.rankings["old"].groups) == (3, 6)
 
 
@@ -508,7 +509,7 @@ def test_targets_that_have_changed_are_refused(tmp_path: Path) -> None:
     sums = tmp_path / "sums.jsonl"
     sums.write_text("\n".join(map(json.dumps, lines)))
     train("toy-lm", tmp_path / "run", LETTERS, f"data={{prompts: {sums}}}", "trainer.steps=1")
-    assert len(rescore(tmp_path / "run", of_rewards(["exact-match"], [])).scores) == ROWS
+    assert len(rescore(tmp_path / "run", of_rewards(["exact-match"], [])).column) == ROWS
     lines[1]["target"] = "44"
     sums.write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(DataError, match=r"other training prompts: 1 of 2 prompts changed, first the target of"):
@@ -539,6 +540,29 @@ def test_rescore_prints_a_table(tmp_path: Path, call: Call) -> None:
     assert "2 of 12 advantages (16.7%) would have had the other sign" in done.out
 
 
+def test_a_rescore_that_fails_in_a_later_step_leaves_the_earlier_result(tmp_path: Path, call: Call) -> None:
+    write_run(tmp_path / "run")
+    words = ["evaluate", "run/rollouts", "--reward", "tiny_rewards:letters", "--out", "kept"]
+    assert call(*words).code == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "kept").rglob("*") if path.is_file()}
+    record.write_step(tmp_path / "run", step_of([Board(), Board()], step=2))
+    done = call(*words)
+    assert (done.code, done.out) == (2, "")
+    assert {path: path.read_bytes() for path in (tmp_path / "kept").rglob("*") if path.is_file()} == before
+
+
+def test_a_reward_that_scores_nothing_of_a_record(tmp_path: Path, call: Call) -> None:
+    write_run(tmp_path / "run")
+    done = call("evaluate", "run/rollouts", "--reward", "exact-match", "--out", "kept")
+    assert done.code == 2
+    assert "12 of them could not be scored" in done.out
+    assert (tmp_path / "kept/report.html").is_file()
+    assert done.err == (
+        "error: exact-match scored no sample of run. It may need a target or a source, which the run's prompts do not "
+        "have.\n"
+    )
+
+
 def test_replay_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -> None:
     done = call("replay", copy, "--step", 2)
     start = "from the policy that the config builds"
@@ -566,6 +590,7 @@ def test_replay_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -
         (["evaluate", "run/rollouts", "--reward", "length", "max=3"], "has no parameter 'max'"),
         (["evaluate", "run/rollouts", "--reward", "length", "3"], "parameter '3' is not of the form key=value"),
         (["evaluate", "run/rollouts", "--reward", "length", "--reward", "mse"], "with one reward at a time."),
+        (["evaluate", "run", "--against", "run/rollouts", "--reward", "length"], "--against run/rollouts: expected a"),
         (["replay", "run", "--step", "7"], "run has no step 7 to compare with: it has completed 6."),
         (["replay", "plain", "--step", "1"], "has no step 1 to compare with: it has completed 0."),
     ],
