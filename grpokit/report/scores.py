@@ -1,4 +1,4 @@
-"""What a run did to its scores on held-out prompts, and what the report warns of.
+"""What a run did to its scores on held-out prompts, in words: a verdict, and what the report warns of.
 
 `grpokit.evaluation.paired` has the differences and their intervals.
 """
@@ -33,29 +33,81 @@ def _ends(run: RunHistory) -> tuple[Row, Row, ScoreTable | None, ScoreTable | No
     return first, last, old, new, weights
 
 
-def attribution_table(run: RunHistory) -> dict[str, Any] | None:
-    """What `grpokit attribute` has found: the cells of a table.
+def main_change(scores: Sequence[Change]) -> Change | None:
+    """The change that the verdict is about: of the whole reward, which comes first, or of the only trained one."""
+    return next((change for change in scores if not change.monitor), None)
 
-    For a step that was analysed twice, the later result is shown.
+
+def verdict(run: RunHistory, scores: Sequence[Change], same: str) -> str:
+    """What training did to the reward on held-out prompts, which monitors fell, and what is missing.
+
+    Args:
+        run: the run.
+        scores: its headline.
+        same: from `sameness`.
     """
-    latest = {}
-    for row in run.attributions:
-        latest[row["step"], row["row"], row["group"]] = row
-    if not latest:
-        return None
-    body = []
-    for row in latest.values():
-        for name, own in row["shares"].items():
-            body.append([row["step"], name, *_shares(own)])
-    last = run.attributions[-1]
-    head = ["after step", "reward", last["row"], last["group"], "both", "std"]
-    return {"head": head, "body": body}
+    change = main_change(scores)
+    if change is None:
+        if not run.metrics:
+            return "Training has not begun yet." if run.state == "running" else "No step was trained."
+        return f"There is no evaluation on held-out prompts{' yet' if run.state == 'running' else ''}."
+    name = "Rewards" if change.name == "reward" else f"The reward {change.name}"
+    if change.after is None:
+        return f"{name} could not be scored on held-out prompts."
+    if len(run.evaluations) == 1:
+        where = run.label(run.evaluations[0]["step"])
+        return f"{name}, {where}: {format_score(change.after, change.after_width)}. Nothing to compare with."
+    if change.change is None:
+        return f"{name} cannot be compared with the first evaluation."
+    gaps = missing_rewards(run)
+    moved_by = {
+        "better": "rose" if change.change > 0 else "fell, as intended by its negative weight",
+        "worse": "fell" if change.change < 0 else "rose, although its weight is negative",
+        "even": "did not change clearly",
+        "unknown": "went",
+    }
+    sentences = [f"{name} {moved_by['unknown' if gaps else change.verdict]}: {_numbers(change)}"]
+    if hacking_alarm(scores):
+        worse = [other for other in scores if other.monitor and other.verdict == "worse"]
+        fallen = [f"{other.name} fell: {_numbers(other)}" for other in worse]
+        sentences.append(f"But {' and '.join(fallen)}")
+    if same:
+        sentences.append(f"But {same}")
+    if gaps:
+        sentences.append(f"Part is missing: {' and '.join(gaps)}")
+    return ". ".join(sentences)
 
 
-def _shares(own: Mapping[str, float]) -> list[str]:
-    """The shares of a reward's variance and its standard deviation, as text."""
-    parts = [f"{own[part]:.0%}" if own["variance"] else "–" for part in ("row", "group", "both")]
-    return [*parts, f"{own['variance'] ** 0.5:.3g}"]
+def _numbers(change: Change) -> str:
+    difference = format_score(change.change, change.width, sign="+")
+    return f"{format_score(change.before)} → {format_score(change.after)} ({difference})"
+
+
+def mood_of(run: RunHistory, scores: Sequence[Change], same: str) -> str:
+    """The verdict in one word, for its colour; empty where it has none. Arguments as for `verdict`."""
+    if alarms(scores, same):
+        return "alarmed"
+    change = main_change(scores)
+    return "" if change is None or missing_rewards(run) else change.verdict
+
+
+def format_score(value: float | None, width: float | None = None, *, sign: str = "") -> str:
+    """A score as text, with half of its interval where it has one.
+
+    >>> format_score(0.5, 0.04), format_score(-0.25, sign="+"), format_score(0.00012), format_score(None)
+    ('0.500 ± 0.040', '-0.250', '0.00012', '–')
+    """
+    if value is None:
+        return "–"
+    fits = value == 0 or 0.001 <= abs(value) < 1e6
+    text = format(value, f"{sign}.3f" if fits else f"{sign}.2g")
+    return text if width is None else f"{text} ± {format_score(width)}"
+
+
+def alarms(scores: Sequence[Change], same: str) -> str:
+    """Signs that a score is not what was wanted; arguments as for `verdict`."""
+    one = f"Did all outputs become one? {same}. Look at them: the policy may no longer read its prompt." if same else ""
+    return " ".join(filter(None, [hacking_alarm(scores), one]))
 
 
 def hacking_alarm(rows: Sequence[Change]) -> str:
@@ -84,3 +136,28 @@ def prompts_of(run: RunHistory) -> int | None:
     """How many held-out prompts the last evaluation had, where that was kept."""
     scored = run.scored(run.evaluations[-1]["step"]) if run.evaluations else None
     return len(set(scored.prompt)) if scored is not None else None
+
+
+def attribution_table(run: RunHistory) -> dict[str, Any] | None:
+    """What `grpokit attribute` has found: the cells of a table.
+
+    For a step that was analysed twice, the later result is shown.
+    """
+    latest = {}
+    for row in run.attributions:
+        latest[row["step"], row["row"], row["group"]] = row
+    if not latest:
+        return None
+    body = []
+    for row in latest.values():
+        for name, own in row["shares"].items():
+            body.append([row["step"], name, *_shares(own)])
+    last = run.attributions[-1]
+    head = ["after step", "reward", last["row"], last["group"], "both", "std"]
+    return {"head": head, "body": body}
+
+
+def _shares(own: Mapping[str, float]) -> list[str]:
+    """The shares of a reward's variance and its standard deviation, as text."""
+    parts = [f"{own[part]:.0%}" if own["variance"] else "–" for part in ("row", "group", "both")]
+    return [*parts, f"{own['variance'] ** 0.5:.3g}"]
