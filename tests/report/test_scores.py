@@ -218,7 +218,7 @@ def test_one_answer_to_all_prompts(
         if row["target_text"] is None:
             del row["target_text"]
         if sources is not False:
-            row["prompt"] = "how many?"
+            row |= {"prompt": "how many?", "turn": n}
         if sources:
             picture(8 * n).save(place / f"{n}.source.png")
             row["source"] = f"{n}.source.png"
