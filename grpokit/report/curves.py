@@ -82,14 +82,14 @@ def advantages(run: RunHistory) -> dict[str, Any] | None:
     Returns:
         `steps` [S], `edges` [_BINS + 1], `shares` [_BINS, S] of each step's samples; None without any.
     """
-    columns: dict[int, np.ndarray] = {}
+    columns = {}
     for step, folder in _thinned(run.sample_folders(GROUPS), _HISTOGRAMS):
         values = _numbers(read_rows(folder / ROWS), "advantage")
         if values:
-            columns[step] = np.asarray(values, float)
+            columns[step] = values
     if not columns:
         return None
-    edge = max(1.0, *(float(np.abs(values).max()) for values in columns.values()))
+    edge = max(1.0, *(max(map(abs, values)) for values in columns.values()))
     edges = np.linspace(-edge, edge, _BINS + 1)
     shares = []
     for values in columns.values():

@@ -156,9 +156,14 @@ def _facts(run: RunHistory) -> list[tuple[str, str]]:
     return [(name, text) for name, text in facts.items() if text]
 
 
+def settings_of(run: RunHistory, part: str) -> Mapping[str, Any]:
+    """A part of a run's config, such as that of the trainer; empty where it has none."""
+    settings = run.settings.get(part)
+    return settings if isinstance(settings, dict) else {}
+
+
 def _policy(run: RunHistory) -> str:
-    policy = run.settings.get("policy")
-    return str(policy.get("use", "")) if isinstance(policy, dict) else ""
+    return str(settings_of(run, "policy").get("use", ""))
 
 
 def _date(started: Any) -> str:

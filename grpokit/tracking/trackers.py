@@ -62,8 +62,8 @@ class Tracker:
         self._warned = False
         self._finished = False
 
-    def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
-        """Log numbers."""
+    def log(self, values: Mapping[str, Any], step: int) -> None:
+        """Log the numbers of a step."""
         self._try(lambda: self._log(dict(values), step))
 
     def evaluation(self, step: int, scores: Mapping[str, float], samples: Sequence[Shown]) -> None:
@@ -104,7 +104,7 @@ class Tracker:
         else:
             self._failures = 0
 
-    def _log(self, values: dict[str, Any], step: int | None) -> None:
+    def _log(self, values: dict[str, Any], step: int) -> None:
         self.started.log(values, step=step)
 
     def _evaluation(self, step: int, scores: dict[str, float], samples: Sequence[Shown]) -> None:
@@ -168,10 +168,8 @@ class WandB(Tracker):
         run.define_metric("*", step_metric="step")
         run.config.update(dict(config), allow_val_change=True)
 
-    def _log(self, values: dict[str, Any], step: int | None) -> None:
-        if step is None:
-            self.started.run.log(values)
-        elif step > self.has_step:
+    def _log(self, values: dict[str, Any], step: int) -> None:
+        if step > self.has_step:
             self.started.run.log({**values, "step": step})
 
     def _evaluation(self, step: int, scores: dict[str, float], samples: Sequence[Shown]) -> None:
@@ -245,13 +243,17 @@ def require_trackers(names: Sequence[str]) -> None:
             raise UsageError(f"The tracker '{name}' is not installed. Run: pip install {package}")
 
 
+def _warn(line: str) -> None:
+    warnings.warn(line, RuntimeWarning, stacklevel=2)
+
+
 def start(
     names: Sequence[str],
     folder: Path | str | None,
     *,
     project: str = "grpokit",
     options: Mapping[str, Mapping[str, Any]] | None = None,
-    warn: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] = _warn,
 ) -> list[Tracker]:
     """Start trackers.
 
@@ -274,9 +276,7 @@ def start(
     kinds = {"tensorboard": TensorBoard, "wandb": WandB}
     for name in dict.fromkeys(names):
         build: Any = LOGGER_TYPE_TO_CLASS[name]
-        arguments: dict[str, Any] = {}
-        if options is not None:
-            arguments |= options.get(name, {})
+        arguments = dict((options or {}).get(name, {}))
         if build.requires_logging_directory:
             arguments["logging_dir"] = str(folder)
         try:
@@ -290,9 +290,5 @@ def start(
             raise UsageError(
                 f"The tracker '{name}' cannot be started: {error_line(error)}. Fix that, or leave it out of trackers."
             ) from error
-        trackers.append(kinds.get(name, Tracker)(started, warn or _warn))
+        trackers.append(kinds.get(name, Tracker)(started, warn))
     return trackers
-
-
-def _warn(line: str) -> None:
-    warnings.warn(line, RuntimeWarning, stacklevel=2)
