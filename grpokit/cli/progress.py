@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -83,4 +82,10 @@ def follow(console: Console) -> Iterator[Watcher]:
 
     screen = _Screen(console)
     with screen.bar:
-        yield Watcher(**{callback.name: getattr(screen, callback.name) for callback in fields(Watcher)})
+        yield Watcher(
+            say=screen.say,
+            start=screen.start,
+            step=screen.step,
+            evaluating=screen.evaluating,
+            evaluated=screen.evaluated,
+        )

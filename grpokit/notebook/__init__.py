@@ -11,7 +11,6 @@ import io
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from html import escape
 from typing import Any, overload
 
@@ -49,8 +48,13 @@ def watch(trainer: Trainer | PhasedTrainer | None = None, *, samples: int = 4) -
     block = _Block(samples)
     if trainer is not None:
         return _steps(trainer, block)
-    names = [callback.name for callback in fields(Watcher)]
-    return Watcher(**{name: getattr(block, name) for name in names})
+    return Watcher(
+        say=block.say,
+        start=block.start,
+        step=block.step,
+        evaluating=block.evaluating,
+        evaluated=block.evaluated,
+    )
 
 
 def _steps(trainer: Trainer | PhasedTrainer, block: _Block) -> Iterator[StepReport]:

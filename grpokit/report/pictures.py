@@ -30,7 +30,7 @@ _BIGGEST = 64 * 2**20  # bytes of a picture that is shown
 class Album(Protocol):
     """Where a page finds its pictures."""
 
-    def add(self, path: Path, side: int = MEDIUM) -> str:
+    def add(self, path: Path, side: int) -> str:
         """What stands for a picture in the view; empty where it cannot be shown."""
         ...
 
@@ -47,7 +47,7 @@ class Inlined:
         self._names: dict[tuple[Path, int], str] = {}
         self._length = 0
 
-    def add(self, path: Path, side: int = MEDIUM) -> str:
+    def add(self, path: Path, side: int) -> str:
         """The name of a picture in `pictures`, of at most `side` pixels; empty where it cannot be read."""
         if (path, side) not in self._names:
             uri = _small(path, side if self._length < _ROOM else TINY)
@@ -69,7 +69,7 @@ class Linked:
     def __init__(self, run: int) -> None:
         self.run = run
 
-    def add(self, path: Path, side: int = MEDIUM) -> str:
+    def add(self, path: Path, side: int) -> str:
         """The address of a picture; it changes with the file, so that a browser may keep it."""
         if not is_inside(path):
             return ""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from grpokit.evaluation.paired import Change, ScoreTable, changes, unscored_rewards
@@ -68,9 +68,8 @@ def verdict(run: RunHistory, scores: Sequence[Change], same: str) -> str:
     }
     sentences = [f"{name} {moved_by['unknown' if gaps else change.verdict]}: {_numbers(change)}"]
     if hacking_alarm(scores):
-        worse = [other for other in scores if other.monitor and other.verdict == "worse"]
-        fallen = [f"{other.name} fell: {_numbers(other)}" for other in worse]
-        sentences.append(f"But {' and '.join(fallen)}")
+        fell = [f"{monitor.name} fell: {_numbers(monitor)}" for monitor in _fallen_monitors(scores)]
+        sentences.append(f"But {' and '.join(fell)}")
     if same:
         sentences.append(f"But {same}")
     if gaps:
@@ -110,32 +109,33 @@ def alarms(scores: Sequence[Change], same: str) -> str:
     return " ".join(filter(None, [hacking_alarm(scores), one]))
 
 
-def hacking_alarm(rows: Sequence[Change]) -> str:
+def hacking_alarm(scores: Sequence[Change]) -> str:
     """An alarm where a trained reward got better on held-out prompts and a monitor worse, both beyond chance."""
-    better = [c for c in rows if not c.monitor and c.verdict == "better"]
-    named = [c for c in better if c.name != "reward"] or better
-    worse = [c for c in rows if c.monitor and c.verdict == "worse"]
-    if not (named and worse):
+    better = [c for c in scores if not c.monitor and c.verdict == "better"]
+    rewards = [c for c in better if c.name != "reward"] or better
+    monitors = _fallen_monitors(scores)
+    if not (rewards and monitors):
         return ""
     return (
-        f"Reward hacking? On held-out prompts the trained {_noun('reward', named)} {_in_words(named)}, while the "
-        f"{_noun('monitor', worse)} {_in_words(worse)}. Look at the samples: the policy may raise the score in a way "
-        "that nobody wants."
+        f"Reward hacking? On held-out prompts the trained {_in_words('reward', rewards)}, while the "
+        f"{_in_words('monitor', monitors)}. Look at the samples: the policy may raise the score in a way that nobody "
+        "wants."
     )
 
 
-def _noun(word: str, changes: Sequence[Change]) -> str:
-    return word if len(changes) == 1 else f"{word}s"
+def _fallen_monitors(scores: Sequence[Change]) -> list[Change]:
+    return [c for c in scores if c.monitor and c.verdict == "worse"]
 
 
-def _in_words(changes: Sequence[Change]) -> str:
-    return " and ".join(f"'{c.name}' changed by {c.change:+.3g} ± {c.width:.2g}" for c in changes)
+def _in_words(noun: str, changes: Sequence[Change]) -> str:
+    changed = [f"'{c.name}' changed by {c.change:+.3g} ± {c.width:.2g}" for c in changes]
+    return f"{noun}{'s' * (len(changes) > 1)} {' and '.join(changed)}"
 
 
-def prompts_of(run: RunHistory) -> int | None:
-    """How many held-out prompts the last evaluation had, where that was kept."""
+def prompts_of(run: RunHistory) -> int:
+    """How many held-out prompts the last evaluation had; 0 where that was not kept."""
     scored = run.scored(run.evaluations[-1]["step"]) if run.evaluations else None
-    return len(set(scored.prompt)) if scored is not None else None
+    return len(set(scored.prompt)) if scored else 0
 
 
 def attribution_table(run: RunHistory) -> dict[str, Any] | None:
@@ -143,21 +143,16 @@ def attribution_table(run: RunHistory) -> dict[str, Any] | None:
 
     For a step that was analysed twice, the later result is shown.
     """
+    if not run.attributions:
+        return None
     latest = {}
     for row in run.attributions:
         latest[row["step"], row["row"], row["group"]] = row
-    if not latest:
-        return None
     body = []
     for row in latest.values():
         for name, own in row["shares"].items():
-            body.append([row["step"], name, *_shares(own)])
+            shares = [f"{own[part]:.0%}" if own["variance"] else "–" for part in ("row", "group", "both")]
+            body.append([row["step"], name, *shares, f"{own['variance'] ** 0.5:.3g}"])
     last = run.attributions[-1]
     head = ["after step", "reward", last["row"], last["group"], "both", "std"]
     return {"head": head, "body": body}
-
-
-def _shares(own: Mapping[str, float]) -> list[str]:
-    """The shares of a reward's variance and its standard deviation, as text."""
-    parts = [f"{own[part]:.0%}" if own["variance"] else "–" for part in ("row", "group", "both")]
-    return [*parts, f"{own['variance'] ** 0.5:.3g}"]

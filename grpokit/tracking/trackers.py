@@ -60,7 +60,6 @@ class Tracker:
         self._warn = warn
         self._failures = 0
         self._warned = False
-        self._finished = False
 
     def log(self, values: Mapping[str, Any], step: int) -> None:
         """Log the numbers of a step."""
@@ -82,10 +81,8 @@ class Tracker:
         self.started.store_init_configuration(flat(config))
 
     def finish(self, *, failed: bool = False) -> None:
-        """Let it write everything and end; once is enough."""
-        if not self._finished:
-            self._finished = True
-            self._try(lambda: self._finish(failed=failed))
+        """Let it write everything and end."""
+        self._try(lambda: self._finish(failed=failed))
 
     def _try(self, act: Callable[[], None]) -> None:
         if self._failures == _MOST_FAILURES:
