@@ -119,9 +119,11 @@ class _Block:
 
     def draw(self, title: str, samples: Sequence[Sample], totals: Iterable[float]) -> None:
         """Make the pictures of the first sample of each group."""
+        if self.display is None:
+            return
         firsts: dict[int, str] = {}
         for sample, total in zip(samples, totals, strict=True):
-            if self.display is not None and sample.group not in firsts and len(firsts) < self.most:
+            if sample.group not in firsts and len(firsts) < self.most:
                 caption = f"{score_text(total)}: {escape(sample.prompt.text[:200])}"
                 firsts[sample.group] = (
                     '<figure style="margin:4px;display:inline-block;vertical-align:top;max-width:192px">'

@@ -47,6 +47,7 @@ from grpokit.run_folder.reader import read_run
 
 _FILES = (CONFIG, VERSIONS, MACHINE, EVALUATIONS, WARNINGS, ATTRIBUTION, END, REPORT)
 _REST, _LONGEST_REST = 333, 30.0  # times the seconds that a reading took; seconds
+_RUN = re.compile(r"/run/(?P<name>[^/]+)(?P<rest>/.*)")
 _PICTURE = re.compile(rf"/picture/(?P<run>\d{{1,6}})/(?P<kind>{SAMPLES}|{GROUPS})/(?P<step>step_\d+)/(?P<name>[^/]+)")
 _HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 _HEADERS = {
@@ -177,13 +178,13 @@ class Server(http.server.ThreadingHTTPServer):
 
     def at(self, path: str) -> tuple[Watched, str]:
         """What is watched at an address, and the rest of the address."""
-        match path.split("/"):
-            case ["", "run", quoted, *rest] if self.parent:
-                name = unquote(quoted, errors="surrogateescape")
-                run = runs_in(self.parent).get(name)
-                if run:
-                    watched = self._pages.setdefault(name, _of_runs([run]))
-                    return watched, "/".join(["", *rest])
+        match = _RUN.fullmatch(path)
+        if self.parent and match:
+            name = unquote(match["name"], errors="surrogateescape")
+            run = runs_in(self.parent).get(name)
+            if run:
+                watched = self._pages.setdefault(name, _of_runs([run]))
+                return watched, match["rest"]
         return self.front, path
 
     def handle_error(self, request: object, client_address: object) -> None:

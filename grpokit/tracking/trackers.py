@@ -71,7 +71,7 @@ class Tracker:
         Args:
             step: completed steps.
             scores: held-out means and the half-widths of their intervals.
-            samples: some of its samples; only TensorBoard and W&B show them.
+            samples: some of its samples, at least one; only TensorBoard and W&B show them.
         """
         values = {f"eval/{name}": value for name, value in scores.items()}
         self._try(lambda: self._evaluation(step, values, samples))
@@ -129,8 +129,7 @@ class TensorBoard(Tracker):
     def _evaluation(self, step: int, scores: dict[str, float], samples: Sequence[Shown]) -> None:
         super()._evaluation(step, scores, samples)
         writer = self.started.writer
-        names = list(samples[0].scores) if samples else []
-        head = ["", "prompt", *names, "output"]
+        head = ["", "prompt", *samples[0].scores, "output"]
         table = [head, ["---"] * len(head)]
         for i, sample in enumerate(samples):
             output = sample.output
@@ -141,8 +140,7 @@ class TensorBoard(Tracker):
                 output = "picture"
             cells = [sample.prompt, *map(_score, sample.scores.values()), str(output)]
             table.append([f"{i:02d}", *map(_cell, cells)])
-        if samples:
-            writer.add_text("samples", "\n".join(f"| {' | '.join(row)} |" for row in table), step)
+        writer.add_text("samples", "\n".join(f"| {' | '.join(row)} |" for row in table), step)
         writer.flush()
 
 
@@ -174,7 +172,6 @@ class WandB(Tracker):
 
         if step <= self.has_evaluation:
             return
-        names = list(samples[0].scores) if samples else []
         pictures = []
         rows = []
         for sample in samples:
@@ -184,9 +181,8 @@ class WandB(Tracker):
                 output = wandb.Image(output.convert("RGB"), caption=f"{sample.prompt}\n{scored}")
                 pictures.append(output)
             rows.append([sample.prompt, output, *sample.scores.values()])
-        values: dict[str, Any] = {"step": step, **scores}
-        if rows:
-            values["eval/samples"] = wandb.Table(columns=["prompt", "output", *names], data=rows)
+        table = wandb.Table(columns=["prompt", "output", *samples[0].scores], data=rows)
+        values: dict[str, Any] = {"step": step, **scores, "eval/samples": table}
         if pictures:
             values["eval/pictures"] = pictures
         self.started.run.log(values)
