@@ -12,7 +12,6 @@ import functools
 import gzip
 import hashlib
 import html
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -62,12 +61,9 @@ def write(run: Path, *, out: Path | None = None) -> Path:
     frozen = _frozen([content])
     try:
         if content.metrics and content.evaluations and out is None and find_spec("matplotlib"):
-            from grpokit.report.run_figure import drawn, quiet
+            from grpokit.report.run_figure import png
 
-            with quiet():
-                picture = io.BytesIO()
-                drawn(content).savefig(picture, dpi=110, format="png")
-                write_whole(run / REPORT_PICTURE, picture.getvalue())
+            write_whole(run / REPORT_PICTURE, png(content))
     finally:  # last, so that the report is whole where its page stands; an error in drawing costs the picture alone
         write_whole(path, frozen)
     return path

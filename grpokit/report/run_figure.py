@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -50,15 +50,15 @@ _STYLE: Any = {
 }
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Hide warnings about letters that matplotlib's font lacks."""
+def png(run: RunHistory) -> bytes:
+    """The figure as a file, without warnings about letters that matplotlib's font lacks."""
+    file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
-        yield
+        drawn(run).savefig(file, dpi=110, format="png")
+    return file.getvalue()
 
 
-@quiet()
 def drawn(run: RunHistory) -> Figure:
     """The figure of `grpokit.report.figure`, for a run that has been read."""
     names = ["reward", *run.names][: len(_COLOURS)]

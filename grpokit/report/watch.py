@@ -15,8 +15,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
@@ -249,9 +249,8 @@ def _picture(path: str, folders: Sequence[Path]) -> bytes:
     return b""
 
 
-@contextmanager
-def serving(folders: Sequence[Path], *, port: int = 0) -> Iterator[Server]:
-    """A server that listens on this computer's own address, and is closed at the end.
+def serving(folders: Sequence[Path], *, port: int = 0) -> Server:
+    """A server that listens on this computer's own address, to be closed by `with`.
 
     Args:
         folders: of the runs, of which one may not be there yet, or one folder of runs.
@@ -265,13 +264,9 @@ def serving(folders: Sequence[Path], *, port: int = 0) -> Iterator[Server]:
         if os.path.isfile(folder):  # unlike Path's, it is False for a name that no file can have
             raise UsageError(f"{folder} is a file; expected a run folder.")
     try:
-        server = Server(folders, port)
+        return Server(folders, port)
     except OSError as error:
         raise UsageError(
             f"Cannot listen on port {port}: {one_line(error)}. If another grpokit watch uses it, choose another with "
             "--port; 0 takes a free one."
         ) from error
-    try:
-        yield server
-    finally:
-        server.server_close()

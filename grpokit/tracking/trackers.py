@@ -26,7 +26,6 @@ from grpokit.errors import UsageError, error_line
 from grpokit.processes.forks import forks_ended
 
 _MOST_FAILURES = 3  # in a row
-_PACKAGES = {"comet_ml": "comet-ml"}  # where pip's name is another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,8 +231,7 @@ def require_trackers(names: Sequence[str]) -> None:
         if name not in LOGGER_TYPE_TO_CLASS:
             raise UsageError(f"There is no tracker '{name}'. Trackers are {', '.join(sorted(LOGGER_TYPE_TO_CLASS))}.")
         if name not in installed:
-            package = _PACKAGES.get(name, name)
-            raise UsageError(f"The tracker '{name}' is not installed. Run: pip install {package}")
+            raise UsageError(f"The tracker '{name}' is not installed. Run: pip install {name}")
 
 
 def _warn(line: str) -> None:
