@@ -115,10 +115,7 @@ def held_out(result):
 
 good = run("good")
 for row in held_out(good):
-    show(
-        row["pictures"],
-        title=f"after step {row['step']}: ssim {row['means']['ssim']:.2f}, ocr {row['means']['ocr']:.2f}",
-    )
+    show(row["pictures"], title=f"after step {row['step']}: ssim {row['means']['ssim']:.2f}, ocr {row['means']['ocr']:.2f}")
 
 # %% [markdown]
 # The words stand in no training prompt: what is learnt is writing. `make demo` trains 70 steps, and ends where nearly every word
@@ -148,10 +145,7 @@ with open("contrast_reward.py", "w") as file:
 # %%
 hacked = run("hacked", "rewards=[{use: 'contrast_reward:contrast'}, {use: ocr, weight: 0}]")
 for row in held_out(hacked):
-    show(
-        row["pictures"],
-        title=f"after step {row['step']}: contrast {row['means']['contrast']:.2f}, ocr {row['means']['ocr']:.2f}",
-    )
+    show(row["pictures"], title=f"after step {row['step']}: contrast {row['means']['contrast']:.2f}, ocr {row['means']['ocr']:.2f}")
 
 # %% [markdown]
 # The trained reward rises, and the words are gone. The policy has found what has the most contrast: letters with much ink. Nothing
@@ -176,10 +170,7 @@ repaired = run(
     "trainer.advantage=gdpo",
 )
 for row in held_out(repaired):
-    show(
-        row["pictures"],
-        title=f"after step {row['step']}: contrast {row['means']['contrast']:.2f}, ocr {row['means']['ocr']:.2f}",
-    )
+    show(row["pictures"], title=f"after step {row['step']}: contrast {row['means']['contrast']:.2f}, ocr {row['means']['ocr']:.2f}")
 
 # %%
 figure, place = plt.subplots(figsize=(7, 3), layout="constrained")
