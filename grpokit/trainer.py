@@ -76,7 +76,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         sharding: "fsdp2" spreads the policy's weights over the processes, "fsdp2-offload" keeps each one's part in the
             CPU's memory; nothing with a single process.
         observers: follow each step, after the guards of the trainer itself; names are for checkpoints.
-        progress: iterating prints the batches, warnings, and a line about every ten seconds on stderr, in process 0.
+        progress: iterating prints the batches, warnings, and about ten lines, or one a minute, on stderr in process 0.
         completed: the number of completed steps.
         torch_device (torch.device): where the policy is; `device` names it.
         loggers: the trackers at work, in process 0.

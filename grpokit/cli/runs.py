@@ -166,7 +166,7 @@ def watch(
         watched = server.front.folders()
         print(f"watching {plural(len(watched), 'run')} at {server.address}  (Ctrl-C ends it)", flush=True)
         for folder in watched:
-            if not (folder / "config.yaml").is_file():
+            if not os.path.isfile(folder / "config.yaml"):  # unlike Path's, it is False for a name no file can have
                 print(f"{folder} is not a run folder yet; waiting", flush=True)
         if browser:
             webbrowser.open(server.address)

@@ -110,13 +110,13 @@ def weights() -> Iterator[Finding]:
     constants: Any = importlib.import_module("huggingface_hub.constants")
     cache = Path(constants.HF_HUB_CACHE)
     repositories = hub.scan_cache_dir(cache).repos if cache.is_dir() else ()
-    revisions = [(each.repo_id, revision) for each in repositories for revision in each.revisions]
-    snapshots = {name: revision.snapshot_path for name, revision in revisions if "main" in revision.refs}
+    snapshots = {each.repo_id: each.refs["main"].snapshot_path for each in repositories if "main" in each.refs}
     assets: dict[str, tuple[Asset, list[str]]] = {}
-    for spec in (spec for plugin in registry.plugins() for spec in plugin.specs):
-        for asset in spec.assets:
-            if not asset.module or importlib.util.find_spec(asset.module):
-                assets.setdefault(repr(asset), (asset, []))[1].append(f"{spec.kind} '{spec.name}'")
+    for plugin in registry.plugins():
+        for spec in plugin.specs:
+            for asset in spec.assets:
+                if not asset.module or importlib.util.find_spec(asset.module):
+                    assets.setdefault(repr(asset), (asset, []))[1].append(f"{spec.kind} '{spec.name}'")
     for asset, users in assets.values():
         what = f"{asset.name}{f' ({asset.repository})' if asset.repository else ''}, for {', '.join(users)}"
         if find_asset(asset, snapshots):

@@ -86,10 +86,7 @@ def self_test() -> Iterator[Finding]:
     well = abs(ratio - 1) < 1e-4 and after > before and same
     advice = "The ratio should be 1, the reward should rise, and the weights should be the same. Training cannot be "
     advice += "trusted on this machine: fix what is listed above, then try with device: cpu."
-    if well:
-        yield Finding(area="self-test", state="ok", what=what)
-    else:
-        yield Finding(area="self-test", state="problem", what=what, advice=advice)
+    yield Finding(area="self-test", state="ok" if well else "problem", what=what, advice="" if well else advice)
 
 
 if __name__ == "__main__":

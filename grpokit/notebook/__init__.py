@@ -7,12 +7,10 @@ prints plain lines.
 from __future__ import annotations
 
 import base64
-import functools
 import io
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from html import escape
 from typing import Any, overload
 
@@ -20,13 +18,12 @@ from grpokit.evaluation.evaluation import Evaluation
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.runs.contact_sheet import thumbnail
 from grpokit.runs.run import Watcher
-from grpokit.tracking.progress import Eta, IntervalLines, RewardTrend, score_text, sparkline
+from grpokit.tracking.progress import RunLines, score_text, sparkline
 from grpokit.tracking.step_report import StepReport
 from grpokit.trainer import Trainer
 from grpokit.types import Sample
 
 _PAUSE = 1.0  # seconds between two states of the block
-_print = functools.partial(print, flush=True)
 
 
 @overload
@@ -51,8 +48,13 @@ def watch(trainer: Trainer | PhasedTrainer | None = None, *, samples: int = 4) -
     block = _Block(samples)
     if trainer is not None:
         return _steps(trainer, block)
-    names = [callback.name for callback in fields(Watcher)]
-    return Watcher(**{name: getattr(block, name) for name in names})
+    return Watcher(
+        say=block.say,
+        start=block.start,
+        step=block.step,
+        evaluating=block.evaluating,
+        evaluated=block.evaluated,
+    )
 
 
 def _steps(trainer: Trainer | PhasedTrainer, block: _Block) -> Iterator[StepReport]:
@@ -71,8 +73,6 @@ class _Block:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.course = RewardTrend()
-        self.eta = Eta()
         self.rewards: dict[str, list[float]] = {}
         self.warnings: list[str] = []
         self.state = ""
@@ -83,28 +83,25 @@ class _Block:
     def start(self, trainer: Trainer | PhasedTrainer) -> None:
         self.trainer = trainer
         self.display = _display()
-        batches = trainer.describe()
-        self.lines = IntervalLines(trainer.steps, batches, enabled=self.display is None, write=_print)
-        self.eta.start()
+        self.lines = RunLines(trainer.steps, self.say, bar=self.display is not None)
+        self.say(trainer.describe())
         self.show()
 
     def say(self, line: str) -> None:
         if line.startswith("warning"):
             self.warnings.append(line)
         if self.display is None:
-            _print(line)
+            print(line, flush=True)
 
     def step(self, report: StepReport) -> None:
-        self.lines.step(report)
-        self.eta.step(report.phase, self.trainer.steps_left)
-        self.state = self.course.line(report)
+        self.lines.step(report, self.trainer.steps_left)
+        self.state = self.lines.news
         keys = {"reward": "reward"}
         keys |= {name: f"rewards/{name}/mean" for name in report.reward_names}
         for name, key in keys.items():
             mean = report.metrics.get(key, math.nan)
             if not math.isnan(mean):
                 self.rewards.setdefault(name, []).append(mean)
-        self.warnings += [f"step {report.step}: {line}" for line in report.warnings]
         last = report.step == self.trainer.steps or bool(self.trainer.converged)
         if last or time.monotonic() - self.shown >= _PAUSE:
             self.draw(f"training samples of step {report.step}", report.rollout.samples, report.totals.tolist())
@@ -115,20 +112,18 @@ class _Block:
         self.show()
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        if not self.rewards:
-            self.eta.start()  # the evaluation before training does not slow the steps
-        means = "  ".join(f"{name} {score_text(mean)}" for name, mean in evaluation.summary.means.items())
-        line = f"held-out prompts after step {step}: {means}"
-        self.say(line)
+        line = self.lines.evaluated(step, evaluation.summary.means)
         self.state = ""
         self.draw(line, evaluation.samples, evaluation.scores.totals.tolist())
         self.show()
 
     def draw(self, title: str, samples: Sequence[Sample], totals: Iterable[float]) -> None:
         """Make the pictures of the first sample of each group."""
+        if self.display is None:
+            return
         firsts: dict[int, str] = {}
         for sample, total in zip(samples, totals, strict=True):
-            if self.display is not None and sample.group not in firsts and len(firsts) < self.most:
+            if sample.group not in firsts and len(firsts) < self.most:
                 caption = f"{score_text(total)}: {escape(sample.prompt.text[:200])}"
                 firsts[sample.group] = (
                     '<figure style="margin:4px;display:inline-block;vertical-align:top;max-width:192px">'
@@ -142,7 +137,7 @@ class _Block:
             return
         self.shown = time.monotonic()
         done, total = self.trainer.completed, self.trainer.steps
-        line = f"step {done} of {total}  {self.eta.text() if done < total else 'done'}"
+        line = f"step {done} of {total}  {self.lines.eta.text() if done < total else 'done'}"
         rewards = "".join(
             f"<tr><td>{escape(name)}</td><td>{values[-1]:.3f}</td><td>{sparkline(values, 40)}</td></tr>"
             for name, values in self.rewards.items()

@@ -6,6 +6,7 @@ last digits would make a change of 3 % look like a cliff.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,7 +20,6 @@ _POINTS = 600  # the most that a line is drawn with
 _NOISY = 120  # with this many points or more, a running mean is drawn
 _BINS = 24  # of the histogram of advantages
 _HISTOGRAMS = 60  # steps that it shows at most
-_HUGE = 1e100  # no sum of such numbers overflows
 _NOTHING = 1e-12  # rounding, where a metric is 0 or does not move
 
 Range = Literal["zero", "share", "wide", "correlation"]
@@ -31,19 +31,23 @@ def charts(run: RunHistory) -> list[dict[str, Any]]:
     Each has an `id`, a `title`, a `unit`, its `range` as [low, high], and `lines` of `name`, `reward` (which it is
     about), `x`, `y`, `smooth` (a running mean, or None) and `half` (half-widths of confidence intervals, or None).
     """
-    weights = run.weights
-    labels = {name: _label(name, weight) for name, weight in weights.items()}
+    rewards = {}  # how a line is called -> the reward
     trained = {}
     not_scored = {}
-    for name, label in labels.items():
+    for name, weight in run.weights.items():
+        label = name if weight else f"{name} (monitor)"
+        rewards[label] = name
         trained[label] = "reward" if name == "reward" else f"rewards/{name}/mean"
-        if name != "reward":
-            not_scored[label] = f"rewards/{name}/unscored"
+        unscored = f"rewards/{name}/unscored"
+        if any(_numbers(run.metrics, unscored)):
+            not_scored[label] = unscored
     correlations = {}
     for key in run.keys:
         if pair := correlation_pair(key, run.names):
             correlations[" and ".join(pair)] = key
     times = {words(key): key for key in run.keys if key.startswith("time/")}
+    rates = set(_numbers(run.metrics, "learning_rate"))
+    changing = {"learning rate": "learning_rate"} if len(rates) > 1 else {}
     specs: list[tuple[str, str, Range, Mapping[str, str]]] = [
         ("Reward in training", "mean over a step's samples", "wide", trained),
         ("KL to the reference", "nats per decision", "zero", {"KL": "kl"}),
@@ -58,19 +62,16 @@ def charts(run: RunHistory) -> list[dict[str, Any]]:
          {"difference": "logprob_diff/max"}),
         ("Samples not scored", "of a step", "zero", not_scored),
         ("Decisions of a sample", "count", "zero", {"mean": "length/mean", "most": "length/max"}),
-        ("Learning rate", "of a step's last update", "zero", {"learning rate": "learning_rate"}),
+        ("Learning rate", "of a step's last update", "zero", changing),
         ("Seconds of a step", "by kind of work", "zero", times),
         ("Memory", "peak, MiB", "zero", {"peak": "memory/peak_mb"}),
     ]  # fmt: skip
-    rewards = {label: name for name, label in labels.items()}
-    held_out = _lines(run.evaluations, rewards, rewards, evaluated=True)
     found = []
     if not any(row.get("title") for row in run.evaluations):  # of sources, which are no steps
-        found.append(_chart("Reward on held-out prompts", "mean with its 95 % interval", "wide", held_out))
+        lines = [_held_out(run.evaluations, label, name) for label, name in rewards.items()]
+        found.append(_chart("Reward on held-out prompts", "mean with its 95 % interval", "wide", lines))
     for title, unit, kind, columns in specs:
-        lines = _lines(run.metrics, columns, rewards)
-        if title in ("Samples not scored", "Learning rate") and not _moves(lines, from_zero=title[0] == "S"):
-            continue
+        lines = [_trained(run.metrics, label, key, rewards.get(label)) for label, key in columns.items()]
         found.append(_chart(title, unit, kind, lines))
     return [chart for chart in found if chart["lines"]]
 
@@ -81,17 +82,14 @@ def advantages(run: RunHistory) -> dict[str, Any] | None:
     Returns:
         `steps` [S], `edges` [_BINS + 1], `shares` [_BINS, S] of each step's samples; None without any.
     """
-    folders = run.sample_folders(GROUPS)
-    folders = folders[:: -(-len(folders) // _HISTOGRAMS) or 1]
     columns = {}
-    for step, folder in folders:
+    for step, folder in _thinned(run.sample_folders(GROUPS), _HISTOGRAMS):
         values = _numbers(read_rows(folder / ROWS), "advantage")
         if values:
-            columns[step] = np.clip(np.asarray(values, float), -_HUGE, _HUGE)
+            columns[step] = values
     if not columns:
         return None
-    largest = max(float(np.abs(values).max()) for values in columns.values())
-    edge = max(1.0, largest)
+    edge = max(1.0, *(max(map(abs, values)) for values in columns.values()))
     edges = np.linspace(-edge, edge, _BINS + 1)
     shares = []
     for values in columns.values():
@@ -107,13 +105,11 @@ def advantages(run: RunHistory) -> dict[str, Any] | None:
 
 def reward_against_kl(run: RunHistory) -> dict[str, Any] | None:
     """Reward in training (y) over KL to the reference (x), step by step; None where one of both is missing."""
-    rows = [row for row in run.metrics if row.get("kl") is not None]
-    rows = [row for row in rows if row.get("reward") is not None]
-    rows = rows[:: -(-len(rows) // _POINTS) or 1]
+    rows = [row for row in run.metrics if row.get("kl") is not None and row.get("reward") is not None]
     if len(rows) < 2 or not any(row["kl"] for row in rows):
         return None
     return {
-        "steps": _numbers(rows, "step"),
+        "steps": _thinned(_numbers(rows, "step")),
         "x": _short(_numbers(rows, "kl")),
         "y": _short(_numbers(rows, "reward")),
     }
@@ -123,40 +119,38 @@ def _numbers(rows: Sequence[Row], key: str) -> list[float]:
     return [row[key] for row in rows if row.get(key) is not None]
 
 
-def _label(name: str, weight: float) -> str:
-    return name if weight else f"{name} (monitor)"
+def _thinned(items: Any, most: int = _POINTS) -> Any:
+    """Every n-th item, so that there are at most so many."""
+    return items[:: math.ceil(len(items) / most) or 1]
 
 
-def _lines(
-    rows: Sequence[Row], columns: Mapping[str, str], rewards: Mapping[str, str], *, evaluated: bool = False
-) -> list[dict[str, Any]]:
-    """A line for each column that holds any number; those of evaluations have intervals."""
-    lines = []
-    for name, key in columns.items():
-        values = [(row["means"] if evaluated else row).get(key) for row in rows]
-        points = [(row, value) for row, value in zip(rows, values, strict=True) if value is not None]
-        if not points:
-            continue
-        every = slice(None, None, -(-len(points) // _POINTS))
-        numbers = np.asarray([value for _, value in points], float)
-        line: dict[str, Any] = {
-            "name": name,
-            "reward": rewards.get(name),
-            "x": [row["step"] for row, _ in points[every]],
-            "y": _short(numbers[every]),
-            "smooth": None,
-            "half": None,
-        }
-        if evaluated:
-            widths = [row["ci95"].get(key) or 0.0 for row, _ in points]
-            line["half"] = _short(widths[every]) if any(widths) else None
-        elif len(numbers) >= _NOISY:
-            line["smooth"] = _short(_running_mean(numbers)[every])
-        lines.append(line)
-    return lines
+def _short(values: Any) -> list[float]:
+    """What is drawn of the values: not too many, and six digits, which is more than a screen shows."""
+    return [float(f"{value:.6g}") for value in _thinned(values)]
 
 
-def _running_mean(values: np.ndarray) -> np.ndarray:
+def _trained(rows: Sequence[Row], label: str, key: str, reward: str | None) -> dict[str, Any]:
+    """The line of a metric over the steps; a long one has a running mean."""
+    rows = [row for row in rows if row.get(key) is not None]
+    values = _numbers(rows, key)
+    smooth = _short(_running_mean(values)) if len(values) >= _NOISY else None
+    return _line(rows, values, name=label, reward=reward, smooth=smooth, half=None)
+
+
+def _held_out(rows: Sequence[Row], label: str, reward: str) -> dict[str, Any]:
+    """The line of a reward over the evaluations, with its intervals."""
+    rows = [row for row in rows if row["means"].get(reward) is not None]
+    values = [row["means"][reward] for row in rows]
+    widths = [row["ci95"].get(reward) or 0.0 for row in rows]
+    half = _short(widths) if any(widths) else None
+    return _line(rows, values, name=label, reward=reward, smooth=None, half=half)
+
+
+def _line(rows: Sequence[Row], values: Sequence[float], **further: Any) -> dict[str, Any]:
+    return {"x": _thinned(_numbers(rows, "step")), "y": _short(values), **further}
+
+
+def _running_mean(values: Sequence[float]) -> np.ndarray:
     window = np.ones(max(5, len(values) // 50))
     sums = np.convolve(values, window, mode="same")
     counts = np.convolve(np.ones_like(values), window, mode="same")
@@ -164,9 +158,9 @@ def _running_mean(values: np.ndarray) -> np.ndarray:
 
 
 def _chart(title: str, unit: str, kind: Range, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    name = title.lower().replace(" ", "-")
+    lines = [line for line in lines if line["x"]]
     return {
-        "id": name,
+        "id": title.lower().replace(" ", "-"),
         "title": title,
         "unit": unit,
         "range": _range(kind, lines),
@@ -196,14 +190,3 @@ def _range(kind: Range, lines: Sequence[Mapping[str, Any]]) -> list[float]:
     span = max(1.1 * (high - low), 0.2 * size if size > _NOTHING else 0.1)
     middle = (low + high) / 2
     return [middle - span / 2, middle + span / 2]
-
-
-def _moves(lines: Sequence[Mapping[str, Any]], *, from_zero: bool) -> bool:
-    values = [y for line in lines for y in line["y"]]
-    return bool(values) and (any(values) if from_zero else max(values) > min(values))
-
-
-def _short(values: Any) -> list[float]:
-    """Six digits, which is more than a screen shows."""
-    finite = np.clip(np.asarray(values, float), -_HUGE, _HUGE)
-    return [float(f"{value:.6g}") for value in finite]

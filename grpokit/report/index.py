@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from grpokit.errors import RunError, UsageError, one_line
-from grpokit.report.page import page, page_file, whole, write
+from grpokit.report.page import page, page_file, write, write_whole
 from grpokit.report.view import outcome
 from grpokit.run_folder.names import ATTRIBUTION, CONFIG, END, EVALUATIONS, METRICS, REPORT, WARNINGS
 from grpokit.run_folder.reader import read_run
@@ -65,8 +65,7 @@ def write_index(folder: Path, *, out: Path | None = None, say: Callable[[str], N
         return quote(os.fsencode(Path(address).as_posix()))
 
     content = contents(runs, link)
-    frozen = page(title=folder.resolve().name, content=content, kind="index")
-    whole(path, lambda place: place.write_bytes(frozen))
+    write_whole(path, page(title=folder.resolve().name, content=content, kind="index"))
     return path
 
 

@@ -14,7 +14,8 @@ import yaml
 
 from grpokit.errors import plural
 from grpokit.evaluation.paired import changes
-from grpokit.report.view import as_yaml
+from grpokit.report.scores import format_score
+from grpokit.report.view import as_yaml, settings_of
 from grpokit.run_folder.reader import RunHistory
 from grpokit.run_folder.scales import packages_of
 
@@ -35,7 +36,7 @@ def model_card(run: RunHistory, *, step: int, title: str, facts: Mapping[str, st
         header["base_model"] = base
     if "library_name" in facts:
         header["library_name"] = facts["library_name"]
-    dataset = _part(run, "data").get("dataset")
+    dataset = settings_of(run, "data").get("dataset")
     if isinstance(dataset, str) and _is_hub_id(dataset):
         header["datasets"] = [dataset]
     header["tags"] = ["grpo", "grpokit", "reinforcement-learning"]
@@ -70,15 +71,10 @@ def _is_hub_id(name: str) -> bool:
     return has_form and not name.startswith(".") and not Path(name).exists()
 
 
-def _part(run: RunHistory, key: str) -> Mapping[str, Any]:
-    part = run.settings.get(key)
-    return part if isinstance(part, dict) else {}
-
-
 def _training(run: RunHistory, step: int) -> Iterator[str]:
-    trainer = _part(run, "trainer")
-    data = _part(run, "data")
-    policy = dict(_part(run, "policy"))
+    trainer = settings_of(run, "trainer")
+    data = settings_of(run, "data")
+    policy = dict(settings_of(run, "policy"))
     name = policy.pop("use", "unknown")
     parameters = {key: value for key, value in policy.items() if value is not None}
     rows = {
@@ -120,25 +116,10 @@ def _scores(run: RunHistory, step: int) -> Iterator[str]:
     old = run.scored(first["step"])
     new = run.scored(last["step"])
     for change in changes(first, last, old, new, run.weights):
-        before = _mean(change.before, change.before_width)
-        after = _mean(change.after, change.after_width)
-        yield f"| {_cell(change.name)} | {before} | {after} | {_difference(change.change, change.width)} |"
-
-
-def _mean(mean: float | None, width: float | None) -> str:
-    if mean is None:
-        return "not scored"
-    return f"{mean:.3f}{_half_width(width)}"
-
-
-def _difference(change: float | None, width: float | None) -> str:
-    if change is None:
-        return "–"
-    return f"{change:+.3f}{_half_width(width)}"
-
-
-def _half_width(width: float | None) -> str:
-    return "" if width is None else f" ± {width:.3f}"
+        before = format_score(change.before, change.before_width)
+        after = format_score(change.after, change.after_width)
+        difference = format_score(change.change, change.width, sign="+")
+        yield f"| {_cell(change.name)} | {before} | {after} | {difference} |"
 
 
 def _versions(text: str, further: str) -> str:

@@ -11,9 +11,10 @@ import base64
 import functools
 import gzip
 import hashlib
+import html
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,8 +26,8 @@ from grpokit.errors import UsageError
 from grpokit.files import replacing, writing
 from grpokit.report.pictures import Inlined
 from grpokit.report.sameness import sameness
-from grpokit.report.scores import headline
-from grpokit.report.view import alarms, view
+from grpokit.report.scores import alarms, headline
+from grpokit.report.view import view
 from grpokit.run_folder.names import COMPARISON, REPORT, REPORT_PICTURE
 from grpokit.run_folder.reader import RunHistory, read_run
 
@@ -60,13 +61,11 @@ def write(run: Path, *, out: Path | None = None) -> Path:
     frozen = _frozen([content])
     try:
         if content.metrics and content.evaluations and out is None and find_spec("matplotlib"):
-            from grpokit.report.run_figure import drawn, quiet
+            from grpokit.report.run_figure import png
 
-            with quiet():
-                picture = drawn(content)
-                whole(run / REPORT_PICTURE, lambda place: picture.savefig(place, dpi=110, format="png"))
+            write_whole(run / REPORT_PICTURE, png(content))
     finally:  # last, so that the report is whole where its page stands; an error in drawing costs the picture alone
-        whole(path, lambda place: place.write_bytes(frozen))
+        write_whole(path, frozen)
     return path
 
 
@@ -86,8 +85,7 @@ def compare(*runs: Path, out: Path | None = None) -> Path:
     if len(runs) < 2:
         raise UsageError(f"A comparison needs at least two runs; got {len(runs)}.")
     path = page_file(out, runs[-1] / COMPARISON)
-    frozen = _frozen([read_run(run) for run in runs])
-    whole(path, lambda place: place.write_bytes(frozen))
+    write_whole(path, _frozen([read_run(run) for run in runs]))
     return path
 
 
@@ -122,14 +120,14 @@ def page(
     program = _program(kind)
     programs = [program, get_plotlyjs()] if kind == "runs" else [program]
     sources = " ".join(f"'sha256-{_digest(text)}'" for text in programs)
-    origin = "'none'" if content is not None else "'self'"
+    connects, images = ("'self'", "data: 'self'") if content is None else ("'none'", "data:")
     policy = (
-        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; connect-src {origin}; "
-        f"img-src data:{'' if content is not None else ' ' + origin}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; connect-src {connects}; "
+        f"img-src {images}; base-uri 'none'; form-action 'none'"
     )
     parts = {
         "POLICY": policy,
-        "TITLE": _escaped(title),
+        "TITLE": html.escape(title, quote=False),
         "STYLE": _file("page.css"),
         "VIEW": _json(content),
         "PICTURES": _json(pictures or {}),
@@ -151,10 +149,6 @@ def _json(value: Any) -> str:
     """JSON for a script tag: what could end the tag, or begin a comment, is an escape in it."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _digest(text: str) -> str:
@@ -192,9 +186,9 @@ def page_file(out: Path | None, default: Path) -> Path:
     return out or default
 
 
-def whole(path: Path, write: Callable[[Path], object]) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Write a file completely or not at all; other processes may write it at the same time."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, shared=True) as temporary:
-            write(temporary)
+            temporary.write_bytes(content)

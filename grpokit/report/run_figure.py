@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
-from grpokit.report.pictures import open_thumbnail
+from grpokit.report.pictures import picture_of
 from grpokit.report.samples import by_prompt
 from grpokit.run_folder.names import SAMPLES
 from grpokit.run_folder.reader import Row, Rows, RunHistory
@@ -51,15 +50,15 @@ _STYLE: Any = {
 }
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Hide warnings about letters that matplotlib's font lacks."""
+def png(run: RunHistory) -> bytes:
+    """The figure as a file, without warnings about letters that matplotlib's font lacks."""
+    file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
-        yield
+        drawn(run).savefig(file, dpi=110, format="png")
+    return file.getvalue()
 
 
-@quiet()
 def drawn(run: RunHistory) -> Figure:
     """The figure of `grpokit.report.figure`, for a run that has been read."""
     names = ["reward", *run.names][: len(_COLOURS)]
@@ -117,29 +116,21 @@ def _draw(axes: Any, rows: Sequence[Row], keys: dict[str, str]) -> None:
         axes.set_ylim((low + high) / 2 - half, (low + high) / 2 + half)
 
 
-def _before_and_after(run: RunHistory) -> tuple[list[int], list[tuple[np.ndarray, np.ndarray]]]:
+def _before_and_after(run: RunHistory) -> tuple[list[int], list[list[Image.Image]]]:
     """The first and the last evaluation's step, and pictures of the same prompts."""
     folders = run.sample_folders(SAMPLES)
     if not folders:
         return [], []
     first, before = folders[0]
     last, after = folders[-1]
-    old_rows = by_prompt(before)
     new_rows = by_prompt(after)
-    pairs: list[tuple[np.ndarray, np.ndarray]] = []
-    for key in [key for key in old_rows if key in new_rows]:
-        if len(pairs) == _PROMPTS:
-            break
-        old = _picture(before, old_rows[key])
-        new = _picture(after, new_rows[key])
-        if old is not None and new is not None:
-            pairs.append((old, new))
+    pairs: list[list[Image.Image]] = []
+    for key, row in by_prompt(before).items():
+        if key in new_rows and len(pairs) < _PROMPTS:
+            sides = picture_of(before, row, "file"), picture_of(after, new_rows[key], "file")
+            pair = [picture for picture in sides if picture]
+            for picture in pair:
+                picture.thumbnail((_SIDE, _SIDE))
+            if len(pair) == 2:
+                pairs.append(pair)
     return [first, last], pairs
-
-
-def _picture(folder: Path, row: Row) -> np.ndarray | None:
-    picture = open_thumbnail(folder / Path(row.get("file") or "-").name)
-    if picture is None:
-        return None
-    picture.thumbnail((_SIDE, _SIDE))
-    return np.asarray(picture)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from grpokit.report.pictures import open_thumbnail
+from grpokit.report.pictures import picture_of
 from grpokit.report.samples import by_prompt
 from grpokit.run_folder.names import SAMPLES
 from grpokit.run_folder.reader import Row, RunHistory
@@ -71,7 +71,7 @@ def _seen(folder: Path, row: Row, picture: str, text: str) -> Seen:
 
 def _picture(folder: Path, row: Row, part: str) -> np.ndarray | None:
     """A small copy [_SIDE, _SIDE, 3] of a picture; None where it cannot be read."""
-    picture = open_thumbnail(folder / Path(row.get(part) or "-").name)
+    picture = picture_of(folder, row, part)
     if picture is None:
         return None
     small = picture.resize((_SIDE, _SIDE), Image.Resampling.BOX)

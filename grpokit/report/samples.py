@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 from grpokit.evaluation.paired import prompt_means
 from grpokit.report.pictures import LARGE, MEDIUM, SMALL, Album
 from grpokit.run_folder.names import GROUPS, ROWS, SAMPLES
-from grpokit.run_folder.reader import Row, RunHistory, read_rows, shorten_prompt, turns
+from grpokit.run_folder.reader import Row, RunHistory, read_rows, shorten_prompt
 
 _TEXT = 1200  # characters
 _GROUP_ROWS = 8
 _PROMPTS = 2000  # that the table of prompts can be searched for
 
 _T = TypeVar("_T")
-Key = tuple[str, int]
 
 
 def evenly(items: Sequence[_T], most: int, *, with_these: Collection[_T] = ()) -> list[_T]:
@@ -37,13 +36,11 @@ def evenly(items: Sequence[_T], most: int, *, with_these: Collection[_T] = ()) -
     return [item for i, item in enumerate(items) if i in places or item in with_these]
 
 
-def by_prompt(folder: Path) -> dict[Key, Row]:
+def by_prompt(folder: Path) -> dict[tuple[str, int], Row]:
     """(prompt, how often it came before) -> row, with every prompt's first sample before any prompt's second."""
-    found = read_rows(folder / ROWS)
-    prompts = [shorten_prompt(row.get("prompt", "")) for row in found]
     rows = {}
-    for row, prompt, turn in zip(found, prompts, turns(prompts), strict=True):
-        rows[prompt, row.get("turn", turn)] = row
+    for row in read_rows(folder / ROWS):
+        rows[shorten_prompt(row.get("prompt", "")), row.get("turn", 0)] = row
     order = sorted(rows, key=lambda key: key[1])
     return {key: rows[key] for key in order}
 
@@ -104,11 +101,10 @@ def prompt_table(run: RunHistory) -> dict[str, Any] | None:
         prompt), `before` and `after` (a list of scores each, None for a missing one); and how many rows were
         `left_out`. None where no scores were kept.
     """
-    found = [
-        (row["step"], scored)
-        for row in [*run.evaluations[:1], *run.evaluations[-1:]]
-        if (scored := run.scored(row["step"]))
-    ]
+    found = []
+    for row in (*run.evaluations[:1], *run.evaluations[-1:]):
+        if scored := run.scored(row["step"]):
+            found.append((row["step"], scored))
     if not found:
         return None
     (first, old), (last, new) = found[0], found[-1]

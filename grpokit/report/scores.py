@@ -1,11 +1,11 @@
-"""What a run did to its scores on held-out prompts, and what the report warns of.
+"""What a run did to its scores on held-out prompts, in words: a verdict, and what the report warns of.
 
 `grpokit.evaluation.paired` has the differences and their intervals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from grpokit.evaluation.paired import Change, ScoreTable, changes, unscored_rewards
@@ -33,54 +33,126 @@ def _ends(run: RunHistory) -> tuple[Row, Row, ScoreTable | None, ScoreTable | No
     return first, last, old, new, weights
 
 
+def main_change(scores: Sequence[Change]) -> Change | None:
+    """The change that the verdict is about: of the whole reward, which comes first, or of the only trained one."""
+    return next((change for change in scores if not change.monitor), None)
+
+
+def verdict(run: RunHistory, scores: Sequence[Change], same: str) -> str:
+    """What training did to the reward on held-out prompts, which monitors fell, and what is missing.
+
+    Args:
+        run: the run.
+        scores: its headline.
+        same: from `sameness`.
+    """
+    change = main_change(scores)
+    if change is None:
+        if not run.metrics:
+            return "Training has not begun yet." if run.state == "running" else "No step was trained."
+        return f"There is no evaluation on held-out prompts{' yet' if run.state == 'running' else ''}."
+    name = "Rewards" if change.name == "reward" else f"The reward {change.name}"
+    if change.after is None:
+        return f"{name} could not be scored on held-out prompts."
+    if len(run.evaluations) == 1:
+        where = run.label(run.evaluations[0]["step"])
+        return f"{name}, {where}: {format_score(change.after, change.after_width)}. Nothing to compare with."
+    if change.change is None:
+        return f"{name} cannot be compared with the first evaluation."
+    gaps = missing_rewards(run)
+    moved_by = {
+        "better": "rose" if change.change > 0 else "fell, as intended by its negative weight",
+        "worse": "fell" if change.change < 0 else "rose, although its weight is negative",
+        "even": "did not change clearly",
+        "unknown": "went",
+    }
+    sentences = [f"{name} {moved_by['unknown' if gaps else change.verdict]}: {_numbers(change)}"]
+    if hacking_alarm(scores):
+        fell = [f"{monitor.name} fell: {_numbers(monitor)}" for monitor in _fallen_monitors(scores)]
+        sentences.append(f"But {' and '.join(fell)}")
+    if same:
+        sentences.append(f"But {same}")
+    if gaps:
+        sentences.append(f"Part is missing: {' and '.join(gaps)}")
+    return ". ".join(sentences)
+
+
+def _numbers(change: Change) -> str:
+    difference = format_score(change.change, change.width, sign="+")
+    return f"{format_score(change.before)} → {format_score(change.after)} ({difference})"
+
+
+def mood_of(run: RunHistory, scores: Sequence[Change], same: str) -> str:
+    """The verdict in one word, for its colour; empty where it has none. Arguments as for `verdict`."""
+    if alarms(scores, same):
+        return "alarmed"
+    change = main_change(scores)
+    return "" if change is None or missing_rewards(run) else change.verdict
+
+
+def format_score(value: float | None, width: float | None = None, *, sign: str = "") -> str:
+    """A score as text, with half of its interval where it has one.
+
+    >>> format_score(0.5, 0.04), format_score(-0.25, sign="+"), format_score(0.00012), format_score(None)
+    ('0.500 ± 0.040', '-0.250', '0.00012', '–')
+    """
+    if value is None:
+        return "–"
+    fits = value == 0 or 0.001 <= abs(value) < 1e6
+    text = format(value, f"{sign}.3f" if fits else f"{sign}.2g")
+    return text if width is None else f"{text} ± {format_score(width)}"
+
+
+def alarms(scores: Sequence[Change], same: str) -> str:
+    """Signs that a score is not what was wanted; arguments as for `verdict`."""
+    one = f"Did all outputs become one? {same}. Look at them: the policy may no longer read its prompt." if same else ""
+    return " ".join(filter(None, [hacking_alarm(scores), one]))
+
+
+def hacking_alarm(scores: Sequence[Change]) -> str:
+    """An alarm where a trained reward got better on held-out prompts and a monitor worse, both beyond chance."""
+    better = [c for c in scores if not c.monitor and c.verdict == "better"]
+    rewards = [c for c in better if c.name != "reward"] or better
+    monitors = _fallen_monitors(scores)
+    if not (rewards and monitors):
+        return ""
+    return (
+        f"Reward hacking? On held-out prompts the trained {_in_words('reward', rewards)}, while the "
+        f"{_in_words('monitor', monitors)}. Look at the samples: the policy may raise the score in a way that nobody "
+        "wants."
+    )
+
+
+def _fallen_monitors(scores: Sequence[Change]) -> list[Change]:
+    return [c for c in scores if c.monitor and c.verdict == "worse"]
+
+
+def _in_words(noun: str, changes: Sequence[Change]) -> str:
+    changed = [f"'{c.name}' changed by {c.change:+.3g} ± {c.width:.2g}" for c in changes]
+    return f"{noun}{'s' * (len(changes) > 1)} {' and '.join(changed)}"
+
+
+def prompts_of(run: RunHistory) -> int:
+    """How many held-out prompts the last evaluation had; 0 where that was not kept."""
+    scored = run.scored(run.evaluations[-1]["step"]) if run.evaluations else None
+    return len(set(scored.prompt)) if scored else 0
+
+
 def attribution_table(run: RunHistory) -> dict[str, Any] | None:
     """What `grpokit attribute` has found: the cells of a table.
 
     For a step that was analysed twice, the later result is shown.
     """
+    if not run.attributions:
+        return None
     latest = {}
     for row in run.attributions:
         latest[row["step"], row["row"], row["group"]] = row
-    if not latest:
-        return None
     body = []
     for row in latest.values():
         for name, own in row["shares"].items():
-            body.append([row["step"], name, *_shares(own)])
+            shares = [f"{own[part]:.0%}" if own["variance"] else "–" for part in ("row", "group", "both")]
+            body.append([row["step"], name, *shares, f"{own['variance'] ** 0.5:.3g}"])
     last = run.attributions[-1]
     head = ["after step", "reward", last["row"], last["group"], "both", "std"]
     return {"head": head, "body": body}
-
-
-def _shares(own: Mapping[str, float]) -> list[str]:
-    """The shares of a reward's variance and its standard deviation, as text."""
-    parts = [f"{own[part]:.0%}" if own["variance"] else "–" for part in ("row", "group", "both")]
-    return [*parts, f"{own['variance'] ** 0.5:.3g}"]
-
-
-def hacking_alarm(rows: Sequence[Change]) -> str:
-    """An alarm where a trained reward got better on held-out prompts and a monitor worse, both beyond chance."""
-    better = [c for c in rows if not c.monitor and c.verdict == "better"]
-    named = [c for c in better if c.name != "reward"] or better
-    worse = [c for c in rows if c.monitor and c.verdict == "worse"]
-    if not (named and worse):
-        return ""
-    return (
-        f"Reward hacking? On held-out prompts the trained {_noun('reward', named)} {_in_words(named)}, while the "
-        f"{_noun('monitor', worse)} {_in_words(worse)}. Look at the samples: the policy may raise the score in a way "
-        "that nobody wants."
-    )
-
-
-def _noun(word: str, changes: Sequence[Change]) -> str:
-    return word if len(changes) == 1 else f"{word}s"
-
-
-def _in_words(changes: Sequence[Change]) -> str:
-    return " and ".join(f"'{c.name}' changed by {c.change:+.3g} ± {c.width:.2g}" for c in changes)
-
-
-def prompts_of(run: RunHistory) -> int | None:
-    """How many held-out prompts the last evaluation had, where that was kept."""
-    scored = run.scored(run.evaluations[-1]["step"]) if run.evaluations else None
-    return len(set(scored.prompt)) if scored is not None else None

@@ -7,7 +7,7 @@ that are more than a label are made here, so that they can be tested without a b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -23,18 +23,13 @@ from grpokit.report.curves import advantages, charts, reward_against_kl
 from grpokit.report.metric_words import words
 from grpokit.report.pictures import Album
 from grpokit.report.sameness import sameness
-from grpokit.report.scores import (
-    attribution_table,
-    hacking_alarm,
-    headline,
-    missing_rewards,
-    prompts_of,
-)
+from grpokit.report.scores import alarms, attribution_table, headline, main_change, mood_of, prompts_of, verdict
 from grpokit.run_folder.names import MACHINE
 from grpokit.run_folder.reader import Row, RunHistory
 from grpokit.run_folder.scales import on_another_scale, packages_of, same_mix
 
 _EVALUATIONS, _GROUPS = 20, 6  # whose samples are on a page; several runs share them
+_RANGES = 8  # of the steps of a warning, which are named
 
 
 def view(runs: Sequence[RunHistory], albums: Sequence[Album]) -> dict[str, Any]:
@@ -68,7 +63,7 @@ def _run(run: RunHistory, album: Album, runs: int, equal: int | None) -> dict[st
         "failure": run.message if run.state == "failed" else "",
         "facts": _facts(run),
         "verdict": verdict(run, scores, same),
-        "mood": _mood(run, scores, same),
+        "mood": mood_of(run, scores, same),
         "alarm": alarms(scores, same),
         "warnings": [*map(_warning, run.warnings)],
         "scores": [asdict(change) for change in scores],
@@ -91,9 +86,9 @@ def _run(run: RunHistory, album: Album, runs: int, equal: int | None) -> dict[st
 def outcome(run: RunHistory) -> dict[str, Any]:
     """A run in one row: how far it is, and what it did to the reward on held-out prompts."""
     scores = headline(run)
-    mood = _mood(run, scores, sameness(run))
-    trained = any(not change.monitor for change in scores)
-    score = asdict(_main(scores)) if trained else None
+    change = main_change(scores)
+    score = asdict(change) if change else None
+    mood = mood_of(run, scores, sameness(run))
     if score and len(run.evaluations) < 2:  # there is nothing to compare with yet
         score |= {"before": None, "change": None, "width": None}
         mood = mood if mood == "alarmed" else ""
@@ -105,86 +100,6 @@ def outcome(run: RunHistory) -> dict[str, Any]:
         "score": score,
         "mood": mood,
     }
-
-
-def alarms(scores: Sequence[Change], same: str) -> str:
-    """Signs that a score is not what was wanted; arguments as for `verdict`."""
-    one = f"Did all outputs become one? {same}. Look at them: the policy may no longer read its prompt." if same else ""
-    return " ".join(filter(None, [hacking_alarm(scores), one]))
-
-
-def verdict(run: RunHistory, scores: Sequence[Change], same: str) -> str:
-    """What training did to the reward on held-out prompts, which monitors fell, and what is missing.
-
-    Args:
-        run: the run.
-        scores: its headline.
-        same: from `sameness`.
-    """
-    trained = [change for change in scores if not change.monitor]
-    if not trained:
-        if not run.metrics:
-            return "Training has not begun yet." if run.state == "running" else "No step was trained."
-        return f"There is no evaluation on held-out prompts{' yet' if run.state == 'running' else ''}."
-    change = _main(scores)
-    name = "Rewards" if change.name == "reward" else f"The reward {change.name}"
-    if change.after is None:
-        return f"{name} could not be scored on held-out prompts."
-    if len(run.evaluations) == 1:
-        width = f" ± {format_score(change.after_width)}" if change.after_width is not None else ""
-        where = run.label(run.evaluations[0]["step"])
-        return f"{name}, {where}: {format_score(change.after)}{width}. Nothing to compare with."
-    if change.change is None or change.before is None:
-        return f"{name} cannot be compared with the first evaluation."
-    gaps = missing_rewards(run)
-    moved_by = {
-        "better": "rose" if change.change > 0 else "fell, as intended by its negative weight",
-        "worse": "fell" if change.change < 0 else "rose, although its weight is negative",
-        "even": "did not change clearly",
-        "unknown": "went",
-    }
-    sentences = [f"{name} {moved_by['unknown' if gaps else change.verdict]}: {_numbers(change)}"]
-    if hacking_alarm(scores):
-        fallen = [other for other in scores if other.monitor and other.verdict == "worse"]
-        sentences.append(f"But {' and '.join(f'{other.name} fell: {_numbers(other)}' for other in fallen)}")
-    if same:
-        sentences.append(f"But {same}")
-    return ". ".join([*sentences, *([f"Part is missing: {' and '.join(gaps)}"] if gaps else [])])
-
-
-def _main(scores: Sequence[Change]) -> Change:
-    """The change that the verdict is about: of the whole reward, or of the only trained one."""
-    trained = {change.name: change for change in scores if not change.monitor}
-    return trained.get("reward") or next(iter(trained.values()))
-
-
-def _numbers(change: Change) -> str:
-    width = f" ± {format_score(change.width)}" if change.width is not None else ""
-    return (
-        f"{format_score(change.before)} → {format_score(change.after)} ({format_score(change.change, sign='+')}{width})"
-    )
-
-
-def _mood(run: RunHistory, scores: Sequence[Change], same: str) -> str:
-    """The verdict in one word, for its colour; empty where it has none."""
-    if alarms(scores, same):
-        return "alarmed"
-    if missing_rewards(run) or all(change.monitor for change in scores):
-        return ""
-    return _main(scores).verdict
-
-
-def format_score(value: float | None, digits: int = 3, *, sign: str = "") -> str:
-    """A score as text.
-
-    >>> format_score(0.5), format_score(-0.25, 2, sign="+"), format_score(0.00012), format_score(None)
-    ('0.500', '-0.25', '0.00012', '–')
-    """
-    if value is None:
-        return "–"
-    if value and (abs(value) < 10**-digits or abs(value) >= 1e6):
-        return format(value, f"{sign}.2g")
-    return format(value, f"{sign}.{digits}f")
 
 
 def duration(seconds: float) -> str:
@@ -214,8 +129,9 @@ def _state(run: RunHistory) -> str:
     left = run.planned - run.steps
     if run.state == "running" and times and left > 0:
         return f"{word} {steps}, about {duration(left * math.fsum(times) / len(times))} of training to go"
-    early = "ended early" if run.message.startswith("The held-out score") else "converged"
-    return f"{word} {steps}{f', {early}' if run.state == 'finished' and left > 0 else ''}"
+    if run.state == "finished" and left > 0:
+        steps += ", ended early" if run.message.startswith("The held-out score") else ", converged"
+    return f"{word} {steps}"
 
 
 def _facts(run: RunHistory) -> list[tuple[str, str]]:
@@ -240,9 +156,14 @@ def _facts(run: RunHistory) -> list[tuple[str, str]]:
     return [(name, text) for name, text in facts.items() if text]
 
 
+def settings_of(run: RunHistory, part: str) -> Mapping[str, Any]:
+    """A part of a run's config, such as that of the trainer; empty where it has none."""
+    settings = run.settings.get(part)
+    return settings if isinstance(settings, dict) else {}
+
+
 def _policy(run: RunHistory) -> str:
-    policy = run.settings.get("policy")
-    return str(policy.get("use", "")) if isinstance(policy, dict) else ""
+    return str(settings_of(run, "policy").get("use", ""))
 
 
 def _date(started: Any) -> str:
@@ -259,13 +180,13 @@ def _listed_rewards(run: RunHistory) -> str:
     return ", ".join([*trained, *monitors])
 
 
-def in_ranges(numbers: Iterable[int], *, most: int = 8) -> str:
+def in_ranges(numbers: Iterable[int]) -> str:
     """Numbers as ranges, for a person.
 
     >>> in_ranges([7, 1, 2, 3, 9])
     '1-3, 7, 9'
-    >>> in_ranges(range(1, 40, 2), most=3)
-    '1, 3, 5 and 17 more'
+    >>> in_ranges(range(1, 40, 2))
+    '1, 3, 5, 7, 9, 11, 13, 15 and 12 more'
     """
     ranges: list[list[int]] = []
     for n in sorted(set(numbers)):
@@ -273,12 +194,9 @@ def in_ranges(numbers: Iterable[int], *, most: int = 8) -> str:
             ranges[-1].append(n)
         else:
             ranges.append([n])
-    parts = []
-    for numbers in ranges[:most]:
-        first, last = numbers[0], numbers[-1]
-        parts.append(str(first) if first == last else f"{first}-{last}")
+    parts = [f"{own[0]}-{own[-1]}" if len(own) > 1 else str(own[0]) for own in ranges[:_RANGES]]
     text = ", ".join(parts)
-    rest = sum(map(len, ranges[most:]))
+    rest = sum(map(len, ranges[_RANGES:]))
     return f"{text} and {rest} more" if rest else text
 
 
@@ -312,53 +230,47 @@ def _equal_step(runs: Sequence[RunHistory]) -> int | None:
 
 def _comparison(runs: Sequence[RunHistory], equal: int | None) -> dict[str, Any]:
     """Each run against the first, at the last evaluations and at equal steps; and where config and versions differ."""
-    last = [run.evaluations[-1]["step"] if run.evaluations else None for run in runs]
-    modes: dict[str, Sequence[int | None]] = {"last": last}
-    if equal is not None and any(step != equal for step in last):
-        modes["equal"] = [equal] * len(runs)
+    last = [run.evaluations[-1] if run.evaluations else None for run in runs]
+    modes = {"last": _at(runs, last)}
+    if equal is not None:
+        rows = [_evaluation(run, equal) for run in runs]
+        if rows != last:
+            modes["equal"] = _at(runs, rows)
     return {
-        "modes": {mode: _at(runs, steps) for mode, steps in modes.items()},
-        "config": _differences([dict(run.settings) for run in runs]),
+        "modes": modes,
+        "config": _differences([run.settings for run in runs]),
         "versions": _differences([packages_of(run.versions) for run in runs]),
     }
 
 
-def _at(runs: Sequence[RunHistory], steps: Sequence[int | None]) -> dict[str, Any]:
-    """The runs compared after these steps."""
-    rows = [_evaluation(run, step) for run, step in zip(runs, steps, strict=True)]
+def _evaluation(run: RunHistory, step: int) -> Row:
+    return next(row for row in run.evaluations if row["step"] == step)
+
+
+def _at(runs: Sequence[RunHistory], rows: Sequence[Row | None]) -> dict[str, Any]:
+    """The runs compared by an evaluation of each."""
     first, before = runs[0], rows[0]
     gaps = []
+    mixed = False
     for i, (other, after) in enumerate(zip(runs, rows, strict=True)):
         if i and before and after:
             old = first.scored(before["step"])
             new = other.scored(after["step"])
             scores = changes(before, after, old, new, _shared([first, other]))
-            gaps.append(
-                {
-                    "run": i,
-                    "same_mix": same_mix(first, other),
-                    "scores": [asdict(change) for change in scores],
-                }
-            )
+            gaps.append({"run": i, "scores": [asdict(change) for change in scores]})
+            mixed = mixed or not same_mix(first, other)
     notes = []
     missing = [run.title for run, row in zip(runs, rows, strict=True) if row is None]
     if missing:
         notes.append(f"Without an evaluation on held-out prompts: {', '.join(missing)}.")
     if gaps and not any(gap["scores"] for gap in gaps):
         notes = ["The runs have no reward in common on one scale, so there is no score to compare."]
-    elif any(not gap["same_mix"] for gap in gaps):
+    elif mixed:
         notes.append("The runs mix different rewards or weights, so the rewards as a whole are not compared.")
     if gaps:
         notes += [_apart(first, other) for other in runs[1:]]
-    note = " ".join(filter(None, notes))
-    return {"steps": list(steps), "gaps": gaps, "note": note}
-
-
-def _evaluation(run: RunHistory, step: int | None) -> Row | None:
-    for row in run.evaluations:
-        if row["step"] == step:
-            return row
-    return None
+    steps = [row["step"] if row else None for row in rows]
+    return {"steps": steps, "gaps": gaps, "note": " ".join(filter(None, notes))}
 
 
 def _apart(first: RunHistory, other: RunHistory) -> str:
@@ -379,7 +291,7 @@ def _shared(runs: Sequence[RunHistory]) -> dict[str, float]:
     return shared
 
 
-def _differences(settings: Sequence[dict[str, Any]]) -> list[list[str]]:
+def _differences(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """[key, a value for each run] as YAML would say it; the run folders differ anyway."""
     changed: dict[str, list[str]] = {}
     for i, other in enumerate(settings[1:], 1):

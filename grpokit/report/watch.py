@@ -15,8 +15,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
@@ -43,10 +43,12 @@ from grpokit.run_folder.names import (
     VERSIONS,
     WARNINGS,
 )
-from grpokit.run_folder.reader import RunHistory, read_run
+from grpokit.run_folder.reader import read_run
 
 _FILES = (CONFIG, VERSIONS, MACHINE, EVALUATIONS, WARNINGS, ATTRIBUTION, END, REPORT)
 _REST, _LONGEST_REST = 333, 30.0  # times the seconds that a reading took; seconds
+_RUN = re.compile(r"/run/(?P<name>[^/]+)(?P<rest>/.*)")
+_PICTURE = re.compile(rf"/picture/(?P<run>\d{{1,6}})/(?P<kind>{SAMPLES}|{GROUPS})/(?P<step>step_\d+)/(?P<name>[^/]+)")
 _HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -83,47 +85,49 @@ class Watched:
         self.title = title
         self.kind = kind
         self._lock = threading.Lock()
-        self._steps = ""
-        self._rest = ""
+        self._steps: list[object] = []
+        self._others: list[object] | None = None
         self._mark = ""
         self._view = b""
         self._due = 0.0  # when new steps may be read, on the monotonic clock
 
-    def _state_of_steps(self) -> str:
-        """Stands for the state of the files that grow with each step."""
-        return _digest(_state(folder / METRICS) for folder in self.folders())
-
-    def _state_of_rest(self) -> str:
-        """Stands for the state of all other files that the page is made of."""
-        return _digest(self._others())
-
-    def _others(self) -> Iterator[bytes]:
-        for folder in self.folders():
-            yield os.fsencode(folder)
-            yield f"{(folder / METRICS).exists()}{is_running(folder)}".encode()
-            for name in _FILES:
-                yield _state(folder / name)
-            for kind in (SAMPLES, GROUPS):
-                for place in sorted((folder / kind).glob("step_*")):
-                    yield place.name.encode(errors="replace")
-                    for name in (ROWS, SCORES):
-                        yield _state(place / name)
-
     def view(self) -> tuple[str, bytes]:
         """The mark and the view as JSON. A run that cannot be read is a sentence that says why."""
         with self._lock:  # several browsers share the work
-            steps = self._state_of_steps()
-            rest = self._state_of_rest()
+            folders = self.folders()
+            steps = [_state(folder / METRICS) for folder in folders]
+            others = _others_of(folders)
             start = time.monotonic()
-            if rest != self._rest or (steps != self._steps and start >= self._due):
+            if others != self._others or (steps != self._steps and start >= self._due):
                 content = json.dumps(self.show(), allow_nan=False, separators=(",", ":"))
                 self._view = content.encode()
+                self._mark = hashlib.sha256(self._view).hexdigest()
                 self._steps = steps
-                self._rest = rest
-                self._mark = _digest([steps.encode(), rest.encode()])
+                self._others = others
                 end = time.monotonic()
                 self._due = end + min(_REST * (end - start), _LONGEST_REST)
             return self._mark, self._view
+
+
+def _others_of(folders: Sequence[Path]) -> list[object]:
+    """Stands for all that pages are made of, but for the files that grow with each step."""
+    state: list[object] = []
+    for folder in folders:
+        state += [folder, (folder / METRICS).exists(), is_running(folder)]
+        state += [_state(folder / name) for name in _FILES]
+        for kind in (SAMPLES, GROUPS):
+            for place in sorted((folder / kind).glob("step_*")):
+                state += [place, _state(place / ROWS), _state(place / SCORES)]
+    return state
+
+
+def _state(path: Path) -> object:
+    """Stands for a file's content."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _of_runs(folders: Sequence[Path]) -> Watched:
@@ -144,40 +148,14 @@ def _of_index(folder: Path) -> Watched:
     )
 
 
-def _digest(parts: Iterable[bytes]) -> str:
-    return hashlib.sha256(b"".join(parts)).hexdigest()[:32]
-
-
-def _state(path: Path) -> bytes:
+def _view(folders: Sequence[Path]) -> dict[str, Any]:
+    """The view of runs; where one of them cannot be read, why they wait."""
     try:
-        stat = path.stat()
-    except OSError:
-        return b"-"
-    return f"{stat.st_size}.{stat.st_mtime_ns};".encode()
-
-
-def _view(folders: Sequence[Path]) -> dict[str, object]:
-    runs: list[RunHistory] = []
-    waiting = {}
-    for number, folder in enumerate(folders):
-        try:
-            runs.append(read_run(folder))
-        except (UsageError, OSError) as error:  # an OSError: it vanishes while it is read
-            waiting[number] = f"Waiting for a run: {one_line(error)}"
-    if not waiting:
-        try:
-            return view(runs, [Linked(number) for number in range(len(runs))])
-        except (UsageError, OSError) as error:
-            waiting = dict.fromkeys(range(len(runs)), f"The run cannot be read at the moment: {one_line(error)}")
-    return {
-        "runs": [
-            {
-                "name": folder.resolve().name,
-                "waiting": waiting.get(number, "It is there, and waits for the other runs."),
-            }
-            for number, folder in enumerate(folders)
-        ]
-    }
+        runs = [read_run(folder) for folder in folders]
+        return view(runs, [Linked(number) for number in range(len(runs))])
+    except (UsageError, OSError) as error:  # an OSError: one vanishes while it is read
+        why = f"Waiting for a run: {one_line(error)}"
+        return {"runs": [{"name": folder.resolve().name, "waiting": why} for folder in folders]}
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -200,13 +178,13 @@ class Server(http.server.ThreadingHTTPServer):
 
     def at(self, path: str) -> tuple[Watched, str]:
         """What is watched at an address, and the rest of the address."""
-        match path.split("/"):
-            case ["", "run", quoted, *rest] if self.parent:
-                name = unquote(quoted, errors="surrogateescape")
-                run = runs_in(self.parent).get(name)
-                if run:
-                    watched = self._pages.setdefault(name, _of_runs([run]))
-                    return watched, "/".join(["", *rest])
+        match = _RUN.fullmatch(path)
+        if self.parent and match:
+            name = unquote(match["name"], errors="surrogateescape")
+            run = runs_in(self.parent).get(name)
+            if run:
+                watched = self._pages.setdefault(name, _of_runs([run]))
+                return watched, match["rest"]
         return self.front, path
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -259,23 +237,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def _picture(path: str, folders: Sequence[Path]) -> bytes:
-    """A PNG file of a run's samples; empty where the address names none, or leads out of there."""
-    match [unquote(part) for part in path.split("/")]:
-        case ["", "picture", number, *parts] if number.isdecimal() and len(parts) == 3:
-            leads_out = any(part in (".", "..") or "/" in part for part in parts)
-            run = int(number[:6])
-            if leads_out or run >= len(folders):
-                return b""
-            place = folders[run].joinpath(*parts)
-            if is_inside(place):
-                with suppress(OSError):  # it is gone
-                    return place.read_bytes()
+    """A PNG file of a run's samples; empty where the address names none."""
+    match = _PICTURE.fullmatch(path)
+    if match is None or int(match["run"]) >= len(folders):
+        return b""
+    name = Path(unquote(match["name"])).name
+    place = folders[int(match["run"])] / match["kind"] / match["step"] / name
+    if is_inside(place):
+        with suppress(OSError):  # it is gone
+            return place.read_bytes()
     return b""
 
 
-@contextmanager
-def serving(folders: Sequence[Path], *, port: int = 0) -> Iterator[Server]:
-    """A server that listens on this computer's own address, and is closed at the end.
+def serving(folders: Sequence[Path], *, port: int = 0) -> Server:
+    """A server that listens on this computer's own address, to be closed by `with`.
 
     Args:
         folders: of the runs, of which one may not be there yet, or one folder of runs.
@@ -286,20 +261,12 @@ def serving(folders: Sequence[Path], *, port: int = 0) -> Iterator[Server]:
     """
     distinct(folders)
     for folder in folders:
-        try:
-            is_file = folder.is_file()
-        except OSError as error:  # too long a name
-            raise UsageError(f"{folder} cannot be a run folder: {one_line(error)}.") from error
-        if is_file:
+        if os.path.isfile(folder):  # unlike Path's, it is False for a name that no file can have
             raise UsageError(f"{folder} is a file; expected a run folder.")
     try:
-        server = Server(folders, port)
+        return Server(folders, port)
     except OSError as error:
         raise UsageError(
             f"Cannot listen on port {port}: {one_line(error)}. If another grpokit watch uses it, choose another with "
             "--port; 0 takes a free one."
         ) from error
-    try:
-        yield server
-    finally:
-        server.server_close()

@@ -1,10 +1,9 @@
-"""How a training loop is going, in words: a step on one line, and lines at intervals for a script or a notebook."""
+"""How a run is going, in words, for all that follow one: the command line, a script's loop and a notebook."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -12,7 +11,7 @@ from datetime import timedelta
 from grpokit.tracking.step_report import StepReport
 
 _BARS = "▁▂▃▄▅▆▇█"
-INTERVAL = 10.0  # seconds between two lines
+_LONGEST_SILENCE = 60.0  # seconds
 _RECENT = 200  # steps that an ETA goes by
 
 
@@ -38,29 +37,6 @@ def score_text(mean: float | None) -> str:
     return "not scored" if mean is None or math.isnan(mean) else f"{mean:.3f}"
 
 
-class RewardTrend:
-    """The course of a run: the rewards of its steps, by phase, for one line about each step."""
-
-    def __init__(self) -> None:
-        self.rewards: dict[str, list[float]] = {}
-
-    def line(self, report: StepReport) -> str:
-        """One line about a step: its phase, the reward and its course, KL, clipped decisions, the gradient's norm."""
-        m = report.metrics
-        rewards = self.rewards.setdefault(report.phase, [])  # a phase may have rewards of its own
-        if not math.isnan(m["reward"]):
-            rewards.append(m["reward"])
-        parts = []
-        if report.phase:
-            parts.append(report.phase)
-        parts.append(f"reward {score_text(m['reward'])} {sparkline(rewards)}")
-        if "kl" in m:
-            parts.append(f"kl {m['kl']:.3f}")
-        clipped = m.get("clip_ratio/low_mean", 0.0) + m.get("clip_ratio/high_mean", 0.0)
-        parts += [f"clipped {clipped:.1%}", f"grad {m['grad_norm']:.2g}"]
-        return "  ".join(parts)
-
-
 class Eta:
     """When a run will end: the mean time from one step's end to the next, by phase, with evaluations and checkpoints.
 
@@ -68,7 +44,7 @@ class Eta:
     """
 
     def __init__(self) -> None:
-        self._last = time.monotonic()
+        self.start()
         self._end: float | None = None
         self._times: dict[str, list[float]] = {}
         self._warm = False  # whether the first step is left out
@@ -106,41 +82,71 @@ class Eta:
         return f"ETA {timedelta(seconds=round(max(0.0, self._end - time.monotonic())))}"
 
 
-class IntervalLines:
-    """Prints the progress of a training loop: its batches, every warning, and a line per `INTERVAL`.
+class RunLines:
+    """Follows a run in lines: every warning, held-out scores, and a line about a step where one is due.
+
+    That is the first step and the last one, about ten in between, and one a minute after a longer silence.
 
     Args:
         steps: in all.
-        batches: what a step is made of.
-        enabled: if not, nothing is printed.
-        write: prints a line; by default on stderr.
+        say: prints a line.
+        bar: whether a bar or a page shows the steps, so that there are no lines about them.
+
+    Attributes:
+        eta: when the run will end.
+        news: the last step: its phase, the reward and its course, KL, clipped decisions, the gradient's norm.
     """
 
-    def __init__(
-        self, steps: int, batches: str, *, enabled: bool = True, write: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, steps: int, say: Callable[[str], None], *, bar: bool = False) -> None:
         self.steps = steps
-        self.enabled = enabled
-        self.write = write or _on_stderr
-        self.course = RewardTrend()
-        self.printed = time.monotonic()
-        self._print(batches)
+        self.say = say
+        self.bar = bar
+        self.eta = Eta()
+        self.news = ""
+        self._rewards: dict[str, list[float]] = {}  # of the steps, by phase: each may have rewards of its own
+        self._printed = -math.inf
 
-    def step(self, report: StepReport) -> None:
-        """Add a step, and print its warnings, and a line about it if one is due."""
-        line = self.course.line(report)
+    def step(self, report: StepReport, left: Mapping[str, int]) -> None:
+        """Print a step's warnings, and a line about it if one is due.
+
+        Args:
+            report: the step's.
+            left: phase -> remaining steps.
+        """
+        self.eta.step(report.phase, left)
+        self.news = self._news(report)
         for warning in report.warnings:
-            self._print(f"warning, step {report.step}: {warning}")
-        now = time.monotonic()
-        is_last = self.write is not _on_stderr and report.step == self.steps
-        if is_last or now - self.printed >= INTERVAL:
-            self._print(f"step {report.step}/{self.steps}  {line}  {report.metrics['step_time']:.2f} s")
-            self.printed = now
+            self.say(f"warning, step {report.step}: {warning}")
+        if not self.bar and self._is_due(report.step):
+            seconds = report.metrics["step_time"]
+            self.say(f"step {report.step}/{self.steps}  {self.news}  {seconds:.2f} s  {self.eta.text()}")
+            self._printed = time.monotonic()
 
-    def _print(self, line: str) -> None:
-        if self.enabled:
-            self.write(line)
+    def evaluated(self, step: int, means: Mapping[str, float | None]) -> str:
+        """Print the mean scores on held-out prompts after `step`, and return the line."""
+        if not self._rewards:
+            self.eta.start()  # the evaluation before training does not slow the steps
+        scores = "  ".join(f"{name} {score_text(mean)}" for name, mean in means.items())
+        line = f"held-out prompts after step {step}: {scores}"
+        self.say(line)
+        return line
 
+    def _news(self, report: StepReport) -> str:
+        m = report.metrics
+        rewards = self._rewards.setdefault(report.phase, [])
+        if not math.isnan(m["reward"]):
+            rewards.append(m["reward"])
+        parts = []
+        if report.phase:
+            parts.append(report.phase)
+        parts.append(f"reward {score_text(m['reward'])} {sparkline(rewards)}")
+        if "kl" in m:
+            parts.append(f"kl {m['kl']:.3f}")
+        clipped = m.get("clip_ratio/low_mean", 0.0) + m.get("clip_ratio/high_mean", 0.0)
+        parts += [f"clipped {clipped:.1%}", f"grad {m['grad_norm']:.2g}"]
+        return "  ".join(parts)
 
-def _on_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    def _is_due(self, step: int) -> bool:
+        is_tenth = step % max(1, self.steps // 10) == 0
+        silence = time.monotonic() - self._printed  # endless before the first line
+        return is_tenth or step == self.steps or silence > _LONGEST_SILENCE

@@ -26,7 +26,6 @@ from grpokit.errors import UsageError, error_line
 from grpokit.processes.forks import forks_ended
 
 _MOST_FAILURES = 3  # in a row
-_PACKAGES = {"comet_ml": "comet-ml"}  # where pip's name is another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +59,9 @@ class Tracker:
         self._warn = warn
         self._failures = 0
         self._warned = False
-        self._finished = False
 
-    def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
-        """Log numbers."""
+    def log(self, values: Mapping[str, Any], step: int) -> None:
+        """Log the numbers of a step."""
         self._try(lambda: self._log(dict(values), step))
 
     def evaluation(self, step: int, scores: Mapping[str, float], samples: Sequence[Shown]) -> None:
@@ -72,7 +70,7 @@ class Tracker:
         Args:
             step: completed steps.
             scores: held-out means and the half-widths of their intervals.
-            samples: some of its samples; only TensorBoard and W&B show them.
+            samples: some of its samples, at least one; only TensorBoard and W&B show them.
         """
         values = {f"eval/{name}": value for name, value in scores.items()}
         self._try(lambda: self._evaluation(step, values, samples))
@@ -82,10 +80,8 @@ class Tracker:
         self.started.store_init_configuration(flat(config))
 
     def finish(self, *, failed: bool = False) -> None:
-        """Let it write everything and end; once is enough."""
-        if not self._finished:
-            self._finished = True
-            self._try(lambda: self._finish(failed=failed))
+        """Let it write everything and end."""
+        self._try(lambda: self._finish(failed=failed))
 
     def _try(self, act: Callable[[], None]) -> None:
         if self._failures == _MOST_FAILURES:
@@ -104,7 +100,7 @@ class Tracker:
         else:
             self._failures = 0
 
-    def _log(self, values: dict[str, Any], step: int | None) -> None:
+    def _log(self, values: dict[str, Any], step: int) -> None:
         self.started.log(values, step=step)
 
     def _evaluation(self, step: int, scores: dict[str, float], samples: Sequence[Shown]) -> None:
@@ -132,8 +128,7 @@ class TensorBoard(Tracker):
     def _evaluation(self, step: int, scores: dict[str, float], samples: Sequence[Shown]) -> None:
         super()._evaluation(step, scores, samples)
         writer = self.started.writer
-        names = list(samples[0].scores) if samples else []
-        head = ["", "prompt", *names, "output"]
+        head = ["", "prompt", *samples[0].scores, "output"]
         table = [head, ["---"] * len(head)]
         for i, sample in enumerate(samples):
             output = sample.output
@@ -144,8 +139,7 @@ class TensorBoard(Tracker):
                 output = "picture"
             cells = [sample.prompt, *map(_score, sample.scores.values()), str(output)]
             table.append([f"{i:02d}", *map(_cell, cells)])
-        if samples:
-            writer.add_text("samples", "\n".join(f"| {' | '.join(row)} |" for row in table), step)
+        writer.add_text("samples", "\n".join(f"| {' | '.join(row)} |" for row in table), step)
         writer.flush()
 
 
@@ -168,10 +162,8 @@ class WandB(Tracker):
         run.define_metric("*", step_metric="step")
         run.config.update(dict(config), allow_val_change=True)
 
-    def _log(self, values: dict[str, Any], step: int | None) -> None:
-        if step is None:
-            self.started.run.log(values)
-        elif step > self.has_step:
+    def _log(self, values: dict[str, Any], step: int) -> None:
+        if step > self.has_step:
             self.started.run.log({**values, "step": step})
 
     def _evaluation(self, step: int, scores: dict[str, float], samples: Sequence[Shown]) -> None:
@@ -179,7 +171,6 @@ class WandB(Tracker):
 
         if step <= self.has_evaluation:
             return
-        names = list(samples[0].scores) if samples else []
         pictures = []
         rows = []
         for sample in samples:
@@ -189,9 +180,8 @@ class WandB(Tracker):
                 output = wandb.Image(output.convert("RGB"), caption=f"{sample.prompt}\n{scored}")
                 pictures.append(output)
             rows.append([sample.prompt, output, *sample.scores.values()])
-        values: dict[str, Any] = {"step": step, **scores}
-        if rows:
-            values["eval/samples"] = wandb.Table(columns=["prompt", "output", *names], data=rows)
+        table = wandb.Table(columns=["prompt", "output", *samples[0].scores], data=rows)
+        values: dict[str, Any] = {"step": step, **scores, "eval/samples": table}
         if pictures:
             values["eval/pictures"] = pictures
         self.started.run.log(values)
@@ -241,8 +231,11 @@ def require_trackers(names: Sequence[str]) -> None:
         if name not in LOGGER_TYPE_TO_CLASS:
             raise UsageError(f"There is no tracker '{name}'. Trackers are {', '.join(sorted(LOGGER_TYPE_TO_CLASS))}.")
         if name not in installed:
-            package = _PACKAGES.get(name, name)
-            raise UsageError(f"The tracker '{name}' is not installed. Run: pip install {package}")
+            raise UsageError(f"The tracker '{name}' is not installed. Run: pip install {name}")
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, RuntimeWarning, stacklevel=2)
 
 
 def start(
@@ -251,7 +244,7 @@ def start(
     *,
     project: str = "grpokit",
     options: Mapping[str, Mapping[str, Any]] | None = None,
-    warn: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] = _warn,
 ) -> list[Tracker]:
     """Start trackers.
 
@@ -274,9 +267,7 @@ def start(
     kinds = {"tensorboard": TensorBoard, "wandb": WandB}
     for name in dict.fromkeys(names):
         build: Any = LOGGER_TYPE_TO_CLASS[name]
-        arguments: dict[str, Any] = {}
-        if options is not None:
-            arguments |= options.get(name, {})
+        arguments = dict((options or {}).get(name, {}))
         if build.requires_logging_directory:
             arguments["logging_dir"] = str(folder)
         try:
@@ -290,9 +281,5 @@ def start(
             raise UsageError(
                 f"The tracker '{name}' cannot be started: {error_line(error)}. Fix that, or leave it out of trackers."
             ) from error
-        trackers.append(kinds.get(name, Tracker)(started, warn or _warn))
+        trackers.append(kinds.get(name, Tracker)(started, warn))
     return trackers
-
-
-def _warn(line: str) -> None:
-    warnings.warn(line, RuntimeWarning, stacklevel=2)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from grpokit.processes.team import Team
-from grpokit.tracking.progress import IntervalLines
+from grpokit.tracking.progress import RunLines
 from grpokit.tracking.step_report import StepReport
 from grpokit.tracking.trackers import Tracker
 from grpokit.training import checkpoint
@@ -74,11 +75,16 @@ class Loop(ABC):
 
     def __iter__(self) -> Iterator[StepReport]:
         """Take the remaining steps, or stop earlier when there is nothing left to learn."""
-        lines = IntervalLines(self.steps, self.describe(), enabled=self.progress and self.team.rank == 0)
+        lines = RunLines(self.steps, self._say)
+        self._say(self.describe())
         while self.completed < self.steps and not self.converged:
             report = self.step()
-            lines.step(report)
+            lines.step(report, self.steps_left)
             yield report
+
+    def _say(self, line: str) -> None:
+        if self.progress and self.team.rank == 0:
+            print(line, file=sys.stderr, flush=True)
 
     def save(self, folder: Path | str, *, notes: Mapping[str, Any] | None = None) -> None:
         """Write weights, optimizers and position into `folder`, atomically: it is complete or does not exist.

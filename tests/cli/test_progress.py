@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import re
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,8 +18,8 @@ METRICS = {"reward": 0.5, "grad_norm": 1.0, "loss": 1.0, "frac_reward_zero_std":
 
 def lines_of_a_run(*, steps: int, seconds: float, completed: int = 0, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is printed without a terminal in a run whose steps take so many seconds by the clock."""
-    clock = itertools.count(1000.0, seconds)
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    now = 1000.0
+    monkeypatch.setattr("grpokit.tracking.progress.time", SimpleNamespace(monotonic=lambda: now))
     file = io.StringIO()
     with progress.follow(Console(file=file)) as watcher:
         trainer: Any = SimpleNamespace(
@@ -28,7 +27,7 @@ def lines_of_a_run(*, steps: int, seconds: float, completed: int = 0, monkeypatc
         )
         watcher.start(trainer)
         for number in range(completed + 1, steps + 1):
-            now = next(clock)
+            now += seconds
             watcher.step(cast("Any", SimpleNamespace(step=number, metrics=METRICS, warnings=(), phase="")))
         watcher.evaluating(64)
     return file.getvalue().splitlines()

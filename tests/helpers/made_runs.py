@@ -78,7 +78,7 @@ def make_run(
         (place / "scores.json").write_text(json.dumps(kept))
         rows = []
         for n in range(16):
-            mine = {"prompt": f"{prompt} {n}", "target_text": prompt}
+            mine: dict[str, Any] = {"prompt": f"{prompt} {n}", "turn": 0, "target_text": prompt}
             if text is None:
                 mine["file"] = f"{n:04d}.png"
                 picture(8 * n, side).save(place / mine["file"])

@@ -15,8 +15,8 @@ from PIL import Image
 from grpokit import report
 from grpokit.evaluation.intervals import half_width, mean_of_totals, student_t
 from grpokit.report.pictures import Inlined
-from grpokit.report.scores import headline
-from grpokit.report.view import verdict, view
+from grpokit.report.scores import headline, verdict
+from grpokit.report.view import view
 from grpokit.run_folder.reader import read_run
 from made_runs import make_run, picture, read_rows, write_rows
 
@@ -218,7 +218,7 @@ def test_one_answer_to_all_prompts(
         if row["target_text"] is None:
             del row["target_text"]
         if sources is not False:
-            row["prompt"] = "how many?"
+            row |= {"prompt": "how many?", "turn": n}
         if sources:
             picture(8 * n).save(place / f"{n}.source.png")
             row["source"] = f"{n}.source.png"

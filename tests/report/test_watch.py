@@ -216,7 +216,7 @@ def test_a_run_that_comes_late_breaks_and_vanishes(tmp_path: Path, serve: Callab
     assert "eval.jsonl, line 1, is damaged" in runs()[0]["waiting"]
     shutil.rmtree(folder)
     assert "Waiting" in runs()[0]["waiting"]
-    assert "other" in runs()[1]["waiting"]
+    assert runs()[1]["waiting"] == runs()[0]["waiting"]
     assert other.is_dir()
 
 
@@ -249,8 +249,6 @@ def test_mistakes_are_one_message(tmp_path: Path) -> None:
         pytest.raises(UsageError, match=r"config\.yaml is a file; expected a run folder"),
         serving([folder / "config.yaml"]),
     ):
-        pass
-    with pytest.raises(UsageError, match=r"cannot be a run folder: .*name too long"), serving([Path("x" * 300)]):
         pass
     with pytest.raises(UsageError, match="are the same run folder"), serving([folder, folder]):
         pass

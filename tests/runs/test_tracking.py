@@ -256,7 +256,7 @@ def test_a_missing_package_is_one_message_before_anything_is_deleted(monkeypatch
     monkeypatch.setattr(trackers, "get_available_trackers", lambda: [])
     Path("out").mkdir()
     Path("out/precious.txt").touch()
-    with pytest.raises(UsageError, match=r"^The tracker 'comet_ml' is not installed\. Run: pip install comet-ml$"):
+    with pytest.raises(UsageError, match=r"^The tracker 'comet_ml' is not installed\. Run: pip install comet_ml$"):
         train("out", overwrite=True, trackers__use=["comet_ml"])
     assert Path("out/precious.txt").is_file()
 

@@ -54,7 +54,7 @@ function headOfMany() {
   const at = comparison?.modes[mode];
   const cards = runs.map((run, i) => el("li", { class: "tile run" }, el("h2", {}, swatch(i), run.name),
     run.waiting ? el("p", {}, run.waiting) : [verdict(run), el("p", { class: "lead" }, run.state), facts(run)]));
-  const gap = ({ run, scores, same_mix }) => el("section", { "aria-label": `${runs[run].name} against ${runs[0].name}` },
+  const gap = ({ run, scores }) => el("section", { "aria-label": `${runs[run].name} against ${runs[0].name}` },
     el("h2", {}, swatch(run), `${runs[run].name} against ${runs[0].name}`),
     el("ul", { class: "tiles" }, scores.map(score => el("li", { class: "tile" },
       el("span", {}, score.name), el("b", {}, `${figure(score.before)} | ${figure(score.after)}`),
