@@ -40,11 +40,11 @@ from grpokit.training.checks import LogprobDiffLimit, check_advantages
 from grpokit.training.contract import check_arguments
 from grpokit.training.devices import find_device
 from grpokit.training.gradient import gradient
-from grpokit.training.logprob_passes import views_of
+from grpokit.training.logprob_passes import fixed_logprobs
 from grpokit.training.loop import Loop
 from grpokit.training.memory import Sizes
 from grpokit.training.metrics import StepLog, Tally
-from grpokit.training.minibatches import Batch, Signal, Views, filler_for, minibatch, minibatch_rows
+from grpokit.training.minibatches import Batch, FixedLogprobs, Signal, filler_for, minibatch, minibatch_rows
 from grpokit.training.modifier import Modifier, Modifiers, TrainerSetup
 from grpokit.training.reference_probe import ReferenceProbe
 from grpokit.training.rollout_parts import whole_report
@@ -204,30 +204,28 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
     def _step(self, number: int) -> StepReport:
         """DeepSeekMath (Shao et al., 2024, arXiv:2402.03300), algorithm 1, lines 4 to 11."""
-        log, version = StepLog(self.torch_device), self.version
+        log = StepLog(self.torch_device)
         log.warn(*self.updates.begin_step(number))
 
         # Sample G outputs for each of P prompts, and compute their log-probs while the rewards are at work.
-        with self._rollouts.draw(self.completed, version=version, log=log) as draw:
+        with self._rollouts.draw(self.completed, log) as draw:
             self.objective.check_dimensions(draw.rollout.action_dims)
-            views = self._views(draw, log)
-            scores = draw.scores()  # [B, R] of all processes
+            fixed = self._fixed_logprobs(draw, log)  # of the old policy and the reference
+            scores = draw.wait_for_scores()  # [B, R] of all processes
         log.warn(*scores.notes)
-        drawn = Step(number=number, log=log, draw=draw, scores=scores)
-        self._tell("drawn", drawn)
+        scored = Step(number=number, log=log, draw=draw, scores=scores)
+        self._tell("scored", scored)
 
         # One reward per output, and its advantage inside its group: what each row teaches.
-        advantages = self._advantages(scores, decisions=draw.rows.width)  # [B] or [B, T]
-        zero_std = zero_per_group(advantages, scores.groups)  # [P]
-        signal = self._modifiers.rows(Signal.of(advantages), drawn)
-        step = LearningStep(**vars(drawn), zero_std=zero_std, signal=signal)
-        self._tell("scored", step)
-        filler = filler_for(draw.rollout, views, self._policy, self.team) if self.sharding else None
+        advantages = self._advantages(scores, decisions=draw.all_rows.width)  # [B] or [B, T]
+        zero_std_groups = zero_per_group(advantages, scores.groups)  # [P]
+        signal = self._modifiers.rows(Signal.of(advantages), scored)
+        step = LearningStep(**vars(scored), zero_std_groups=zero_std_groups, signal=signal)
+        self._tell("weighted", step)
 
         # Maximise the objective, one optimizer step for each minibatch.
         with self._policy.during("train"):
-            for rows in self._minibatch_rows(draw.rows.groups):
-                batch = self._batch(rows, step, views, filler, before_updates=self.version == version)
+            for batch in self._minibatches(step, fixed):
                 step.minibatch = self._modifiers.minibatch(batch)
                 losses, tally = self._gradient(step)
                 step.losses.append(losses)
@@ -248,9 +246,9 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
                 warnings = list(getattr(observer, moment)(step) or ())
             step.log.warn(*warnings)
 
-    def _views(self, draw: Draw, log: StepLog) -> Views:
+    def _fixed_logprobs(self, draw: Draw, log: StepLog) -> FixedLogprobs:
         """What passes without gradient say of this process's rows."""
-        return views_of(
+        return fixed_logprobs(
             draw.rollout,
             draw.local_prompts,
             policy=self._policy,
@@ -263,25 +261,22 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             log=log,
         )
 
-    def _minibatch_rows(self, groups: Tensor) -> Iterator[Tensor]:
-        """The rows of each optimizer step, of all processes: groups [B] -> [b] each."""
-        for update in range(self.updates_per_rollout):
-            yield from minibatch_rows(groups, self.minibatches, key=(self.seed, self.completed, update))
-
-    def _batch(
-        self, rows: Tensor, step: LearningStep, views: Views, filler: Batch | None, *, before_updates: bool
-    ) -> Batch:
-        """This process's part of an optimizer step on some rows of all processes."""
-        return minibatch(
-            step.rollout,
-            views,
-            step.signal,
-            rows,
-            step.draw.rows,
-            reduction=self.objective.reduction,
-            before_updates=before_updates,
-            filler=filler,
-        )
+    def _minibatches(self, step: LearningStep, fixed: FixedLogprobs) -> Iterator[Batch]:
+        """This process's part of each optimizer step."""
+        filler = filler_for(step.rollout, fixed, self._policy, self.team) if self.sharding else None
+        version, all_rows = self.version, step.draw.all_rows
+        for number in range(self.updates_per_rollout):  # of the pass over the rollout
+            for rows in minibatch_rows(all_rows.groups, self.minibatches, key=(self.seed, self.completed, number)):
+                yield minibatch(
+                    step.rollout,
+                    fixed,
+                    step.signal,
+                    rows,
+                    all_rows,
+                    reduction=self.objective.reduction,
+                    before_updates=self.version == version,
+                    filler=filler,
+                )
 
     def _gradient(self, step: LearningStep) -> tuple[Sequence[float], Tally]:
         """The gradient of an optimizer step: the loss of each process, and the statistics of all."""

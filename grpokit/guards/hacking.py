@@ -45,7 +45,7 @@ class RewardHacking(Observer):
         self._alarmed: set[str] = set()
         self._trained: list[str] = []
 
-    def drawn(self, step: Step) -> list[str]:
+    def scored(self, step: Step) -> list[str]:
         """Add a step; warns of each monitor that begins to fall while a trained reward rises."""
         scores = step.scores
         column_means = scores.matrix.nanmean(0).tolist()

@@ -32,11 +32,11 @@ class ZeroStd(Observer):
         self.warned = False
         self.converged = ""
 
-    def scored(self, step: LearningStep) -> list[str]:
+    def weighted(self, step: LearningStep) -> list[str]:
         """Count a step."""
         scores = step.scores.trained
         reward = float(scores.totals.nanmean())
-        if not bool(step.zero_std.all()):
+        if not bool(step.zero_std_groups.all()):
             self.count = 0
             self.streak_best = -math.inf
             self.best = max(self.best, reward)  # as it is where no row is scored: NaN is not larger
@@ -129,7 +129,7 @@ def _spread(name: str, column: Tensor, groups: Tensor) -> str:
 
 def _cut(step: Step) -> str:
     """A remark if the limit of length cut half of the texts or more, so that they may lack what rewards look for."""
-    ends = step.draw.rows.ends
+    ends = step.draw.all_rows.ends
     cut = sum(finish == "length" for finish, _ in ends)
     if not cut or 2 * cut < len(ends):
         return ""

@@ -25,7 +25,7 @@ class DrawnGroups:
 
     prompts: Sequence[int]  # P indices into the training prompts
     parts: Sequence[Rollout]  # of this process's rows, whole groups in each
-    scores: Callable[[], Scores]  # of the rows of all processes; the first call waits for the rewards
+    wait_for_scores: Callable[[], Scores]  # of the rows of all processes
 
     def joined(self) -> Rollout | None:
         """This process's rows in the order of the groups, whose ids ascend with their places; None without any."""
@@ -51,7 +51,7 @@ def with_spread(
         return first, {}
     groups, used, attempt = first, list(first.prompts), 0
     while attempt < most:
-        scores = groups.scores()
+        scores = groups.wait_for_scores()
         zero = zero_per_group(advantages(scores), scores.groups)  # [P]
         places = zero.nonzero()[:, 0].tolist()  # ids ascend with places
         if not places:
@@ -65,7 +65,7 @@ def with_spread(
     return groups, {
         "dynamic_sampling/attempts": float(attempt),
         "dynamic_sampling/replaced": float(len(used) - len(first.prompts)),
-        "dynamic_sampling/reward_before": float(first.scores().totals.nanmean()),
+        "dynamic_sampling/reward_before": float(first.wait_for_scores().totals.nanmean()),
     }
 
 
@@ -74,7 +74,7 @@ def _merged(groups: DrawnGroups, further: DrawnGroups, places: Sequence[int]) ->
     prompts = list(groups.prompts)
     for place, prompt in zip(places, further.prompts, strict=True):
         prompts[place] = prompt
-    before, new = groups.scores(), further.scores()
+    before, new = groups.wait_for_scores(), further.wait_for_scores()
     rest = []
     for part in groups.parts:
         stays = ~torch.isin(part.groups, new.groups)
@@ -94,4 +94,4 @@ def _merged(groups: DrawnGroups, further: DrawnGroups, places: Sequence[int]) ->
         notes=[*before.notes, *new.notes],
         decision_rewards=own,
     )
-    return DrawnGroups(prompts=prompts, parts=[*rest, *further.parts], scores=lambda: scores)
+    return DrawnGroups(prompts=prompts, parts=[*rest, *further.parts], wait_for_scores=lambda: scores)

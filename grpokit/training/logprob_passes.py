@@ -18,7 +18,7 @@ from grpokit.settings import Correction, TrainerSettings
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.memory import Sizes, explain_memory
 from grpokit.training.metrics import StepLog
-from grpokit.training.minibatches import Views
+from grpokit.training.minibatches import FixedLogprobs
 from grpokit.training.modifier import Modifiers
 from grpokit.training.reference_probe import ReferenceProbe
 from grpokit.types import Ask, Decisions, Rollout
@@ -26,7 +26,7 @@ from grpokit.types import Ask, Decisions, Rollout
 _KEPT_BYTES = 2**30  # of the reference's means, in fp32 on the device
 
 
-def views_of(
+def fixed_logprobs(
     rollout: Rollout,
     prompts: Sequence[int],
     *,
@@ -38,7 +38,7 @@ def views_of(
     sizes: Sizes,
     team: Team,
     log: StepLog,
-) -> Views:
+) -> FixedLogprobs:
     """Score what the updates need of a rollout, in the micro-batches of training.
 
     The old log-probs are the rollout's if its sampler computes as the training forward pass does, with these weights,
@@ -71,7 +71,7 @@ def views_of(
             if modifiers.need_entropy:
                 entropy = _entropy(rollout, old if needs_old else None, score)
         old = old and replace(old, entropy=None)
-    return Views(old=old, reference=reference, entropy=entropy)
+    return FixedLogprobs(old=old, reference=reference, entropy=entropy)
 
 
 def _score(
