@@ -3,6 +3,10 @@
 `Trainer.step()` reads top to bottom. It knows a policy only by its contract. Losses are summed over micro-batches of
 rows and over slices of decisions; normalisers are fixed before any cutting, so the sum is the gradient of the whole
 batch. Several processes share out the groups of a step; whatever is decided from all rows, each decides alike.
+
+The nouns of a step: a `Draw` has this process's rollout, and facts about the rows of all processes; `Scores` are the
+rewards [B, R] of all rows; a `Signal` says what each of them teaches; `FixedLogprobs` are what the updates leave as it
+is; a `Batch` is this process's part of one update; a `Tally` has the statistics of its decisions in all processes.
 """
 
 from __future__ import annotations
@@ -51,7 +55,7 @@ from grpokit.training.rollout_parts import whole_report
 from grpokit.training.rollouts import Draw, Rollouts
 from grpokit.training.state import Stateful, split, stateful, undone_on_error
 from grpokit.training.step import LearningStep, Step
-from grpokit.training.trainer_state import LossScale, Moments, Position
+from grpokit.training.trainer_state import Moments, Position
 from grpokit.training.updates import Updates, ready
 from grpokit.types import Prompt
 
@@ -128,7 +132,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         self._zero_std = ZeroStd(self.max_zero_std_steps)
         self.observers = self._guards() | check_observers(self.observers)
         limit = LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._policy.low_precision)
-        self._probe = ReferenceProbe(self._policy, self.train_prompts, limit)
+        self._reference_probe = ReferenceProbe(self._policy, self.train_prompts, limit)
         self._rollouts = Rollouts(
             settings=self,
             sizes=self.sizes,
@@ -143,10 +147,10 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             "batch_sizes": self.sizes,
             **stateful("observers", self.observers),
             **self._modifiers.parts(),
-            "loss_scale": LossScale(self.updates),
+            "loss_scale": self.updates,
         }
         if self.needs_reference:
-            self._parts["reference_probe"] = self._probe
+            self._parts["reference_probe"] = self._reference_probe
         split(checkpoint.POLICY, self.policy)  # better now than after hours
         self.loggers = start(self.trackers, self.folder) if self.team.rank == 0 else []
 
@@ -205,7 +209,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     def _step(self, number: int) -> StepReport:
         """DeepSeekMath (Shao et al., 2024, arXiv:2402.03300), algorithm 1, lines 4 to 11."""
         log = StepLog(self.torch_device)
-        log.warn(*self.updates.begin_step(number))
+        log.warn(*self.updates.begin_step(number))  # where an earlier attempt was interrupted
 
         # Sample G outputs for each of P prompts, and compute their log-probs while the rewards are at work.
         with self._rollouts.draw(self.completed, log) as draw:
@@ -236,7 +240,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
                 self._modifiers.updated(tally)
 
         if number == 1:
-            self._probe.check(when="after the first step")
+            self._reference_probe.check(when="after the first step")
         return step.report(self.team, self.updates.metrics(number, log.warn), self._modifiers.metrics())
 
     def _tell(self, moment: str, step: Step) -> None:
@@ -249,13 +253,12 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     def _fixed_logprobs(self, draw: Draw, log: StepLog) -> FixedLogprobs:
         """What passes without gradient say of this process's rows."""
         return fixed_logprobs(
-            draw.rollout,
-            draw.local_prompts,
+            draw,
             policy=self._policy,
             objective=self.objective,
             settings=self,
             modifiers=self._modifiers,
-            probe=self._probe,
+            probe=self._reference_probe,
             sizes=self.sizes,
             team=self.team,
             log=log,
@@ -294,9 +297,8 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     def _update(self, number: int, tally: Tally, log: StepLog) -> float:
         """Make one optimizer step with the gradient of all processes; returns its norm before clipping."""
         with log.time("optimizer"):
-            self.team.sum_gradients(self.updates.parameters)
-            norm = self.updates.make(number, decided=tally.decided)
-        if self.updates.finish():
+            norm, changed = self.updates.make(number, decided=tally.decided)
+        if changed:
             with self.team.failing_together(passes=True) if self.sharding else nullcontext():  # for a moving average
                 self._policy.updated(self.version + 1)
         return norm
@@ -312,13 +314,13 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
     def check_reference(self) -> None:
         """Make sure that the reference has not changed."""
-        self._probe.check_before_save(step=self.completed)
+        self._reference_probe.check_before_save(step=self.completed)
 
     def go_on(self, *, when: str) -> None:
         """Continue from the loaded state."""
         self.drop_pending()
         self._policy.updated(self.version)
-        self._probe.check(when=when)
+        self._reference_probe.check(when=when)
 
     def drop_pending(self) -> None:
         """Forget a rollout that an engine draws for the next step."""

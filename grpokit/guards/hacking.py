@@ -85,12 +85,12 @@ class RewardHacking(Observer):
         return {"rows": rows, "alarmed": sorted(self._alarmed), "trained": self._trained}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Read what `state_dict` returned; after an empty mapping, the watch starts again."""
+        """Load a result of `state_dict`."""
         self._rows = {}
-        for name, rows in state.get("rows", {}).items():
+        for name, rows in state["rows"].items():
             self._rows[name] = [[math.nan if x is None else x for x in row] for row in rows]
-        self._alarmed = set(state.get("alarmed", []))
-        self._trained = list(state.get("trained", []))
+        self._alarmed = set(state["alarmed"])
+        self._trained = [*state["trained"]]
 
 
 def trend(values: Sequence[float]) -> float:

@@ -98,7 +98,7 @@ class UnscoredRows(Observer):
 
     def load_state_dict(self, state: State) -> None:
         """Load a result of `state_dict`."""
-        self.warned = [*state.get("warned", [])]
+        self.warned = [*state["warned"]]
 
 
 class SlowRewards(Observer):

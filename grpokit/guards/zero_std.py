@@ -104,16 +104,13 @@ class ZeroStd(Observer):
 
     def load_state_dict(self, state: State) -> None:
         """Load a result of `state_dict`; under another limit the run counts as not converged."""
-        best = state.get("best")
-        streak_best = state.get("streak_best")
-        self.count = int(state.get("count", 0))
-        self.warned = bool(state.get("warned", False))
-        self.best = -math.inf if best is None else float(best)
-        self.streak_best = -math.inf if streak_best is None else float(streak_best)
-        self.flat = {**state.get("flat", {})}
-        self.converged = ""
-        if state.get("most") == self.most:
-            self.converged = str(state.get("converged", ""))
+        best, streak_best = state["best"], state["streak_best"]
+        self.best = -math.inf if best is None else best
+        self.streak_best = -math.inf if streak_best is None else streak_best
+        self.count = state["count"]
+        self.warned = state["warned"]
+        self.flat = {**state["flat"]}
+        self.converged = state["converged"] if state["most"] == self.most else ""
 
 
 def _spread(name: str, column: Tensor, groups: Tensor) -> str:

@@ -35,18 +35,19 @@ class DrawnGroups:
         return rollout.select(rollout.groups.argsort(stable=True))
 
 
-def with_spread(
-    first: DrawnGroups,
-    draw: Callable[[int, Sequence[int], Sequence[int], Scores], DrawnGroups],
+def draw_with_spread(
+    draw: Callable[[int, Sequence[int], Sequence[int], Scores | None], DrawnGroups],
+    count: int,
     *,
     advantages: Callable[[Scores], Tensor],
     most: int,
 ) -> tuple[DrawnGroups, dict[str, float]]:
-    """Replace the groups whose advantages are all 0, until none is left or the `most` attempts are used up.
+    """Draw `count` groups, and again those whose advantages are all 0, until none is left or after `most` attempts.
 
-    `draw` makes (attempt from 1, places of groups, prompts that were used, scores of the other groups) these groups
-    again. The metrics show what drawing them took, if groups may be drawn again.
+    `draw` gets the attempt, 0 for the first draw, the places of the groups, the prompts that were used, and the scores
+    of the other groups. The metrics show what drawing them took, if groups may be drawn again.
     """
+    first = draw(0, range(count), (), None)
     if not most:
         return first, {}
     groups, used, attempt = first, list(first.prompts), 0

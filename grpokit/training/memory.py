@@ -6,6 +6,7 @@ repeated in halves, with the same result to rounding, which may change a draw in
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -106,18 +107,14 @@ class Sizes:
         def limit(size: int) -> Limit:
             return replace(self.limit, rows=size) if by_rows else replace(self.limit, tokens=size)
 
-        def load(cut: Cut) -> int:
-            if by_rows:
-                return len(cut.rows)
-            return max(cut.passes, default=0) if len(cut.rows) > 1 else 0
-
         def largest(size: int) -> int:
-            return max(map(load, cut(limit(size))), default=0)
+            micro_batches = cut(limit(size))
+            if by_rows:
+                return max((len(each.rows) for each in micro_batches), default=0)
+            passes = [each.passes for each in micro_batches if len(each.rows) > 1]
+            return max(itertools.chain.from_iterable(passes), default=0)
 
-        def at(size: int) -> _T:
-            return attempt(limit(size))
-
-        result, fits = fitting(at, size, what="scoring samples", used=largest)
+        result, fits = fitting(lambda size: attempt(limit(size)), size, what="scoring samples", used=largest)
         if fits < size:
             same = "with the same result to rounding"
             warn(_reduced("scoring samples", f"{largest(size)} {unit}", name, fits, same))

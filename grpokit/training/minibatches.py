@@ -18,7 +18,7 @@ from grpokit.processes.team import Team
 from grpokit.sampling import STREAMS, permutation
 from grpokit.settings import Reduction
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.rollout_parts import AllRows, on
+from grpokit.training.rollout_parts import AllRows
 from grpokit.types import Decisions, Rollout
 
 
@@ -118,11 +118,9 @@ class Batch:
         )
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on `device`."""
-        names = ("mask", "advantages", "weights", "kl_weights", "old", "reference", "entropy")
-        known = [name for name in names if getattr(self, name) is not None]
-        moved = {name: getattr(self, name).to(device) for name in known}
-        return replace(self, rollout=on(self.rollout, device), **moved)
+        """The same batch on `device`; its numbers stay on the CPU."""
+        moved = {name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor | Decisions | Rollout)}
+        return replace(self, **{**moved, "numbers": self.numbers})
 
 
 def _select(fixed: FixedLogprobs | Batch, index: Tensor) -> dict[str, Any]:
@@ -205,7 +203,7 @@ def filler_for(rollout: Rollout, fixed: FixedLogprobs, policy: CheckedPolicy, te
 
 def _shortest_row(rollout: Rollout, fixed: FixedLogprobs) -> Batch | None:
     """The row with the fewest decisions above none, without weight, output and target; None without such a row."""
-    decided = rollout.host_mask.sum(-1)
+    decided = rollout.decided
     if not decided.any():
         return None
     lengths = torch.where(decided > 0, decided, decided.max() + 1)

@@ -25,7 +25,7 @@ from grpokit.sampling import derive_seeds, further_indices, prompt_indices
 from grpokit.settings import TrainerSettings
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.checks import check_policy_lag
-from grpokit.training.dynamic_sampling import DrawnGroups, with_spread
+from grpokit.training.dynamic_sampling import DrawnGroups, draw_with_spread
 from grpokit.training.memory import Sizes
 from grpokit.training.metrics import StepLog
 from grpokit.training.rollout_parts import AllRows, gather_rows
@@ -69,9 +69,8 @@ class Rollouts:
         """Draw the groups of the step after `completed` ones; at the end, what no reward has begun is cancelled."""
         with ExitStack() as in_flight:
             draw = partial(self._groups, in_flight, completed, log)
-            first = draw(0, range(self.settings.prompts_per_step), (), None)
-            most = self.settings.dynamic_sampling
-            groups, metrics = with_spread(first, draw, advantages=self.advantages, most=most)
+            count, most = self.settings.prompts_per_step, self.settings.dynamic_sampling
+            groups, metrics = draw_with_spread(draw, count, advantages=self.advantages, most=most)
             rollout, all_rows = gather_rows(groups.joined(), self.team, self.policy.device)
             yield Draw(
                 prompts=groups.prompts,
@@ -91,7 +90,7 @@ class Rollouts:
         used: Sequence[int],
         others: Scores | None,
     ) -> DrawnGroups:
-        """Draw and score the groups at `places` (see `with_spread`); the first draw is attempt 0."""
+        """Draw and score the groups at `places` (see `draw_with_spread`)."""
         indices, prompts, seeds = self._request(completed, attempt, places, used)
         size = self.settings.group_size
         rollout = None
