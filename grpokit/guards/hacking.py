@@ -50,15 +50,14 @@ class RewardHacking(Observer):
         scores = step.scores
         column_means = scores.matrix.nanmean(0).tolist()
         means = dict(zip(scores.names, column_means, strict=True))
-        weights = dict(zip(scores.names, scores.weights.tolist(), strict=True))
-        trained = {name: weight for name, weight in weights.items() if weight}
+        weights = zip(scores.names, scores.weights.tolist(), strict=True)
+        trained = {name: weight for name, weight in weights if weight}
         if list(trained) != self._trained:  # a resume with --force may train on others: columns of something else
             self._rows = {}
             self._alarmed = set()
             self._trained = list(trained)
         warnings = []
-        monitors = [name for name in weights if name not in trained]
-        for name in monitors:
+        for name in scores.monitors:
             if not math.isfinite(means[name]):
                 continue
             rows = self._rows.setdefault(name, [])

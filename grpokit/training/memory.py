@@ -48,11 +48,8 @@ def fitting(attempt: Callable[[int], _T], size: int, *, what: str, used: Callabl
         clear_device_cache(garbage_collection=True)
         size = used(size) // 2
         if not size:
-            raise RunError(
-                f"Out of memory while {what}, with a single row at a time: {reason} Remedies: mixed_precision: bf16, "
-                "LoRA, gradient checkpointing in the policy, smaller outputs, or a GPU with more memory.",
-                page="memory#when-memory-runs-out",
-            )
+            remedies = "mixed_precision: bf16, LoRA, gradient checkpointing in the policy, smaller outputs"
+            raise _out_of_memory(f"{what}, with a single row at a time", reason, remedies)
 
 
 class Halving:
@@ -146,10 +143,12 @@ def explain_memory(what: str, *, remedies: str) -> Iterator[None]:
     except RuntimeError as error:
         if not ran_out(error):
             raise
-        raise RunError(
-            f"Out of memory while {what}: {shortened(error)} Remedies: {remedies}, or a GPU with more memory.",
-            page="memory#when-memory-runs-out",
-        ) from error
+        raise _out_of_memory(what, shortened(error), remedies) from error
+
+
+def _out_of_memory(what: str, reason: str, remedies: str) -> RunError:
+    message = f"Out of memory while {what}: {reason} Remedies: {remedies}, or a GPU with more memory."
+    return RunError(message, page="memory#when-memory-runs-out")
 
 
 def shortened(error: BaseException) -> str:

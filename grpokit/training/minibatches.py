@@ -119,8 +119,11 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`; its numbers stay on the CPU."""
-        moved = {name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor | Decisions | Rollout)}
-        return replace(self, **{**moved, "numbers": self.numbers})
+        moved: dict[str, Any] = {}
+        for name, x in vars(self).items():
+            if isinstance(x, Tensor | Decisions | Rollout) and name != "numbers":
+                moved[name] = x.to(device)
+        return replace(self, **moved)
 
 
 def _select(fixed: FixedLogprobs | Batch, index: Tensor) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from grpokit.training.checks import check_policy_lag
 from grpokit.training.dynamic_sampling import DrawnGroups, draw_with_spread
 from grpokit.training.memory import Sizes
 from grpokit.training.metrics import StepLog
-from grpokit.training.rollout_parts import AllRows, gather_rows
+from grpokit.training.rollout_parts import AllRows, concatenate_rollouts, gather_rows
 from grpokit.types import PendingRollout, Prompt, Rollout, Seeds
 
 
@@ -102,7 +102,7 @@ class Rollouts:
                         rollout = self.policy.finish(pending, prompts, size, seeds)
                     else:
                         fit = partial(self.sizes.draw, rows=len(seeds.row), warn=log.warn)
-                        rollout = self.policy.rollout(prompts, size, seeds, fit=fit)
+                        rollout = concatenate_rollouts([*self.policy.rollouts(prompts, size, seeds, fit=fit)])
                     if not attempt:
                         self._draw_ahead(completed + 1)
         if rollout:
