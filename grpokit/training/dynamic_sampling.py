@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from grpokit.group_statistics import zero_per_group
+from grpokit.group_statistics import Groups, zero_per_group
 from grpokit.rewards.scoring import Scores
 from grpokit.training.rollout_parts import concatenate_rollouts
 from grpokit.types import Rollout
@@ -58,8 +58,7 @@ def draw_with_spread(
         if not places:
             break
         attempt += 1
-        place_of_row = scores.groups.unique(return_inverse=True)[1]  # [B]
-        others = scores.select(~zero[place_of_row])
+        others = scores.select(~zero[Groups(scores.groups).index])  # [P] -> [B]
         further = draw(attempt, places, used, others)
         used += list(further.prompts)
         groups = _merged(groups, further, places)
