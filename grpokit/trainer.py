@@ -127,17 +127,17 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             needs_reference=self.needs_reference,
         )
         self.updates = Updates(parameters, self, self.torch_device, self.team, self.policy.modules())
-        self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
+        self._checked_policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self.sizes = Sizes(self)
         self._zero_std = ZeroStd(self.max_zero_std_steps)
         self.observers = self._guards() | check_observers(self.observers)
-        limit = LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._policy.low_precision)
-        self._reference_probe = ReferenceProbe(self._policy, self.train_prompts, limit)
+        limit = LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._checked_policy.low_precision)
+        self._reference_probe = ReferenceProbe(self._checked_policy, self.train_prompts, limit)
         self._rollouts = Rollouts(
             settings=self,
             sizes=self.sizes,
             seed=self.seed,
-            policy=self._policy,
+            policy=self._checked_policy,
             terms=self.terms,
             prompts=self.train_prompts,
             advantages=self._advantages,
@@ -162,7 +162,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             "guards/unscored_rows": UnscoredRows(self.terms, self.train_prompts),
             "guards/slow_rewards": SlowRewards(self.terms, self.team),
             "guards/zero_std": self._zero_std,
-            "guards/gradients": Gradients(self, self._policy, sizes=self.sizes, team=self.team),
+            "guards/gradients": Gradients(self, self._checked_policy, sizes=self.sizes, team=self.team),
         }
 
     @property
@@ -178,11 +178,11 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     @property
     def version(self) -> int:
         """How often the policy's weights have changed since the start of the run, in steps that failed, too."""
-        return self._policy.version
+        return self._checked_policy.version
 
     @version.setter
     def version(self, number: int) -> None:
-        self._policy.version = number
+        self._checked_policy.version = number
 
     @property
     def converged(self) -> str:
@@ -228,7 +228,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         self._tell("weighted", step)
 
         # Maximise the objective, one optimizer step for each minibatch.
-        with self._policy.during("train"):
+        with self._checked_policy.during("train"):
             for batch in self._minibatches(step, fixed):
                 step.minibatch = self._modifiers.minibatch(batch)
                 losses, tally = self._gradient(step)
@@ -254,7 +254,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         """What passes without gradient say of this process's rows."""
         return fixed_logprobs(
             draw,
-            policy=self._policy,
+            policy=self._checked_policy,
             objective=self.objective,
             settings=self,
             modifiers=self._modifiers,
@@ -266,7 +266,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
     def _minibatches(self, step: LearningStep, fixed: FixedLogprobs) -> Iterator[Batch]:
         """This process's part of each optimizer step."""
-        filler = filler_for(step.rollout, fixed, self._policy, self.team) if self.sharding else None
+        filler = filler_for(step.rollout, fixed, self._checked_policy, self.team) if self.sharding else None
         version, all_rows = self.version, step.draw.all_rows
         for number in range(self.updates_per_rollout):  # of the pass over the rollout
             for rows in minibatch_rows(all_rows.groups, self.minibatches, key=(self.seed, self.completed, number)):
@@ -286,7 +286,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         return gradient(
             step.minibatch,
             self._modifiers.objective(self.objective),
-            policy=self._policy,
+            policy=self._checked_policy,
             updates=self.updates,
             correction=self.correction,
             sizes=self.sizes,
@@ -300,7 +300,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             norm, changed = self.updates.make(number, decided=tally.decided)
         if changed:
             with self.team.failing_together(passes=True) if self.sharding else nullcontext():  # for a moving average
-                self._policy.updated(self.version + 1)
+                self._checked_policy.updated(self.version + 1)
         return norm
 
     def whole(self, report: StepReport) -> StepReport:
@@ -319,7 +319,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     def go_on(self, *, when: str) -> None:
         """Continue from the loaded state."""
         self.drop_pending()
-        self._policy.updated(self.version)
+        self._checked_policy.updated(self.version)
         self._reference_probe.check(when=when)
 
     def drop_pending(self) -> None:
