@@ -42,10 +42,8 @@ def log_ratio(new: Decisions, old: Decisions, mask: Tensor, kind: RatioKind = "t
             raise UsageError(
                 "ratio 'guard' needs decisions with a mean and a std, but this policy gives none: use 'token'."
             )
-        mean = _masked(new.mean, mask, 0.0)
-        old_mean = _masked(old.mean, mask, 0.0)
         std = _masked(new.std, mask, 1.0)
-        drift = _per_dimension((mean - old_mean).square() / (2 * std.square()))
+        drift = _per_dimension(_difference(new.mean, old.mean, mask).square() / (2 * std.square()))
         return torch.where(mask, _per_dimension(std) * (difference + drift), 0.0)
     if kind == "sequence":
         length = mask.sum(-1, keepdim=True).clamp(min=1)
@@ -74,10 +72,7 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
     if kind == "velocity":
         if new.mean is None or new.v_coef is None or reference.mean is None:
             raise UsageError("kl 'velocity' needs the steps of a flow (see grpokit.flow.score): use gaussian or k3.")
-        mean = _masked(new.mean, mask, 0.0)
-        ref_mean = _masked(reference.mean, mask, 0.0)
-        v_coef = _masked(new.v_coef, mask, 1.0)
-        velocity = (mean - ref_mean) / v_coef
+        velocity = _difference(new.mean, reference.mean, mask) / _masked(new.v_coef, mask, 1.0)
         return torch.where(mask, _per_dimension(velocity.square()), 0.0)
     if kind == "gaussian":
         return _gaussian_kl(new, reference, mask)
@@ -99,12 +94,10 @@ def _gaussian_kl(new: Decisions, reference: Decisions, mask: Tensor) -> Tensor:
             "kl 'gaussian' needs decisions with a mean and a std, but this policy gives none. Use k3, or velocity "
             "for a flow with matching."
         )
-    mean = _masked(new.mean, mask, 0.0)
-    ref_mean = _masked(reference.mean, mask, 0.0)
     std = _masked(new.std, mask, 1.0)
     ref_std = _masked(reference.std, mask, 1.0)
     # (s^2 + d^2) / (2 s_ref^2) - 1/2, written so that nothing cancels where both are nearly the same
-    excess = (std - ref_std) * (std + ref_std) + (mean - ref_mean).square()
+    excess = (std - ref_std) * (std + ref_std) + _difference(new.mean, reference.mean, mask).square()
     exact = (ref_std / std).log() + excess / (2 * ref_std.square())
     return torch.where(mask, _per_dimension(exact), 0.0)
 
@@ -159,6 +152,11 @@ def bound_log_ratio(log_ratio: Tensor) -> Tensor:
 def _per_dimension(x: Tensor) -> Tensor:
     """The mean over a decision's dimensions: [b, t, ...] -> [b, t]."""
     return x.flatten(2).mean(-1) if x.ndim > 2 else x
+
+
+def _difference(mean: Tensor, other: Tensor, mask: Tensor) -> Tensor:
+    """How far means are apart: [b, t, ...], zero under the mask."""
+    return _masked(mean, mask, 0.0) - _masked(other, mask, 0.0)
 
 
 def _masked(x: Tensor, mask: Tensor, value: float) -> Tensor:

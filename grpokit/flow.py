@@ -80,9 +80,7 @@ def linear_sigmas(steps: int) -> Tensor:
 def ode(sigma: Sigma, sigma_next: Sigma) -> Kernel:
     """An Euler step of the probability-flow ODE: mean x - v D with D = sigma - sigma_next, and no noise."""
     t, s = _sigmas(sigma, sigma_next)
-    one = torch.ones_like(t)
-    zero = torch.zeros_like(t)
-    return Kernel(x_coef=one, v_coef=s - t, std=zero)
+    return Kernel(x_coef=torch.ones_like(t), v_coef=s - t, std=torch.zeros_like(t))
 
 
 def flow_sde(sigma: Sigma, sigma_next: Sigma, *, noise: float = 0.7) -> Kernel:
@@ -158,9 +156,8 @@ def kernel(sampler: Sampler, sigma: Sigma, sigma_next: Sigma, *, noise: float | 
         return ode(sigma, sigma_next)
     if sampler not in _KERNELS:
         raise UsageError(f"The sampler must be {', '.join(map(repr, _KERNELS))} or 'ode', got {sampler!r}.")
-    if noise is None:
-        return _KERNELS[sampler](sigma, sigma_next)
-    return _KERNELS[sampler](sigma, sigma_next, noise=noise)
+    level = {} if noise is None else {"noise": noise}
+    return _KERNELS[sampler](sigma, sigma_next, **level)
 
 
 def step_weights(kind: StepWeight, steps: Kernel, widths: Tensor) -> Tensor | None:

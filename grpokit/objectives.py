@@ -99,14 +99,16 @@ class Objective(ObjectiveSettings, ABC):
         Raises:
             UsageError: k2, k3 or a bias correction, with decisions of several dimensions.
         """
-        if self.needs_reference and self.kl in ("k2", "k3") and action_dims > 1:
+        if not self.needs_reference or action_dims == 1:
+            return
+        if self.kl in ("k2", "k3"):
             raise UsageError(
                 f"kl '{self.kl}' does not suit decisions of {action_dims:,} dimensions: their log-probs are means over "
                 f"the dimensions, so it gives about 1/{action_dims:,} of the KL. Set kl: gaussian, which is exact, or "
                 "kl: velocity for a flow with matching (k1 is right on average too, but as a loss its expected "
                 "gradient is zero)."
             )
-        if self.needs_reference and self.kl_bias_correction and action_dims > 1:
+        if self.kl_bias_correction:
             raise UsageError(
                 "kl_bias_correction weights the KL by a decision's importance ratio, but here a decision has "
                 f"{action_dims:,} dimensions, and the ratio is per dimension. Leave it out, and set kl: gaussian."
@@ -209,7 +211,7 @@ class GRPO(ClipSettings, Objective):
             value = torch.where(advantages < 0, bounded_value, value)
         clip_low = (ratio < low) & (advantages < 0)
         clip_high = (ratio > high) & (advantages > 0)
-        return Loss(value=value, stats={"clip_low": clip_low.detach(), "clip_high": clip_high.detach()})
+        return Loss(value=value, stats={"clip_low": clip_low, "clip_high": clip_high})
 
 
 @dataclass(frozen=True, kw_only=True)

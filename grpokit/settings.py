@@ -112,7 +112,7 @@ class SeedSettings:
 
 @dataclass(kw_only=True)
 class TrainerSettings:
-    """How a trainer trains.
+    """How a trainer trains. An update is one optimizer step.
 
     Attributes:
         steps: the number of steps of `for report in trainer`; also the horizon of the schedule.
@@ -122,8 +122,8 @@ class TrainerSettings:
         micro_batch_tokens: the most decisions scored in one pass, padding included: rows x the longest row, or the sum
             of all rows with a policy that packs them; a longer row gets its own pass. None sets no bound.
         rollout_batch_size: the most rows drawn at a time; None draws all at once.
-        updates_per_rollout: passes over a rollout.
-        minibatches: optimizer steps per pass, each on an equal share of the groups.
+        updates_per_rollout: passes over a rollout; a pass makes as many updates as there are minibatches.
+        minibatches: updates per pass, each on an equal share of the groups.
         optimizer: "adamw"; "adamw_8bit": with averages of 8 bits, by bitsandbytes; "paged_adamw_8bit": the same, and
             they go to the CPU where a GPU's memory runs out.
         learning_rate: of AdamW, after the warm-up.
@@ -174,7 +174,7 @@ class TrainerSettings:
 
     @property
     def updates_per_step(self) -> int:
-        """Optimizer steps per rollout."""
+        """Updates per rollout, over all passes."""
         return self.updates_per_rollout * self.minibatches
 
     def describe(self) -> str:

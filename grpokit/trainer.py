@@ -3,6 +3,10 @@
 `Trainer.step()` reads top to bottom. It knows a policy only by its contract. Losses are summed over micro-batches of
 rows and over slices of decisions; normalisers are fixed before any cutting, so the sum is the gradient of the whole
 batch. Several processes share out the groups of a step; whatever is decided from all rows, each decides alike.
+
+The nouns of a step: a `Draw` has this process's rollout, and facts about the rows of all processes; `Scores` are the
+rewards [B, R] of all rows; a `Signal` says what each of them teaches; `FixedLogprobs` are what the updates leave as it
+is; a `Batch` is this process's part of one update; a `Tally` has the statistics of its decisions in all processes.
 """
 
 from __future__ import annotations
@@ -40,18 +44,18 @@ from grpokit.training.checks import LogprobDiffLimit, check_advantages
 from grpokit.training.contract import check_arguments
 from grpokit.training.devices import find_device
 from grpokit.training.gradient import gradient
-from grpokit.training.logprob_passes import views_of
+from grpokit.training.logprob_passes import fixed_logprobs
 from grpokit.training.loop import Loop
 from grpokit.training.memory import Sizes
 from grpokit.training.metrics import StepLog, Tally
-from grpokit.training.minibatches import Batch, Signal, Views, filler_for, minibatch, minibatch_rows
+from grpokit.training.minibatches import Batch, FixedLogprobs, Signal, filler_for, minibatch, minibatch_rows
 from grpokit.training.modifier import Modifier, Modifiers, TrainerSetup
 from grpokit.training.reference_probe import ReferenceProbe
 from grpokit.training.rollout_parts import whole_report
 from grpokit.training.rollouts import Draw, Rollouts
 from grpokit.training.state import Stateful, split, stateful, undone_on_error
 from grpokit.training.step import LearningStep, Step
-from grpokit.training.trainer_state import LossScale, Moments, Position
+from grpokit.training.trainer_state import Moments, Position
 from grpokit.training.updates import Updates, ready
 from grpokit.types import Prompt
 
@@ -123,17 +127,17 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             needs_reference=self.needs_reference,
         )
         self.updates = Updates(parameters, self, self.torch_device, self.team, self.policy.modules())
-        self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
+        self._checked_policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self.sizes = Sizes(self)
         self._zero_std = ZeroStd(self.max_zero_std_steps)
         self.observers = self._guards() | check_observers(self.observers)
-        limit = LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._policy.low_precision)
-        self._probe = ReferenceProbe(self._policy, self.train_prompts, limit)
+        limit = LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._checked_policy.low_precision)
+        self._reference_probe = ReferenceProbe(self._checked_policy, self.train_prompts, limit)
         self._rollouts = Rollouts(
             settings=self,
             sizes=self.sizes,
             seed=self.seed,
-            policy=self._policy,
+            policy=self._checked_policy,
             terms=self.terms,
             prompts=self.train_prompts,
             advantages=self._advantages,
@@ -143,10 +147,10 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             "batch_sizes": self.sizes,
             **stateful("observers", self.observers),
             **self._modifiers.parts(),
-            "loss_scale": LossScale(self.updates),
+            "loss_scale": self.updates,
         }
         if self.needs_reference:
-            self._parts["reference_probe"] = self._probe
+            self._parts["reference_probe"] = self._reference_probe
         split(checkpoint.POLICY, self.policy)  # better now than after hours
         self.loggers = start(self.trackers, self.folder) if self.team.rank == 0 else []
 
@@ -158,7 +162,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             "guards/unscored_rows": UnscoredRows(self.terms, self.train_prompts),
             "guards/slow_rewards": SlowRewards(self.terms, self.team),
             "guards/zero_std": self._zero_std,
-            "guards/gradients": Gradients(self, self._policy, sizes=self.sizes, team=self.team),
+            "guards/gradients": Gradients(self, self._checked_policy, sizes=self.sizes, team=self.team),
         }
 
     @property
@@ -174,11 +178,11 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     @property
     def version(self) -> int:
         """How often the policy's weights have changed since the start of the run, in steps that failed, too."""
-        return self._policy.version
+        return self._checked_policy.version
 
     @version.setter
     def version(self, number: int) -> None:
-        self._policy.version = number
+        self._checked_policy.version = number
 
     @property
     def converged(self) -> str:
@@ -204,30 +208,28 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
     def _step(self, number: int) -> StepReport:
         """DeepSeekMath (Shao et al., 2024, arXiv:2402.03300), algorithm 1, lines 4 to 11."""
-        log, version = StepLog(self.torch_device), self.version
-        log.warn(*self.updates.begin_step(number))
+        log = StepLog(self.torch_device)
+        log.warn(*self.updates.begin_step(number))  # where an earlier attempt was interrupted
 
         # Sample G outputs for each of P prompts, and compute their log-probs while the rewards are at work.
-        with self._rollouts.draw(self.completed, version=version, log=log) as draw:
+        with self._rollouts.draw(self.completed, log) as draw:
             self.objective.check_dimensions(draw.rollout.action_dims)
-            views = self._views(draw, log)
-            scores = draw.scores()  # [B, R] of all processes
+            fixed = self._fixed_logprobs(draw, log)  # of the old policy and the reference
+            scores = draw.wait_for_scores()  # [B, R] of all processes
         log.warn(*scores.notes)
-        drawn = Step(number=number, log=log, draw=draw, scores=scores)
-        self._tell("drawn", drawn)
+        scored = Step(number=number, log=log, draw=draw, scores=scores)
+        self._tell("scored", scored)
 
         # One reward per output, and its advantage inside its group: what each row teaches.
-        advantages = self._advantages(scores, decisions=draw.rows.width)  # [B] or [B, T]
-        zero_std = zero_per_group(advantages, scores.groups)  # [P]
-        signal = self._modifiers.rows(Signal.of(advantages), drawn)
-        step = LearningStep(**vars(drawn), zero_std=zero_std, signal=signal)
-        self._tell("scored", step)
-        filler = filler_for(draw.rollout, views, self._policy, self.team) if self.sharding else None
+        advantages = self._advantages(scores, decisions=draw.all_rows.width)  # [B] or [B, T]
+        zero_std_groups = zero_per_group(advantages, scores.groups)  # [P]
+        signal = self._modifiers.rows(Signal.of(advantages), scored)
+        step = LearningStep(**vars(scored), zero_std_groups=zero_std_groups, signal=signal)
+        self._tell("weighted", step)
 
         # Maximise the objective, one optimizer step for each minibatch.
-        with self._policy.during("train"):
-            for rows in self._minibatch_rows(draw.rows.groups):
-                batch = self._batch(rows, step, views, filler, before_updates=self.version == version)
+        with self._checked_policy.during("train"):
+            for batch in self._minibatches(step, fixed):
                 step.minibatch = self._modifiers.minibatch(batch)
                 losses, tally = self._gradient(step)
                 step.losses.append(losses)
@@ -238,7 +240,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
                 self._modifiers.updated(tally)
 
         if number == 1:
-            self._probe.check(when="after the first step")
+            self._reference_probe.check(when="after the first step")
         return step.report(self.team, self.updates.metrics(number, log.warn), self._modifiers.metrics())
 
     def _tell(self, moment: str, step: Step) -> None:
@@ -248,47 +250,43 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
                 warnings = list(getattr(observer, moment)(step) or ())
             step.log.warn(*warnings)
 
-    def _views(self, draw: Draw, log: StepLog) -> Views:
+    def _fixed_logprobs(self, draw: Draw, log: StepLog) -> FixedLogprobs:
         """What passes without gradient say of this process's rows."""
-        return views_of(
-            draw.rollout,
-            draw.local_prompts,
-            policy=self._policy,
+        return fixed_logprobs(
+            draw,
+            policy=self._checked_policy,
             objective=self.objective,
             settings=self,
             modifiers=self._modifiers,
-            probe=self._probe,
+            probe=self._reference_probe,
             sizes=self.sizes,
             team=self.team,
             log=log,
         )
 
-    def _minibatch_rows(self, groups: Tensor) -> Iterator[Tensor]:
-        """The rows of each optimizer step, of all processes: groups [B] -> [b] each."""
-        for update in range(self.updates_per_rollout):
-            yield from minibatch_rows(groups, self.minibatches, key=(self.seed, self.completed, update))
-
-    def _batch(
-        self, rows: Tensor, step: LearningStep, views: Views, filler: Batch | None, *, before_updates: bool
-    ) -> Batch:
-        """This process's part of an optimizer step on some rows of all processes."""
-        return minibatch(
-            step.rollout,
-            views,
-            step.signal,
-            rows,
-            step.draw.rows,
-            reduction=self.objective.reduction,
-            before_updates=before_updates,
-            filler=filler,
-        )
+    def _minibatches(self, step: LearningStep, fixed: FixedLogprobs) -> Iterator[Batch]:
+        """This process's part of each optimizer step."""
+        filler = filler_for(step.rollout, fixed, self._checked_policy, self.team) if self.sharding else None
+        version, all_rows = self.version, step.draw.all_rows
+        for number in range(self.updates_per_rollout):  # of the pass over the rollout
+            for rows in minibatch_rows(all_rows.groups, self.minibatches, key=(self.seed, self.completed, number)):
+                yield minibatch(
+                    step.rollout,
+                    fixed,
+                    step.signal,
+                    rows,
+                    all_rows,
+                    reduction=self.objective.reduction,
+                    before_updates=self.version == version,
+                    filler=filler,
+                )
 
     def _gradient(self, step: LearningStep) -> tuple[Sequence[float], Tally]:
         """The gradient of an optimizer step: the loss of each process, and the statistics of all."""
         return gradient(
             step.minibatch,
             self._modifiers.objective(self.objective),
-            policy=self._policy,
+            policy=self._checked_policy,
             updates=self.updates,
             correction=self.correction,
             sizes=self.sizes,
@@ -299,11 +297,10 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     def _update(self, number: int, tally: Tally, log: StepLog) -> float:
         """Make one optimizer step with the gradient of all processes; returns its norm before clipping."""
         with log.time("optimizer"):
-            self.team.sum_gradients(self.updates.parameters)
-            norm = self.updates.make(number, decided=tally.decided)
-        if self.updates.finish():
+            norm, changed = self.updates.make(number, decided=tally.decided)
+        if changed:
             with self.team.failing_together(passes=True) if self.sharding else nullcontext():  # for a moving average
-                self._policy.updated(self.version + 1)
+                self._checked_policy.updated(self.version + 1)
         return norm
 
     def whole(self, report: StepReport) -> StepReport:
@@ -317,13 +314,13 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
     def check_reference(self) -> None:
         """Make sure that the reference has not changed."""
-        self._probe.check_before_save(step=self.completed)
+        self._reference_probe.check_before_save(step=self.completed)
 
     def go_on(self, *, when: str) -> None:
         """Continue from the loaded state."""
         self.drop_pending()
-        self._policy.updated(self.version)
-        self._probe.check(when=when)
+        self._checked_policy.updated(self.version)
+        self._reference_probe.check(when=when)
 
     def drop_pending(self) -> None:
         """Forget a rollout that an engine draws for the next step."""

@@ -46,14 +46,18 @@ class Prompt:
         images = tuple(self.images)
         if self.image is not None:
             images = (self.image, *images[1:])
-        if any(hasattr(picture, "getexif") for picture in (*images, self.target)):
-            from grpokit.images import as_viewed  # a prompt without pictures does without Pillow
+        object.__setattr__(self, "images", tuple(map(_viewed, images)))
+        object.__setattr__(self, "target", _viewed(self.target))
+        object.__setattr__(self, "image", self.images[0] if images else None)
 
-            images = tuple(as_viewed(picture) if hasattr(picture, "getexif") else picture for picture in images)
-            if hasattr(self.target, "getexif"):
-                object.__setattr__(self, "target", as_viewed(self.target))
-        object.__setattr__(self, "images", images)
-        object.__setattr__(self, "image", images[0] if images else None)
+
+def _viewed(value: Any) -> Any:
+    """A picture as one sees it; anything else stays as it is."""
+    if not hasattr(value, "getexif"):
+        return value
+    from grpokit.images import as_viewed  # a prompt without pictures does without Pillow
+
+    return as_viewed(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +268,11 @@ class Rollout:
         return self.mask.cpu()
 
     @cached_property
+    def decided(self) -> Tensor:
+        """[B] int64 on the CPU: each row's number of decisions."""
+        return self.host_mask.sum(-1)
+
+    @cached_property
     def lengths(self) -> Tensor:
         """[B] int64 on the CPU: each row's last decided column + 1, or 0."""
         return row_lengths(self.host_mask)
@@ -289,6 +298,19 @@ class Rollout:
         known = {"host_mask": self.host_mask[here], "lengths": self.lengths[here]}  # without the device
         vars(part).update(known)
         return part
+
+    def to(self, device: torch.device | str) -> Rollout:
+        """Return the same rollout on `device`; groups and the rewards of decisions stay on the CPU."""
+        return replace(
+            self,
+            old=self.old.to(device),
+            mask=self.mask.to(device),
+            weights=None if self.weights is None else self.weights.to(device),
+            trace=Trace(
+                per_row={name: x.to(device) for name, x in self.trace.per_row.items()},
+                per_group={name: x.to(device) for name, x in self.trace.per_group.items()},
+            ),
+        )
 
 
 class PendingRollout(Protocol):

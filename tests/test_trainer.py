@@ -779,7 +779,7 @@ def test_a_step_without_decisions_changes_nothing_and_says_so() -> None:
     report = trainer.step()
     assert report.warnings == []
     assert not torch.equal(weights(trainer), before)
-    assert trainer._probe.rollout.mask.any()
+    assert trainer._reference_probe.rollout.mask.any()
 
 
 def test_rewards_run_without_gradient() -> None:

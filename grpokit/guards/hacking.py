@@ -45,20 +45,19 @@ class RewardHacking(Observer):
         self._alarmed: set[str] = set()
         self._trained: list[str] = []
 
-    def drawn(self, step: Step) -> list[str]:
+    def scored(self, step: Step) -> list[str]:
         """Add a step; warns of each monitor that begins to fall while a trained reward rises."""
         scores = step.scores
         column_means = scores.matrix.nanmean(0).tolist()
         means = dict(zip(scores.names, column_means, strict=True))
-        weights = dict(zip(scores.names, scores.weights.tolist(), strict=True))
-        trained = {name: weight for name, weight in weights.items() if weight}
+        weights = zip(scores.names, scores.weights.tolist(), strict=True)
+        trained = {name: weight for name, weight in weights if weight}
         if list(trained) != self._trained:  # a resume with --force may train on others: columns of something else
             self._rows = {}
             self._alarmed = set()
             self._trained = list(trained)
         warnings = []
-        monitors = [name for name in weights if name not in trained]
-        for name in monitors:
+        for name in scores.monitors:
             if not math.isfinite(means[name]):
                 continue
             rows = self._rows.setdefault(name, [])
@@ -85,12 +84,12 @@ class RewardHacking(Observer):
         return {"rows": rows, "alarmed": sorted(self._alarmed), "trained": self._trained}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Read what `state_dict` returned; after an empty mapping, the watch starts again."""
+        """Load a result of `state_dict`."""
         self._rows = {}
-        for name, rows in state.get("rows", {}).items():
+        for name, rows in state["rows"].items():
             self._rows[name] = [[math.nan if x is None else x for x in row] for row in rows]
-        self._alarmed = set(state.get("alarmed", []))
-        self._trained = list(state.get("trained", []))
+        self._alarmed = set(state["alarmed"])
+        self._trained = [*state["trained"]]
 
 
 def trend(values: Sequence[float]) -> float:

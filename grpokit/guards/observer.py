@@ -21,12 +21,12 @@ class Observer:
     a copy of what changes later. An observer that a resumed checkpoint does not know keeps its state.
     """
 
-    def drawn(self, step: Step) -> Iterable[str]:
+    def scored(self, step: Step) -> Iterable[str]:
         """The groups are drawn and have their rewards: `step.rollout`, `step.prompts`, `step.scores`."""
         return ()
 
-    def scored(self, step: LearningStep) -> Iterable[str]:
-        """Each sample has its advantage: `step.advantages`."""
+    def weighted(self, step: LearningStep) -> Iterable[str]:
+        """Each sample has its advantage, after all modifiers: `step.advantages`."""
         return ()
 
     def differentiated(self, step: LearningStep) -> Iterable[str]:

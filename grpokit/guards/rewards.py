@@ -26,7 +26,7 @@ class FirstScores(Observer):
     def __init__(self, terms: Sequence[RewardTerm], prompts: PromptSequence) -> None:
         self.terms, self.prompts = terms, prompts
 
-    def drawn(self, step: Step) -> list[str]:
+    def scored(self, step: Step) -> list[str]:
         """Look at the first step."""
         if step.number > 1:
             return []
@@ -70,7 +70,7 @@ class UnscoredRows(Observer):
         self.terms, self.prompts = terms, prompts
         self.warned: list[str] = []
 
-    def drawn(self, step: Step) -> list[str]:
+    def scored(self, step: Step) -> list[str]:
         """Count the rows of each reward that was asked."""
         warnings = []
         unscored = step.scores.matrix.isnan() & ~step.scores.lost  # [B, R]
@@ -98,7 +98,7 @@ class UnscoredRows(Observer):
 
     def load_state_dict(self, state: State) -> None:
         """Load a result of `state_dict`."""
-        self.warned = [*state.get("warned", [])]
+        self.warned = [*state["warned"]]
 
 
 class SlowRewards(Observer):
@@ -124,7 +124,7 @@ class SlowRewards(Observer):
             self.seconds[step.number] = dict(zip(scores.names, scores.seconds, strict=True))
         return []
 
-    def drawn(self, step: Step) -> list[str]:
+    def scored(self, step: Step) -> list[str]:
         """Give the hints after the last step that counts; a run that was resumed among these gives none."""
         if self.team.rank or step.number != self.STEPS[-1] + 1:
             return []

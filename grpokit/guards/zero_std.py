@@ -32,11 +32,11 @@ class ZeroStd(Observer):
         self.warned = False
         self.converged = ""
 
-    def scored(self, step: LearningStep) -> list[str]:
+    def weighted(self, step: LearningStep) -> list[str]:
         """Count a step."""
         scores = step.scores.trained
         reward = float(scores.totals.nanmean())
-        if not bool(step.zero_std.all()):
+        if not bool(step.zero_std_groups.all()):
             self.count = 0
             self.streak_best = -math.inf
             self.best = max(self.best, reward)  # as it is where no row is scored: NaN is not larger
@@ -104,16 +104,13 @@ class ZeroStd(Observer):
 
     def load_state_dict(self, state: State) -> None:
         """Load a result of `state_dict`; under another limit the run counts as not converged."""
-        best = state.get("best")
-        streak_best = state.get("streak_best")
-        self.count = int(state.get("count", 0))
-        self.warned = bool(state.get("warned", False))
-        self.best = -math.inf if best is None else float(best)
-        self.streak_best = -math.inf if streak_best is None else float(streak_best)
-        self.flat = {**state.get("flat", {})}
-        self.converged = ""
-        if state.get("most") == self.most:
-            self.converged = str(state.get("converged", ""))
+        best, streak_best = state["best"], state["streak_best"]
+        self.best = -math.inf if best is None else best
+        self.streak_best = -math.inf if streak_best is None else streak_best
+        self.count = state["count"]
+        self.warned = state["warned"]
+        self.flat = {**state["flat"]}
+        self.converged = state["converged"] if state["most"] == self.most else ""
 
 
 def _spread(name: str, column: Tensor, groups: Tensor) -> str:
@@ -129,7 +126,7 @@ def _spread(name: str, column: Tensor, groups: Tensor) -> str:
 
 def _cut(step: Step) -> str:
     """A remark if the limit of length cut half of the texts or more, so that they may lack what rewards look for."""
-    ends = step.draw.rows.ends
+    ends = step.draw.all_rows.ends
     cut = sum(finish == "length" for finish, _ in ends)
     if not cut or 2 * cut < len(ends):
         return ""

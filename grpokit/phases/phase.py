@@ -40,20 +40,15 @@ class Phase:
 def check_phases(phases: Sequence[Phase], *, rounds: int) -> None:
     """Refuse phases that do not go together in one run."""
     for place, phase in enumerate(phases):
-        _check_steps(phase, rounds)
+        total = rounds * phase.steps
+        if phase.trainer.steps != total:  # its schedule would end before its last step, or after it
+            raise UsageError(
+                f"The phase '{phase.name}' may take {plural(total, 'step')} in all rounds, and its trainer has steps="
+                f"{phase.trainer.steps}. Build the trainer with steps={total}.",
+                page="configs#phases",
+            )
         for other in phases[:place]:
             _check_pair(other, phase)
-
-
-def _check_steps(phase: Phase, rounds: int) -> None:
-    """Refuse a trainer whose schedule would end before its last step, or after it."""
-    total = rounds * phase.steps
-    if phase.trainer.steps != total:
-        raise UsageError(
-            f"The phase '{phase.name}' may take {plural(total, 'step')} in all rounds, and its trainer has steps="
-            f"{phase.trainer.steps}. Build the trainer with steps={total}.",
-            page="configs#phases",
-        )
 
 
 def _check_pair(one: Phase, other: Phase) -> None:

@@ -62,10 +62,7 @@ class PhasedTrainer(Loop):
     @property
     def steps_left(self) -> dict[str, int]:
         """The remaining steps of each phase."""
-        left = {}
-        for name, phase in self.phases.items():
-            left[name] = phase.trainer.steps - phase.trainer.completed
-        return left
+        return {name: phase.trainer.steps - phase.trainer.completed for name, phase in self.phases.items()}
 
     @property
     def converged(self) -> str:

@@ -163,12 +163,10 @@ def _adapter(block: nn.Module) -> set[nn.Parameter]:
 def _parents(policy: Policy, blocks: Iterable[nn.Module]) -> list[nn.Module]:
     """The modules that call blocks, each once."""
     wanted = set(blocks)
-    return list(
-        dict.fromkeys(
-            parent
-            for module in policy.modules().values()
-            for parent in module.modules()
-            for child in parent.children()
-            if isinstance(child, nn.ModuleList) and wanted & set(child)
-        )
-    )
+    modules = [part for module in policy.modules().values() for part in module.modules()]
+    parents = []
+    for module in dict.fromkeys(modules):
+        lists = [child for child in module.children() if isinstance(child, nn.ModuleList)]
+        if any(wanted & set(children) for children in lists):
+            parents.append(module)
+    return parents

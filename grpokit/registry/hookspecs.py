@@ -225,7 +225,7 @@ def grpokit_observers() -> Mapping[str, Any]:  # type: ignore[empty-body]
         from grpokit import Observer, RunError, hookimpl
 
         class Patience(Observer):
-            def drawn(self, step):
+            def scored(self, step):
                 if step.number == 100 and step.scores.totals.nanmean() < 0.1:
                     raise RunError("After 100 steps the mean reward is below 0.1.")
                 return []

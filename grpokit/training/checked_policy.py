@@ -23,7 +23,7 @@ from grpokit.processes.team import is_sharded
 from grpokit.training.contract import scorer
 from grpokit.training.devices import any_low_precision, autocast
 from grpokit.training.micro_batches import Cut, Limit, cuts
-from grpokit.training.rollout_parts import call_at, concatenate_rollouts
+from grpokit.training.rollout_parts import call_at
 from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
 
 Fit: TypeAlias = Callable[[Callable[[int], Rollout]], Rollout]
@@ -101,10 +101,6 @@ class CheckedPolicy:
         _check(rollout, prompts, group_size, seeds, first_row)
         version = self.version if rollout.version is None else rollout.version
         return replace(rollout, old=_upcast(rollout.old), version=version)
-
-    def rollout(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, fit: Fit) -> Rollout:
-        """The rollouts of `rollouts`, concatenated to one."""
-        return concatenate_rollouts(list(self.rollouts(prompts, group_size, seeds, fit=fit)))
 
     def begin(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds) -> PendingRollout | None:
         """Begin to draw samples elsewhere, with these weights; None if this process draws."""

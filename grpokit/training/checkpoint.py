@@ -196,10 +196,11 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 def broken_off(state: State) -> tuple[str, int] | None:
     """Where a checkpoint was saved in the middle of a step, its phase and how many of its updates were made."""
-    for name, part in state["parts"].items():
-        phase = name.removeprefix(f"{PHASES}/").removesuffix(f"/{POSITION}") if "/" in name else ""
-        if name in (POSITION, f"{PHASES}/{phase}/{POSITION}") and part["updates_done"]:
-            return phase, part["updates_done"]
+    for phase in _names(PHASES, state["parts"]):
+        place = f"{PHASES}/{phase}/{POSITION}" if phase else POSITION
+        done = state["parts"][place]["updates_done"]
+        if done:
+            return phase, done
     return None
 
 
@@ -226,8 +227,7 @@ def _digest(path: Path) -> str:
 
 
 def _digest_of(state: State) -> str:
-    as_it_is_read_again = json.loads(json.dumps(state))
-    return hashlib.sha256(json.dumps(as_it_is_read_again).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(state).encode()).hexdigest()
 
 
 def _damaged(folder: Path, why: str) -> CheckpointError:
@@ -243,9 +243,8 @@ def _remedy(folder: Path) -> str:
 
 def steps(folder: Path) -> list[Path]:
     """The checkpoints `step_...` in a run's `checkpoints` folder, the earliest first."""
-    numbers = {path: step_number(path.name) for path in folder.glob("step_*")}
-    numbered = sorted((number, path) for path, number in numbers.items() if number is not None)
-    return [path for _, path in numbered if path.is_dir()]  # without its state it is damaged, and says so when read
+    places = [place for place in folder.glob("step_*") if place.is_dir() and step_number(place.name) is not None]
+    return sorted(places, key=lambda place: (step_number(place.name) or 0, place))  # damaged ones say so when read
 
 
 def latest(folder: Path) -> Path | None:

@@ -38,57 +38,59 @@ def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None
 
 def check_signal(signal: object, rows: int, decisions: int, *, modifier: str) -> None:
     """Stop unless a modifier gave a `Signal` with advantages [B] or [B, T], and with weights that can be used."""
+    source = f"rows() of the modifier {modifier}"
     if not isinstance(signal, Signal):
-        raise _error(f"rows() of the modifier {modifier} gave {brief(signal)}; expected a grpokit.Signal.")
-    for name in ("advantages", "weights", "kl_weights"):
+        raise _error(f"{source} gave {brief(signal)}; expected a grpokit.Signal.")
+    shapes: Mapping[str, list[tuple[int, ...]]] = {
+        "advantages": [(rows,), (rows, decisions)],
+        "weights": [(rows,)],
+        "kl_weights": [(rows,)],
+    }
+    for name, possible in shapes.items():
         values = getattr(signal, name)
-        if not isinstance(values, Tensor):
-            raise _error(f"The modifier {modifier} gave {name} that are {brief(values)}; expected a tensor.")
+        _check_values(source, name, values, possible)
         finite = values.isfinite()
-        shapes = [(rows,), (rows, decisions)] if name == "advantages" else [(rows,)]
-        if tuple(values.shape) not in shapes or not bool(finite.all()):
-            raise _error(
-                f"The modifier {modifier} gave {name} of the shape {tuple(values.shape)}, {int((~finite).sum())} of "
-                f"them not finite; expected finite numbers of the shape {' or '.join(map(str, shapes))}."
-            )
-        if values.requires_grad:
-            raise _error(f"The modifier {modifier} gave {name} with a gradient; expected numbers. Detach them.")
-        if name != "advantages" and bool((values < 0).any()):
-            raise _error(f"The modifier {modifier} gave {name} below 0; a row that teaches nothing has the weight 0.")
+        if not bool(finite.all()):
+            raise _error(f"{source} gave {name}, {int((~finite).sum())} of them not finite; expected finite numbers.")
 
 
 def check_minibatch(answer: object, batch: Batch, *, modifier: str) -> None:
     """Stop unless a modifier gave the same rows of an optimizer step, with an advantage for each."""
+    source = f"minibatch() of the modifier {modifier}"
     if not isinstance(answer, Batch):
-        raise _error(f"minibatch() of the modifier {modifier} gave {brief(answer)}; expected a grpokit.Batch.")
-    shapes = {
-        "advantages": [tuple(batch.mask.shape[:1]), tuple(batch.mask.shape)],
-        "weights": [tuple(batch.mask.shape)],
-        "kl_weights": [tuple(batch.mask.shape[:1])],
-    }
+        raise _error(f"{source} gave {brief(answer)}; expected a grpokit.Batch.")
+    by_decision = tuple(batch.mask.shape)
+    by_row = by_decision[:1]
+    shapes = {"advantages": [by_row, by_decision], "weights": [by_decision], "kl_weights": [by_row]}
     for name, before in vars(batch).items():
         values = getattr(answer, name)
         if values is before:
             continue
         if name not in shapes:
             raise _error(
-                f"minibatch() of the modifier {modifier} gave another {name}. It may change advantages, weights and "
-                "kl_weights alone. To leave rows out, return a weight of 0 in rows()."
+                f"{source} gave another {name}. It may change advantages, weights and kl_weights alone. To leave rows "
+                "out, return a weight of 0 in rows()."
             )
-        possible = " or ".join(map(str, shapes[name]))
-        if not isinstance(values, Tensor):
-            given = brief(values)
-        elif tuple(values.shape) not in shapes[name]:
-            given = f"of the shape {tuple(values.shape)}"
-        elif values.requires_grad:
-            given = "with a gradient"
-        elif name != "advantages" and bool((values < 0).any()):
-            given = "below 0"
-        else:
-            continue
-        raise _error(
-            f"minibatch() of the modifier {modifier} gave {name} {given}; expected numbers of the shape {possible}."
-        )
+        _check_values(source, name, values, shapes[name])
+
+
+def _check_values(source: str, name: str, values: object, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Stop unless a modifier's advantages or weights are numbers that can be used, of one of the shapes."""
+    is_weight = name != "advantages"
+    if not isinstance(values, Tensor):
+        given = brief(values)
+    elif tuple(values.shape) not in shapes:
+        given = f"of the shape {tuple(values.shape)}"
+    elif values.requires_grad:
+        given = "with a gradient"
+    elif is_weight and bool((values < 0).any()):
+        given = "below 0"
+    else:
+        return
+    raise _error(
+        f"{source} gave {name} {given}; expected numbers{' of at least 0' * is_weight}, without a gradient, of the "
+        f"shape {' or '.join(map(str, shapes))}."
+    )
 
 
 def check_objective(answer: object, objective: Objective, *, modifier: str) -> None:

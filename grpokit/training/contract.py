@@ -43,9 +43,7 @@ def check_policy(policy: object) -> None:
 def check_arguments(*, policy: object, advantage: object, objective: object) -> None:
     """Check what `Trainer` was given besides its settings, its rewards and its prompts."""
     check_policy(policy)
-    for name, value, right, expected in (
-        ("advantage", advantage, callable(advantage), "a function such as grpokit.advantages.group"),
-        ("objective", objective, isinstance(objective, Objective), "an objective such as grpokit.objectives.GRPO()"),
-    ):
-        if not right:
-            raise UsageError(f"{name} is {brief(value)}; expected {expected}.")
+    if not callable(advantage):
+        raise UsageError(f"advantage is {brief(advantage)}; expected a function such as grpokit.advantages.group.")
+    if not isinstance(objective, Objective):
+        raise UsageError(f"objective is {brief(objective)}; expected an objective such as grpokit.objectives.GRPO().")

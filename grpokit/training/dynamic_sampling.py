@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from grpokit.group_statistics import zero_per_group
+from grpokit.group_statistics import Groups, zero_per_group
 from grpokit.rewards.scoring import Scores
 from grpokit.training.rollout_parts import concatenate_rollouts
 from grpokit.types import Rollout
@@ -25,7 +25,7 @@ class DrawnGroups:
 
     prompts: Sequence[int]  # P indices into the training prompts
     parts: Sequence[Rollout]  # of this process's rows, whole groups in each
-    scores: Callable[[], Scores]  # of the rows of all processes; the first call waits for the rewards
+    wait_for_scores: Callable[[], Scores]  # of the rows of all processes
 
     def joined(self) -> Rollout | None:
         """This process's rows in the order of the groups, whose ids ascend with their places; None without any."""
@@ -35,37 +35,37 @@ class DrawnGroups:
         return rollout.select(rollout.groups.argsort(stable=True))
 
 
-def with_spread(
-    first: DrawnGroups,
-    draw: Callable[[int, Sequence[int], Sequence[int], Scores], DrawnGroups],
+def draw_with_spread(
+    draw: Callable[[int, Sequence[int], Sequence[int], Scores | None], DrawnGroups],
+    count: int,
     *,
     advantages: Callable[[Scores], Tensor],
     most: int,
 ) -> tuple[DrawnGroups, dict[str, float]]:
-    """Replace the groups whose advantages are all 0, until none is left or the `most` attempts are used up.
+    """Draw `count` groups, and again those whose advantages are all 0, until none is left or after `most` attempts.
 
-    `draw` makes (attempt from 1, places of groups, prompts that were used, scores of the other groups) these groups
-    again. The metrics show what drawing them took, if groups may be drawn again.
+    `draw` gets the attempt, 0 for the first draw, the places of the groups, the prompts that were used, and the scores
+    of the other groups. The metrics show what drawing them took, if groups may be drawn again.
     """
+    first = draw(0, range(count), (), None)
     if not most:
         return first, {}
     groups, used, attempt = first, list(first.prompts), 0
     while attempt < most:
-        scores = groups.scores()
+        scores = groups.wait_for_scores()
         zero = zero_per_group(advantages(scores), scores.groups)  # [P]
         places = zero.nonzero()[:, 0].tolist()  # ids ascend with places
         if not places:
             break
         attempt += 1
-        place_of_row = scores.groups.unique(return_inverse=True)[1]  # [B]
-        others = scores.select(~zero[place_of_row])
+        others = scores.select(~zero[Groups(scores.groups).index])  # [P] -> [B]
         further = draw(attempt, places, used, others)
         used += list(further.prompts)
         groups = _merged(groups, further, places)
     return groups, {
         "dynamic_sampling/attempts": float(attempt),
         "dynamic_sampling/replaced": float(len(used) - len(first.prompts)),
-        "dynamic_sampling/reward_before": float(first.scores().totals.nanmean()),
+        "dynamic_sampling/reward_before": float(first.wait_for_scores().totals.nanmean()),
     }
 
 
@@ -74,7 +74,7 @@ def _merged(groups: DrawnGroups, further: DrawnGroups, places: Sequence[int]) ->
     prompts = list(groups.prompts)
     for place, prompt in zip(places, further.prompts, strict=True):
         prompts[place] = prompt
-    before, new = groups.scores(), further.scores()
+    before, new = groups.wait_for_scores(), further.wait_for_scores()
     rest = []
     for part in groups.parts:
         stays = ~torch.isin(part.groups, new.groups)
@@ -94,4 +94,4 @@ def _merged(groups: DrawnGroups, further: DrawnGroups, places: Sequence[int]) ->
         notes=[*before.notes, *new.notes],
         decision_rewards=own,
     )
-    return DrawnGroups(prompts=prompts, parts=[*rest, *further.parts], scores=lambda: scores)
+    return DrawnGroups(prompts=prompts, parts=[*rest, *further.parts], wait_for_scores=lambda: scores)

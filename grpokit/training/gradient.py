@@ -6,7 +6,7 @@ whole batch. The reference is scored inside its context, which is left before an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -141,10 +141,9 @@ def gradient(
     """
 
     def attempt(limit: Limit) -> tuple[float, Tally]:
-        tally = Tally(decided=int(batch.rollout.host_mask.numpy().sum()))
-        term = partial(Term, policy=policy, objective=objective, correction=correction, tally=tally)
-        pieces = _pieces(batch, limit, policy, team)
-        loss = _add_up(pieces, term, tally, policy=policy, updates=updates, log=log)
+        tally = Tally(decided=int(batch.rollout.decided.sum()))
+        term = Term(policy=policy, objective=objective, correction=correction, batch=batch, slices=(), tally=tally)
+        loss = _add_up(term, _pieces(batch, limit, policy, team), updates, log)
         return float(loss), tally
 
     if batch.filler is not None:  # all processes make the same passes, so none can repeat its own with fewer rows
@@ -160,25 +159,17 @@ def gradient(
     return losses, Tally.merged(tallies)
 
 
-def _add_up(
-    pieces: Iterable[tuple[Batch, Cut]],
-    term: Callable[..., Term],
-    tally: Tally,
-    *,
-    policy: CheckedPolicy,
-    updates: Updates,
-    log: StepLog,
-) -> Tensor:
+def _add_up(term: Term, pieces: Iterable[tuple[Batch, Cut]], updates: Updates, log: StepLog) -> Tensor:
     """Add up the gradient of some micro-batches; returns their loss. Nothing inside waits for the device."""
     updates.optimizer.zero_grad()  # a failed attempt or step may have left gradients
     total = torch.zeros((), dtype=torch.float64, device=updates.device)
     for batch, cut in pieces:
-        tally.scored += sum(cut.passes)
+        term.tally.scored += sum(cut.passes)
         with log.time("logprobs"):
-            terms = _terms(partial(term, batch=batch), cut.slices)
+            terms = _terms(replace(term, batch=batch, slices=cut.slices))
         for each in terms:
             with log.time("logprobs"):
-                new = policy.logprobs(batch.rollout, each.decisions, each.ask, grad=True)
+                new = term.policy.logprobs(batch.rollout, each.decisions, each.ask, grad=True)
                 value, part = each(new)
             with log.time("backward"):
                 updates.backward(value)
@@ -204,15 +195,15 @@ def _pieces(batch: Batch, limit: Limit, policy: CheckedPolicy, team: Team) -> It
     yield from [(batch.filler, filling)] * lacking
 
 
-def _terms(term: Callable[..., Term], slices: Sequence[slice]) -> Sequence[Term | LinearTerm]:
+def _terms(whole: Term) -> Sequence[Term | LinearTerm]:
     """The loss of a micro-batch as a sum over its slices.
 
     A loss of whole sequences takes two passes. The first one, without the policy's graph, gives the derivative of the
     loss by each decision. These are the constant weights of the second one's decisions.
     """
-    whole = term(slices=slices)
+    slices = whole.slices
     if not whole.objective.whole_sequence or len(slices) == 1:
-        return [term(slices=[decisions]) for decisions in slices]
+        return [replace(whole, slices=[decisions]) for decisions in slices]
     parts = [whole.policy.logprobs(whole.batch.rollout, s, whole.ask, grad=False) for s in slices]
     new = join_decisions(parts, dim=1).detach()
     inputs = {name: x.requires_grad_() for name, x in vars(new).items() if x is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,17 +18,17 @@ from grpokit.settings import Correction, TrainerSettings
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.memory import Sizes, explain_memory
 from grpokit.training.metrics import StepLog
-from grpokit.training.minibatches import Views
+from grpokit.training.minibatches import FixedLogprobs
 from grpokit.training.modifier import Modifiers
 from grpokit.training.reference_probe import ReferenceProbe
+from grpokit.training.rollouts import Draw
 from grpokit.types import Ask, Decisions, Rollout
 
 _KEPT_BYTES = 2**30  # of the reference's means, in fp32 on the device
 
 
-def views_of(
-    rollout: Rollout,
-    prompts: Sequence[int],
+def fixed_logprobs(
+    draw: Draw,
     *,
     policy: CheckedPolicy,
     objective: Objective,
@@ -38,24 +38,24 @@ def views_of(
     sizes: Sizes,
     team: Team,
     log: StepLog,
-) -> Views:
+) -> FixedLogprobs:
     """Score what the updates need of a rollout, in the micro-batches of training.
 
     The old log-probs are the rollout's if its sampler computes as the training forward pass does, with these weights,
     and has stored all that the objective reads of them. Else they are computed by that pass, which with a single update
-    happens in any case. `prompts` are those of this process's groups, by their numbers.
+    happens in any case.
     """
+    rollout = draw.rollout
     means = objective.needs_old_moments and rollout.action_dims > 1
     exact = rollout.exact and rollout.version == policy.version and not policy.low_precision
     exact = exact and not (means and rollout.old.mean is None)
     needs_old = not exact and (
         settings.updates_per_step > 1 or _weighs_sliced_sequences(rollout, policy, settings.correction, team)
     )
-    reads_reference = objective.needs_reference or modifiers.need_reference
     needs_reference = modifiers.need_reference or (
-        reads_reference and _reference_scored_once(rollout, objective, settings, team)
+        objective.needs_reference and _reference_scored_once(rollout, objective, settings, team)
     )
-    needs_probe = reads_reference and probe.wanted
+    needs_probe = (modifiers.need_reference or objective.needs_reference) and probe.wanted
     old, reference, entropy = rollout.old if exact else None, None, None
     if needs_old or needs_reference or needs_probe or modifiers.need_entropy:
         score = partial(_score, rollout, policy, sizes, log)
@@ -67,11 +67,11 @@ def views_of(
                 reference = score(Ask(entropy="no", moments=objective.needs_reference_moments), policy.reference)
             if needs_probe:
                 with explain_memory("scoring a sample with the reference", remedies="mixed_precision: bf16, LoRA"):
-                    probe.take(rollout, prompts, team)
+                    probe.take(rollout, draw.local_prompts, team)
             if modifiers.need_entropy:
                 entropy = _entropy(rollout, old if needs_old else None, score)
         old = old and replace(old, entropy=None)
-    return Views(old=old, reference=reference, entropy=entropy)
+    return FixedLogprobs(old=old, reference=reference, entropy=entropy)
 
 
 def _score(

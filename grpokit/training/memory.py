@@ -6,6 +6,7 @@ repeated in halves, with the same result to rounding, which may change a draw in
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -47,11 +48,8 @@ def fitting(attempt: Callable[[int], _T], size: int, *, what: str, used: Callabl
         clear_device_cache(garbage_collection=True)
         size = used(size) // 2
         if not size:
-            raise RunError(
-                f"Out of memory while {what}, with a single row at a time: {reason} Remedies: mixed_precision: bf16, "
-                "LoRA, gradient checkpointing in the policy, smaller outputs, or a GPU with more memory.",
-                page="memory#when-memory-runs-out",
-            )
+            remedies = "mixed_precision: bf16, LoRA, gradient checkpointing in the policy, smaller outputs"
+            raise _out_of_memory(f"{what}, with a single row at a time", reason, remedies)
 
 
 class Halving:
@@ -106,18 +104,14 @@ class Sizes:
         def limit(size: int) -> Limit:
             return replace(self.limit, rows=size) if by_rows else replace(self.limit, tokens=size)
 
-        def load(cut: Cut) -> int:
-            if by_rows:
-                return len(cut.rows)
-            return max(cut.passes, default=0) if len(cut.rows) > 1 else 0
-
         def largest(size: int) -> int:
-            return max(map(load, cut(limit(size))), default=0)
+            micro_batches = cut(limit(size))
+            if by_rows:
+                return max((len(each.rows) for each in micro_batches), default=0)
+            passes = [each.passes for each in micro_batches if len(each.rows) > 1]
+            return max(itertools.chain.from_iterable(passes), default=0)
 
-        def at(size: int) -> _T:
-            return attempt(limit(size))
-
-        result, fits = fitting(at, size, what="scoring samples", used=largest)
+        result, fits = fitting(lambda size: attempt(limit(size)), size, what="scoring samples", used=largest)
         if fits < size:
             same = "with the same result to rounding"
             warn(_reduced("scoring samples", f"{largest(size)} {unit}", name, fits, same))
@@ -149,10 +143,12 @@ def explain_memory(what: str, *, remedies: str) -> Iterator[None]:
     except RuntimeError as error:
         if not ran_out(error):
             raise
-        raise RunError(
-            f"Out of memory while {what}: {shortened(error)} Remedies: {remedies}, or a GPU with more memory.",
-            page="memory#when-memory-runs-out",
-        ) from error
+        raise _out_of_memory(what, shortened(error), remedies) from error
+
+
+def _out_of_memory(what: str, reason: str, remedies: str) -> RunError:
+    message = f"Out of memory while {what}: {reason} Remedies: {remedies}, or a GPU with more memory."
+    return RunError(message, page="memory#when-memory-runs-out")
 
 
 def shortened(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from grpokit.processes.team import Team
 from grpokit.sampling import STREAMS, permutation
 from grpokit.settings import Reduction
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.rollout_parts import AllRows, on
+from grpokit.training.rollout_parts import AllRows
 from grpokit.types import Decisions, Rollout
 
 
@@ -55,8 +55,8 @@ class Signal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Views:
-    """What passes without gradient say of a rollout's decisions before the first update, as far as it is needed.
+class FixedLogprobs:
+    """What passes without gradient say of a rollout's decisions, as far as it is needed; no update changes it.
 
     Attributes:
         old: [b, T] log-probs; None: those of the first pass with gradient, detached.
@@ -68,9 +68,9 @@ class Views:
     reference: Decisions | None = None
     entropy: Tensor | None = None
 
-    def select(self, index: Tensor) -> Views:
-        """The views of some rows."""
-        return Views(**_views(self, index))
+    def select(self, index: Tensor) -> FixedLogprobs:
+        """The same of some rows."""
+        return FixedLogprobs(**_select(self, index))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,29 +114,30 @@ class Batch:
             advantages=self.advantages[index],
             weights=self.weights[index],
             kl_weights=self.kl_weights[index],
-            **_views(self, index),
+            **_select(self, index),
         )
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on `device`."""
-        names = ("mask", "advantages", "weights", "kl_weights", "old", "reference", "entropy")
-        known = [name for name in names if getattr(self, name) is not None]
-        moved = {name: getattr(self, name).to(device) for name in known}
-        return replace(self, rollout=on(self.rollout, device), **moved)
+        """The same batch on `device`; its numbers stay on the CPU."""
+        moved: dict[str, Any] = {}
+        for name, x in vars(self).items():
+            if isinstance(x, Tensor | Decisions | Rollout) and name != "numbers":
+                moved[name] = x.to(device)
+        return replace(self, **moved)
 
 
-def _views(known: Views | Batch, index: Tensor) -> dict[str, Any]:
-    """What is known of some rows under other parameter states."""
+def _select(fixed: FixedLogprobs | Batch, index: Tensor) -> dict[str, Any]:
+    """The fields of `FixedLogprobs`, of some rows."""
     return {
-        "old": known.old and known.old.select(index),
-        "reference": known.reference and known.reference.select(index),
-        "entropy": None if known.entropy is None else known.entropy[index],
+        "old": fixed.old and fixed.old.select(index),
+        "reference": fixed.reference and fixed.reference.select(index),
+        "entropy": None if fixed.entropy is None else fixed.entropy[index],
     }
 
 
 def minibatch(
     rollout: Rollout,
-    views: Views,
+    fixed: FixedLogprobs,
     signal: Signal,
     rows: Tensor,
     all_rows: AllRows,
@@ -147,7 +148,7 @@ def minibatch(
 ) -> Batch:
     """This process's part of an optimizer step, with weights that are fixed before any cutting.
 
-    `rollout` and `views` are of this process's rows, `signal` and `all_rows` of those of all processes, whose places in
+    `rollout` and `fixed` are of this process's rows, `signal` and `all_rows` of those of all processes, whose places in
     the optimizer step are `rows`.
     """
     share = all_rows.share
@@ -156,7 +157,7 @@ def minibatch(
     scores = rollout.old.logprobs
     if len(own) < rollout.rows:
         local = own - share.start
-        rollout, views = rollout.select(local), views.select(local.to(scores.device, non_blocking=True))
+        rollout, fixed = rollout.select(local), fixed.select(local.to(scores.device, non_blocking=True))
     weights = reduction_weights(
         rollout.mask,
         reduction,
@@ -175,15 +176,15 @@ def minibatch(
         advantages=advantages.to(scores, non_blocking=True),
         weights=weights * factors,
         kl_weights=signal.kl_weights[own].to(scores, non_blocking=True),
-        **vars(views),
+        **vars(fixed),
         before_updates=before_updates,
         filler=filler,
     )
 
 
-def filler_for(rollout: Rollout, views: Views, policy: CheckedPolicy, team: Team) -> Batch | None:
+def filler_for(rollout: Rollout, fixed: FixedLogprobs, policy: CheckedPolicy, team: Team) -> Batch | None:
     """A filler for processes that must make the same passes: a short row of any of them; None if none has a pass."""
-    filler = _shortest_row(rollout, views)
+    filler = _shortest_row(rollout, fixed)
     has_row = team.gather(filler is not None)
     if not any(has_row):  # no row decides anything
         return None
@@ -203,14 +204,14 @@ def filler_for(rollout: Rollout, views: Views, policy: CheckedPolicy, team: Team
     return filler
 
 
-def _shortest_row(rollout: Rollout, views: Views) -> Batch | None:
+def _shortest_row(rollout: Rollout, fixed: FixedLogprobs) -> Batch | None:
     """The row with the fewest decisions above none, without weight, output and target; None without such a row."""
-    decided = rollout.host_mask.sum(-1)
+    decided = rollout.decided
     if not decided.any():
         return None
     lengths = torch.where(decided > 0, decided, decided.max() + 1)
     row = lengths.argmin()[None]
-    rollout, views = rollout.select(row), views.select(row.to(rollout.mask.device))
+    rollout, fixed = rollout.select(row), fixed.select(row.to(rollout.mask.device))
     scores = rollout.old.logprobs
     (sample,) = rollout.samples
     prompt = replace(sample.prompt, target=None)
@@ -222,8 +223,8 @@ def _shortest_row(rollout: Rollout, views: Views) -> Batch | None:
         advantages=scores.new_zeros(1),
         weights=torch.zeros_like(scores, dtype=torch.float64),
         kl_weights=scores.new_ones(1),
-        old=views.old,
-        reference=views.reference,
+        old=fixed.old,
+        reference=fixed.reference,
         entropy=None,
         before_updates=False,
         filler=None,

@@ -126,7 +126,7 @@ class Modifiers:
 
     def rows(self, signal: Signal, step: Step) -> Signal:
         """What the rows of all processes teach, with advantages in the precision of the log-probs."""
-        rows = step.draw.rows
+        rows = step.draw.all_rows
         for name, modifier in self._named.items():
             with forks_ended():
                 answer = modifier.rows(signal, step)

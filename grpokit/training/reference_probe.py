@@ -39,13 +39,13 @@ class ReferenceProbe:
 
         `rollout` has this process's rows, and `prompts` the place of each group's prompt in the training prompts.
         """
-        longest_row = max(rollout.host_mask.sum(-1).tolist(), default=0)
-        lengths = team.gather(longest_row)
+        decided = rollout.decided
+        lengths = team.gather(max(decided.tolist(), default=0))
         owner = lengths.index(max(lengths))
         if not lengths[owner]:
             return
         if team.rank == owner:
-            row = int(rollout.host_mask.sum(-1).argmax())
+            row = int(decided.argmax())
             longest = rollout.select(torch.tensor([row]))
             self.logprobs = self._score(longest)
             group_size = rollout.rows // len(prompts)
@@ -110,9 +110,10 @@ class ReferenceProbe:
 
     def load_state_dict(self, state: State) -> None:
         """Load a result of `state_dict`, if its prompt is still there."""
-        self.rollout, self.prompt = None, int(state.get("prompt", 0))
+        self.rollout = None
         if not state:
             return
+        self.prompt = state["prompt"]
         if self.prompt >= len(self.prompts):
             raise CheckpointError(
                 f"is of a run that had at least {self.prompt + 1} training prompts, this one has {len(self.prompts)}. "

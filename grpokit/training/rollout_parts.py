@@ -70,35 +70,19 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
     ids = [group for part in parts for group in part.groups.unique().tolist()]  # in the order of their per_group
     first = [ids.index(group) for group in sorted(set(ids))]
     per_group = _stacked([part.trace.per_group for part in parts], "trace.per_group['{}']")
-    optional = [{"weights": part.weights, "decision_rewards": part.decision_rewards} for part in parts]
-    further: dict[str, Any] = _stacked(optional, "{}")
+    fields = ("mask", "weights", "decision_rewards")
+    tensors: dict[str, Any] = _stacked([{name: getattr(part, name) for name in fields} for part in parts], "{}")
     return Rollout(
         samples=[*itertools.chain.from_iterable(part.samples for part in parts)],
         groups=torch.cat([part.groups for part in parts]),
         old=Decisions(**_stacked([vars(part.old) for part in parts], "old.{}")),
-        mask=_stack([part.mask for part in parts], "mask"),
         action_dims=parts[0].action_dims,
         **together,
-        **further,
+        **tensors,
         trace=Trace(
             per_row=_stacked([part.trace.per_row for part in parts], "trace.per_row['{}']"),
             per_group={name: x[first] for name, x in per_group.items()},
         ),
-    )
-
-
-def on(rollout: Rollout, device: torch.device | str) -> Rollout:
-    """The same rollout with all its tensors on a device; only the groups stay on the CPU."""
-    trace = Trace(
-        per_row={name: x.to(device) for name, x in rollout.trace.per_row.items()},
-        per_group={name: x.to(device) for name, x in rollout.trace.per_group.items()},
-    )
-    return replace(
-        rollout,
-        old=rollout.old.to(device),
-        mask=rollout.mask.to(device),
-        weights=None if rollout.weights is None else rollout.weights.to(device),
-        trace=trace,
     )
 
 
@@ -124,12 +108,11 @@ def gather_rows(rollout: Rollout | None, team: Team, device: torch.device) -> tu
         infos = [sample.info for sample in rollout.samples]
         ended = [info for info in infos if info.get("finish") in ("stop", "length")]
         ends = [(info["finish"], info.get("tokens")) for info in ended]
-        decided = rollout.host_mask.sum(-1)
-        empty = on(rollout.select(none), "cpu")
-        facts = rollout.groups, decided, rollout.mask.shape[1], ends, empty
+        empty = rollout.select(none).to("cpu")
+        facts = rollout.groups, rollout.decided, rollout.mask.shape[1], ends, empty
     all_groups, all_decided, widths, all_ends, empties = zip(*team.gather(facts), strict=True)
     parts = [rollout] if rollout else []
-    parts += [on(empty, device) for empty in empties if empty is not None]
+    parts += [empty.to(device) for empty in empties if empty is not None]
     whole = concatenate_rollouts(parts)
     start = sum(map(len, all_groups[: team.rank]))
     rows = AllRows(
@@ -148,7 +131,7 @@ def whole_report(report: StepReport, team: Team, train_prompts: Sequence[Prompt]
         return report
     no_prompt = Prompt(text="")
     bare = [replace(sample, prompt=no_prompt) for sample in report.rollout.samples]
-    parts = team.gather_in_first(replace(on(report.rollout, "cpu"), samples=bare))
+    parts = team.gather_in_first(replace(report.rollout.to("cpu"), samples=bare))
     if not parts:
         return report
     whole = concatenate_rollouts(parts)

@@ -25,10 +25,10 @@ from grpokit.sampling import derive_seeds, further_indices, prompt_indices
 from grpokit.settings import TrainerSettings
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.checks import check_policy_lag
-from grpokit.training.dynamic_sampling import DrawnGroups, with_spread
+from grpokit.training.dynamic_sampling import DrawnGroups, draw_with_spread
 from grpokit.training.memory import Sizes
 from grpokit.training.metrics import StepLog
-from grpokit.training.rollout_parts import AllRows, gather_rows
+from grpokit.training.rollout_parts import AllRows, concatenate_rollouts, gather_rows
 from grpokit.types import PendingRollout, Prompt, Rollout, Seeds
 
 
@@ -38,15 +38,15 @@ class Draw:
 
     prompts: Sequence[int]  # P indices into the training prompts
     rollout: Rollout  # this process's rows, in the order of the groups; alone, all B = P * G
-    rows: AllRows
-    scores: Callable[[], Scores]  # of the rows of all processes; the first call waits for the rewards
+    all_rows: AllRows  # facts about the rows of all processes
+    wait_for_scores: Callable[[], Scores]  # of the rows of all processes
     metrics: Mapping[str, float]  # what drawing them took, if groups may be drawn again
 
     @property
     def local_prompts(self) -> Sequence[int]:
         """The indices of this process's groups."""
-        size = len(self.rows.groups) // len(self.prompts)
-        share = self.rows.share
+        size = len(self.all_rows.groups) // len(self.prompts)
+        share = self.all_rows.share
         return self.prompts[share.start // size : share.stop // size]
 
 
@@ -65,54 +65,55 @@ class Rollouts:
     _ahead: _Ahead | None = field(default=None, init=False)
 
     @contextmanager
-    def draw(self, completed: int, *, version: int, log: StepLog) -> Iterator[Draw]:
-        """Draw the groups of the step after `completed` ones, with the weights of a version.
-
-        At the end, what no reward has begun is cancelled.
-        """
+    def draw(self, completed: int, log: StepLog) -> Iterator[Draw]:
+        """Draw the groups of the step after `completed` ones; at the end, what no reward has begun is cancelled."""
         with ExitStack() as in_flight:
-            draw = partial(self._groups, in_flight, completed, version, log)
-            first = draw(0, range(self.settings.prompts_per_step), (), None)
-            most = self.settings.dynamic_sampling
-            groups, metrics = with_spread(first, draw, advantages=self.advantages, most=most)
-            rollout, rows = gather_rows(groups.joined(), self.team, self.policy.device)
-            yield Draw(prompts=groups.prompts, rollout=rollout, rows=rows, scores=groups.scores, metrics=metrics)
+            draw = partial(self._groups, in_flight, completed, log)
+            count, most = self.settings.prompts_per_step, self.settings.dynamic_sampling
+            groups, metrics = draw_with_spread(draw, count, advantages=self.advantages, most=most)
+            rollout, all_rows = gather_rows(groups.joined(), self.team, self.policy.device)
+            yield Draw(
+                prompts=groups.prompts,
+                rollout=rollout,
+                all_rows=all_rows,
+                wait_for_scores=groups.wait_for_scores,
+                metrics=metrics,
+            )
 
     def _groups(
         self,
         in_flight: ExitStack,
         completed: int,
-        version: int,
         log: StepLog,
         attempt: int,
         places: Sequence[int],
         used: Sequence[int],
         others: Scores | None,
     ) -> DrawnGroups:
-        """Draw and score the groups at `places` (see `with_spread`); the first draw is attempt 0."""
+        """Draw and score the groups at `places` (see `draw_with_spread`)."""
         indices, prompts, seeds = self._request(completed, attempt, places, used)
         size = self.settings.group_size
         rollout = None
         with gathered():  # by all processes, also by one without prompts
-            pending = None if attempt else self._take_ahead(completed, version)
+            pending = None if attempt else self._take_ahead(completed)
             if prompts:
                 with log.time("rollout"):
                     if pending is not None:
                         rollout = self.policy.finish(pending, prompts, size, seeds)
                     else:
                         fit = partial(self.sizes.draw, rows=len(seeds.row), warn=log.warn)
-                        rollout = self.policy.rollout(prompts, size, seeds, fit=fit)
+                        rollout = concatenate_rollouts([*self.policy.rollouts(prompts, size, seeds, fit=fit)])
                     if not attempt:
-                        self._draw_ahead(completed + 1, version)
+                        self._draw_ahead(completed + 1)
         if rollout:
-            check_policy_lag(rollout.version, version, self.settings.max_policy_lag)
+            check_policy_lag(rollout.version, self.policy.version, self.settings.max_policy_lag)
         samples = rollout.samples if rollout else []
         with log.time("reward"):
             scoring = Scoring(self.terms, samples, step=completed + 1)
         in_flight.callback(scoring.cancel)
 
         @cache
-        def scores() -> Scores:
+        def wait_for_scores() -> Scores:
             with log.time("reward"):
                 part = scoring.result()
             if rollout and rollout.decision_rewards is not None:
@@ -120,7 +121,7 @@ class Rollouts:
                 part = replace(part, decision_rewards=list(table))
             return join_scores(self.terms, self.team.gather(part), others)
 
-        return DrawnGroups(prompts=indices, parts=[rollout] if rollout else [], scores=scores)
+        return DrawnGroups(prompts=indices, parts=[rollout] if rollout else [], wait_for_scores=wait_for_scores)
 
     def _request(
         self, completed: int, attempt: int, places: Sequence[int], used: Sequence[int]
@@ -143,21 +144,23 @@ class Rollouts:
         prompts = [self.prompts[index] for _, index in own]
         return indices, prompts, seeds.select([place for place, _ in own])
 
-    def _draw_ahead(self, completed: int, version: int) -> None:
+    def _draw_ahead(self, completed: int) -> None:
         """Begin the groups of the next step, if their weights are not too old by then."""
         if self.settings.max_policy_lag < self.settings.updates_per_step or completed >= self.settings.steps:
             return
         places = range(self.settings.prompts_per_step)
         _, prompts, seeds = self._request(completed, 0, places, ())
         pending = self.policy.begin(prompts, self.settings.group_size, seeds)
-        self._ahead = _Ahead(completed, version, pending) if pending else None
+        self._ahead = _Ahead(completed, self.policy.version, pending) if pending else None
 
-    def _take_ahead(self, completed: int, version: int) -> PendingRollout | None:
+    def _take_ahead(self, completed: int) -> PendingRollout | None:
         """What was begun for this step, unless other steps have come in between."""
         ahead = self._ahead
-        if ahead and ahead.completed == completed and 0 <= version - ahead.version <= self.settings.max_policy_lag:
-            self._ahead = None
-            return ahead.pending
+        if ahead and ahead.completed == completed:
+            lag = self.policy.version - ahead.version
+            if 0 <= lag <= self.settings.max_policy_lag:
+                self._ahead = None
+                return ahead.pending
         self.drop()
         return None
 

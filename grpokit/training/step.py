@@ -47,7 +47,7 @@ class Step:
     @property
     def decisions(self) -> Tensor:
         """[B] int64, the number of decisions of each row of all processes."""
-        return self.draw.rows.decided
+        return self.draw.all_rows.decided
 
 
 @dataclass(kw_only=True)
@@ -55,7 +55,7 @@ class LearningStep(Step):
     """A step whose samples have their advantages; its optimizer steps follow.
 
     Attributes:
-        zero_std: [P] bool, the groups whose rows have the same reward: they have no advantage before any modifier.
+        zero_std_groups: [P] bool, those whose rows have the same reward: they have no advantage before any modifier.
         signal: what the rows of all processes teach, after all modifiers.
         minibatch: this process's rows of the latest optimizer step.
         losses: of the optimizer steps so far, each as the parts of all processes.
@@ -63,7 +63,7 @@ class LearningStep(Step):
         norms: of their gradients, before clipping.
     """
 
-    zero_std: Tensor
+    zero_std_groups: Tensor
     signal: Signal
     minibatch: Batch = field(init=False)
     losses: list[Sequence[float]] = field(default_factory=list)
@@ -88,12 +88,12 @@ class LearningStep(Step):
             "step": self.number,
             "loss": sum(map(sum, self.losses)) / len(self.losses),
             **metrics.reward_metrics(self.scores, self.advantages),
-            "frac_reward_zero_std": float(self.zero_std.double().mean()),
+            "frac_reward_zero_std": float(self.zero_std_groups.double().mean()),
             **self.draw.metrics,
             **metrics.decision_metrics(Tally.merged(self.tallies)),
             "grad_norm": sum(self.norms) / len(self.norms),
             **rates,
-            **metrics.length_metrics(self.draw.rows),
+            **metrics.length_metrics(self.draw.all_rows),
             **metrics.slowest(times),
         }
         check_metrics(further, own_metrics)

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a trainer besides weights and guards: its optimizer, its loss scale, and its position."""
+"""What a checkpoint keeps of a trainer besides weights and guards: its optimizer and its position."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Moments:
                 "of the run's config.",
                 page="guards#checkpoints",
             )
-        kind = state.get("optimizer", "adamw")
+        kind = state["optimizer"]
         if kind != self._kind:
             raise CheckpointError(
                 f"was written with trainer.optimizer '{kind}', whose state '{self.updates.settings.optimizer}' cannot "
@@ -74,23 +74,6 @@ class Moments:
 def _few(names: Sequence[str]) -> str:
     first = ", ".join(f"'{name}'" for name in names[:3])
     return f"{first} and {len(names) - 3:,} more" if len(names) > 3 else first
-
-
-@dataclass(frozen=True)
-class LossScale:
-    """The loss scaler's state, which is its own only with fp16."""
-
-    updates: Updates
-
-    def state_dict(self) -> State:
-        """The scale, its growth counter, and how many updates in a row it has skipped."""
-        return {**self.updates.scaler.state_dict(), "skipped": self.updates.skipped}
-
-    def load_state_dict(self, state: State) -> None:
-        """Load a result of `state_dict`; that of another precision changes nothing."""
-        self.updates.skipped = int(state.get("skipped", 0))
-        if "scale" in state:
-            self.updates.scaler.load_state_dict(dict(state))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from grpokit.training import checks
 from grpokit.training.devices import is_low_precision, loss_scaler, place, wait_for
 from grpokit.training.memory import explain_memory
 from grpokit.training.optimizers import learning_rate, optimizer_of
+from grpokit.training.state import State
 
 _MANY = 0.1  # the share of weak updates from which a warning is due
 
@@ -79,7 +80,6 @@ class Updates:
         )
         self.done = 0  # updates in the current step, or in the one that failed; those that changed nothing count
         self.incomplete = False  # whether an error interrupted an update
-        self._changed = False  # by the latest update
         self._warned = False  # of updates that epsilon has swallowed
         self._moved = False  # whether an update is known to have changed weights
         self.skipped = 0  # updates in a row that the loss scaler has left out
@@ -108,30 +108,40 @@ class Updates:
         """Add the gradient of a part of the loss, scaled with fp16."""
         self.scaler.scale(loss).backward()
 
-    def make(self, step: int, *, decided: int) -> float:
-        """Make the next update of a step with the gradient of so many decisions; returns its norm before clipping."""
-        self._changed = False
-        if not decided:  # such as where all samples were cut and are masked: no weight changes
-            return 0.0
+    def make(self, step: int, *, decided: int) -> tuple[float, bool]:
+        """Make the next update of a step with the gradient of so many decisions in all processes.
+
+        Returns:
+            The gradient's norm before clipping, and whether weights have changed.
+        """
+        self.team.sum_gradients(self.parameters)
+        norm, changed = 0.0, False  # such as where all samples were cut and are masked
+        if decided:
+            norm = self._clipped_norm()
+            if not self.scaler.is_enabled():  # where it is, an update whose gradient is not finite is skipped
+                checks.check_norm(norm, step=step, update=self.done + 1)
+            rate = self.rate((step - 1) * self.settings.updates_per_step + self.done)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.incomplete = True  # as long as the device may be at work
+            with explain_memory("making an update", remedies="an optimizer of 8 bits or LoRA, which keep less"):
+                if self.scaler.is_enabled():
+                    changed = self._scaled_step()
+                else:
+                    changed = True
+                    self._watched_step(norm, rate)
+            self.optimizer.zero_grad()
+        wait_for(self.device)
+        self.done, self.incomplete = self.done + 1, False
+        return norm, changed
+
+    def _clipped_norm(self) -> float:
+        """Scale the gradients down where they are too large; returns their norm before."""
         checks.check_gradient(self.parameters)
         self.scaler.scale(torch.zeros((), device=self.device))  # sets it up where a process has no rows
         self.scaler.unscale_(self.optimizer)
         limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
-        norm = clip(self.parameters, limit, self.team)
-        rate = self.rate((step - 1) * self.settings.updates_per_step + self.done)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        if not self.scaler.is_enabled():  # where it is, an update whose gradient is not finite is skipped
-            checks.check_norm(norm, step=step, update=self.done + 1)
-        self.incomplete = True  # until `finish`, since the device may still be at work
-        with explain_memory("making an update", remedies="an optimizer of 8 bits or LoRA, which keep less"):
-            if self.scaler.is_enabled():
-                self._changed = self._scaled_step()
-            else:
-                self._watched_step(norm, rate)
-                self._changed = True
-        self.optimizer.zero_grad()
-        return norm
+        return clip(self.parameters, limit, self.team)
 
     def _scaled_step(self) -> bool:
         """Make an update if the gradient is finite; returns whether it was."""
@@ -154,11 +164,15 @@ class Updates:
         checks.check_change(not all(unchanged), norm=norm, rate=rate)
         self._moved = True
 
-    def finish(self) -> bool:
-        """Count the update, once the device has finished it; returns whether it changed weights."""
-        wait_for(self.device)
-        self.done, self.incomplete = self.done + 1, False
-        return self._changed
+    def state_dict(self) -> State:
+        """The loss scaler's own state, which it has only with fp16, and how many updates in a row it has skipped."""
+        return {**self.scaler.state_dict(), "skipped": self.skipped}
+
+    def load_state_dict(self, state: State) -> None:
+        """Load a result of `state_dict`; that of another precision changes nothing."""
+        self.skipped = state["skipped"]
+        if "scale" in state:
+            self.scaler.load_state_dict(dict(state))
 
     def metrics(self, step: int, warn: Callable[[str], None]) -> dict[str, float]:
         """The learning rate, and the share of the trained numbers whose update `adam_epsilon` at least halved.
@@ -171,9 +185,9 @@ class Updates:
         if self.settings.optimizer != "adamw":
             return rate
         beta, epsilon = self.settings.adam_beta2, self.settings.adam_epsilon
-        # Of parts, which all processes add up, and of what all have.
-        none = torch.zeros(2, dtype=torch.int64, device=self.device)
-        counts = {True: none, False: none.clone()}
+        # Of weights that all processes have, and of parts, which they add up.
+        whole = torch.zeros(2, dtype=torch.int64, device=self.device)
+        parts = whole.clone()
         states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
         for state in (state for state in states if "exp_avg_sq" in state):  # a script may set another optimizer
             squares = local(state["exp_avg_sq"])
@@ -181,11 +195,11 @@ class Updates:
             bound = epsilon**2 * (1 - beta**steps)
             moving = squares > 0
             both = torch.stack([(moving & (squares <= bound)).sum(), moving.sum()])
-            counts[is_sharded(state["exp_avg_sq"])] += both.to(self.device)
-        parts = [counts[False].tolist()]
+            counts = parts if is_sharded(state["exp_avg_sq"]) else whole
+            counts += both.to(self.device)
         if self.sharded:
-            parts += self.team.gather(counts[True].tolist())
-        small, moving = (sum(column) for column in zip(*parts, strict=True))
+            parts = torch.tensor(self.team.gather(parts.tolist())).sum(0)
+        small, moving = (whole.cpu() + parts.cpu()).tolist()
         share = small / max(1, moving)
         if share >= _MANY and step > 1 and not self._warned:
             self._warned = True

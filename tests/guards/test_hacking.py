@@ -111,15 +111,15 @@ def test_trend_by_hand(values: list[float], expected: float) -> None:
 def test_the_alarm_comes_once_and_says_the_figures() -> None:
     watch, said = RewardHacking(), []
     for i in range(20):
-        said += [(i + 1, line) for line in watch.drawn(a_step(i + 1, scores(i / 10, 5 - i / 4)))]
+        said += [(i + 1, line) for line in watch.scored(a_step(i + 1, scores(i / 10, 5 - i / 4)))]
     assert [step for step, _ in said] == [LEAST]
     assert said[0][1].startswith(
         "Reward hacking? From step 1 to 9 the trained reward 'trained' went from 0.1 to 0.7, while the monitor "
         "'monitor' went from 4.75 to 3.25 (means of the first and the last third)."
     )
     for i in range(MOST):  # it recovers, and falls again later
-        assert watch.drawn(a_step(21 + i, scores(2.0 + i / 10, float(i)))) == []
-    assert any(watch.drawn(a_step(60 + i, scores(5 + i / 10, 40.0 - i))) for i in range(MOST))
+        assert watch.scored(a_step(21 + i, scores(2.0 + i / 10, float(i)))) == []
+    assert any(watch.scored(a_step(60 + i, scores(5 + i / 10, 40.0 - i))) for i in range(MOST))
 
 
 @pytest.mark.parametrize(
@@ -128,17 +128,17 @@ def test_the_alarm_comes_once_and_says_the_figures() -> None:
 def test_no_alarm_without_both(rising: int, falling: int, weight: float) -> None:
     watch = RewardHacking()
     for i in range(40):
-        assert watch.drawn(a_step(i + 1, scores(rising * i / 10, -falling * i / 10, weight=weight))) == []
+        assert watch.scored(a_step(i + 1, scores(rising * i / 10, -falling * i / 10, weight=weight))) == []
 
 
 def test_a_reward_with_a_negative_weight_rises_by_falling() -> None:
     watch = RewardHacking()
-    assert any(watch.drawn(a_step(i + 1, scores(-i / 10, -i / 10, weight=-2.0))) for i in range(20))
+    assert any(watch.scored(a_step(i + 1, scores(-i / 10, -i / 10, weight=-2.0))) for i in range(20))
 
 
 def test_steps_without_the_monitor_do_not_count() -> None:
     watch = RewardHacking()
-    found = [watch.drawn(a_step(i + 1, scores(i / 10, -i / 10, asked=i % 4 == 0))) for i in range(4 * LEAST)]
+    found = [watch.scored(a_step(i + 1, scores(i / 10, -i / 10, asked=i % 4 == 0))) for i in range(4 * LEAST)]
     assert [i for i, lines in enumerate(found) if lines] == [4 * (LEAST - 1)]
 
 
@@ -147,24 +147,24 @@ def test_noise_alone_seldom_rings() -> None:
     alarms = 0
     for run in range(60):
         draw, watch = random.Random(run), RewardHacking()
-        alarms += any(watch.drawn(a_step(i + 1, scores(float(i), draw.gauss(0, 1)))) for i in range(120))
+        alarms += any(watch.scored(a_step(i + 1, scores(float(i), draw.gauss(0, 1)))) for i in range(120))
     assert alarms <= 2  # some 0.5 of 60 are to be expected
 
 
 def test_a_slow_fall_in_noise_is_found() -> None:
     draw, watch = random.Random(0), RewardHacking()
-    assert any(watch.drawn(a_step(i + 1, scores(float(i), draw.gauss(0, 1) - i / 10))) for i in range(60))
+    assert any(watch.scored(a_step(i + 1, scores(float(i), draw.gauss(0, 1) - i / 10))) for i in range(60))
     assert LIMIT == 3.5
 
 
 def test_a_resumed_watch_goes_on() -> None:
     whole, first = RewardHacking(), RewardHacking()
     steps = [scores(i / 10 if i % 7 else math.nan, -i / 10) for i in range(12)]
-    expected = [whole.drawn(a_step(i, s)) for i, s in enumerate(steps)]
-    found = [first.drawn(a_step(i, s)) for i, s in enumerate(steps[:6])]
+    expected = [whole.scored(a_step(i, s)) for i, s in enumerate(steps)]
+    found = [first.scored(a_step(i, s)) for i, s in enumerate(steps[:6])]
     second = RewardHacking()
     second.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
-    assert found + [second.drawn(a_step(i + 6, s)) for i, s in enumerate(steps[6:])] == expected
+    assert found + [second.scored(a_step(i + 6, s)) for i, s in enumerate(steps[6:])] == expected
     assert any(expected)
 
 
@@ -172,7 +172,7 @@ def test_columns_of_other_rewards_are_not_continued() -> None:
     """A resume with --force may train on others."""
     watch = RewardHacking()
     for i in range(20):
-        watch.drawn(a_step(i + 1, scores(i / 10, float(i))))
+        watch.scored(a_step(i + 1, scores(i / 10, float(i))))
     watch.load_state_dict(json.loads(json.dumps(watch.state_dict())))
     two = scores(1.0, 30.0)
     two = replace(
@@ -181,7 +181,7 @@ def test_columns_of_other_rewards_are_not_continued() -> None:
         weights=torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64),
         names=["trained", "monitor", "late"],
     )
-    assert watch.drawn(a_step(21, two)) == []
+    assert watch.scored(a_step(21, two)) == []
     assert watch.state_dict()["rows"] == {"monitor": [[21, 30.0, 1.0, 1.0]]}
 
 

@@ -28,11 +28,11 @@ class Diary(Observer):
             raise RunError(f"Stopped when {moment}.")
         return [f"{moment} {update}"]
 
-    def drawn(self, step: Step) -> list[str]:
-        return self.note("drawn", step, step.rollout.rows, tuple(step.scores.totals.shape))
+    def scored(self, step: Step) -> list[str]:
+        return self.note("scored", step, step.rollout.rows, tuple(step.scores.totals.shape))
 
-    def scored(self, step: LearningStep) -> list[str]:
-        return self.note("scored", step, float(step.advantages.sum()))
+    def weighted(self, step: LearningStep) -> list[str]:
+        return self.note("weighted", step, float(step.advantages.sum()))
 
     def differentiated(self, step: LearningStep) -> list[str]:
         return self.note("differentiated", step, step.minibatch.rollout.rows, len(step.tallies))
@@ -54,9 +54,9 @@ def make(diary: Diary, name: str = "diary") -> Trainer:
 def test_an_observer_sees_each_moment_in_its_order() -> None:
     diary = Diary()
     report = make(diary).step()
-    (drawn, scored), updates = diary.entries[:2], diary.entries[2:]
-    assert drawn == ("drawn", 1, 0, 8, (8,))
-    assert scored == ("scored", 1, 0, pytest.approx(0, abs=1e-5))
+    (scored, weighted), updates = diary.entries[:2], diary.entries[2:]
+    assert scored == ("scored", 1, 0, 8, (8,))
+    assert weighted == ("weighted", 1, 0, pytest.approx(0, abs=1e-5))
     assert updates == [
         entry
         for update in (1, 2, 3, 4)
@@ -65,7 +65,7 @@ def test_an_observer_sees_each_moment_in_its_order() -> None:
     assert [line for line in report.warnings if line.startswith("updated")] == [f"updated {i}" for i in (1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize(("moment", "made"), [("drawn", 0), ("scored", 0), ("differentiated", 0), ("updated", 1)])
+@pytest.mark.parametrize(("moment", "made"), [("scored", 0), ("weighted", 0), ("differentiated", 0), ("updated", 1)])
 def test_a_step_that_an_observer_stops_is_as_if_it_had_not_been(moment: str, made: int) -> None:
     diary, plain = Diary(), Diary()
     trainer, straight = make(diary), make(plain)
@@ -120,7 +120,7 @@ def test_what_is_no_observer_is_refused(observers: Any, message: str) -> None:
 
 def test_an_observer_may_forget_to_return_its_warnings() -> None:
     class Silent(Observer):
-        def drawn(self, step: Step) -> None:  # type: ignore[override]
+        def scored(self, step: Step) -> None:  # type: ignore[override]
             pass
 
     Trainer(TinyTokens(), [digit_sum], ["1", "2"], observers={"silent": Silent()}, **SIZES).step()

@@ -17,9 +17,9 @@ from grpokit.training.step import LearningStep, Step
 
 def a_step(number: int, scores: Scores, advantages: Tensor | None = None, ends: Sequence[str] = ()) -> Step:
     rows = SimpleNamespace(ends=[(end, None) for end in ends])
-    draw = SimpleNamespace(rows=rows, prompts=scores.groups.unique().tolist())
+    draw = SimpleNamespace(all_rows=rows, prompts=scores.groups.unique().tolist())
     step = Step(number=number, log=StepLog(torch.device("cpu")), draw=draw, scores=scores)
     if advantages is None:
         return step
-    zero_std = zero_per_group(advantages, scores.groups)
-    return LearningStep(**vars(step), zero_std=zero_std, signal=Signal.of(advantages))
+    zero_std_groups = zero_per_group(advantages, scores.groups)
+    return LearningStep(**vars(step), zero_std_groups=zero_std_groups, signal=Signal.of(advantages))

@@ -126,7 +126,7 @@ def copy_ended() -> Iterator[None]:
         ],
         *[
             partial(step, observers={"o": forking_observer(m)})
-            for m in ("drawn", "scored", "differentiated", "updated")
+            for m in ("scored", "weighted", "differentiated", "updated")
         ],
         lambda: step(advantage=forking(group)),
         lambda: step(objective=type("Forking", (GRPO,), {"__call__": forking(GRPO.__call__)})()),

@@ -190,10 +190,10 @@ def test_a_guard_that_stops_keeps_the_last_good_state(drawn: None) -> None:
 def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Updates.make
 
-    def then_break(self: Updates, step: int, *, decided: int) -> float:
-        norm = update(self, step, decided=decided)
-        Switch.logprobs_are_nan = (step, self.done) == (3, 0)  # after the first of the two updates of the third step
-        return norm
+    def then_break(self: Updates, step: int, *, decided: int) -> tuple[float, bool]:
+        made = update(self, step, decided=decided)
+        Switch.logprobs_are_nan = (step, self.done) == (3, 1)  # after the first of the two updates of the third step
+        return made
 
     monkeypatch.setattr(Updates, "make", then_break)
     with pytest.raises(RunError, match=r"The loss is nan in step 3, update 2") as caught:
@@ -425,10 +425,10 @@ def test_a_converged_run_stays_converged_when_it_is_resumed() -> None:
 def test_a_failure_between_two_updates_leaves_a_clean_checkpoint_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Updates.make
 
-    def then_break(self: Updates, step: int, *, decided: int) -> float:
-        norm = update(self, step, decided=decided)
-        Switch.logprobs_are_nan = (step, self.done) == (3, 0)
-        return norm
+    def then_break(self: Updates, step: int, *, decided: int) -> tuple[float, bool]:
+        made = update(self, step, decided=decided)
+        Switch.logprobs_are_nan = (step, self.done) == (3, 1)
+        return made
 
     monkeypatch.setattr(Updates, "make", then_break)
     options = {"trainer__updates_per_rollout": 2, "run__save_every": 1}

@@ -12,7 +12,7 @@ from grpokit import Prompt, Trainer, UsageError, objectives
 from grpokit.processes.team import Team
 from grpokit.sampling import derive_seeds
 from grpokit.training.micro_batches import Cut, Limit, cuts
-from grpokit.training.minibatches import Signal, Views, minibatch
+from grpokit.training.minibatches import FixedLogprobs, Signal, minibatch
 from grpokit.training.rollout_parts import gather_rows
 from grpokit.types import Rollout, row_lengths
 from tiny_policies import TinyTokens, digit_sum
@@ -189,10 +189,10 @@ def test_a_policy_need_not_be_a_subclass() -> None:
 def test_a_batch_takes_all_of_its_tensors_to_another_device() -> None:
     seeds = derive_seeds(0, stream="train", step=0, prompts=2, group_size=3)
     rollout = TinyTokens().rollout([Prompt(text="1"), Prompt(text="2")], 3, seeds=seeds)
-    views = Views(old=rollout.old, reference=rollout.old, entropy=torch.rand(6, 4))
+    fixed = FixedLogprobs(old=rollout.old, reference=rollout.old, entropy=torch.rand(6, 4))
     whole, rows = gather_rows(rollout, Team(), torch.device("cpu"))
     batch = minibatch(
-        whole, views, Signal.of(torch.arange(6.0)), torch.arange(6), rows,
+        whole, fixed, Signal.of(torch.arange(6.0)), torch.arange(6), rows,
         reduction="token_mean", before_updates=True, filler=None,
     )  # fmt: skip
     there = batch.to("meta")

@@ -23,7 +23,7 @@ class Counter(Observer):
     def __init__(self) -> None:
         self.rewards: list[float] = []
 
-    def drawn(self, step: Any) -> list[str]:
+    def scored(self, step: Any) -> list[str]:
         self.rewards.append(float(step.scores.totals.nanmean()))
         return [f"three more: {self.rewards[-1]}"] if len(self.rewards) % 3 == 0 else []
 
@@ -52,8 +52,8 @@ class SavesHalf(Counter):
 
     warned = 0
 
-    def drawn(self, step: Any) -> list[str]:
-        super().drawn(step)
+    def scored(self, step: Any) -> list[str]:
+        super().scored(step)
         self.warned += 1
         return ["odd"] if self.warned % 3 == 0 else []
 
@@ -69,7 +69,7 @@ class SavesASet(Counter):
 
 
 class DoublesAdvantages(Counter):
-    def scored(self, step: Any) -> list[str]:
+    def weighted(self, step: Any) -> list[str]:
         step.advantages.mul_(2)
         return []
 
@@ -88,12 +88,12 @@ class SharesItsList(Counter):
 
 
 class AnswersAText(Counter):
-    def drawn(self, step: Any) -> Any:
+    def scored(self, step: Any) -> Any:
         return "a warning"
 
 
 class Stops(Observer):
-    def drawn(self, step: Any) -> Any:
+    def scored(self, step: Any) -> Any:
         raise RunError("Enough.")
 
 

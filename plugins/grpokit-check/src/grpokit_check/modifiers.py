@@ -234,7 +234,7 @@ class _InTwoProcesses(_Around):
         self._both(lambda rank: self.parts[rank].begin(replace(setup, team=teams[rank])))
 
     def rows(self, signal: Signal, step: Step) -> Signal:
-        rows = step.draw.rows
+        rows = step.draw.all_rows
         steps = [_in_one_process(step, share) for share in (slice(0, _FIRST), slice(_FIRST, len(rows.groups)))]
         signals = copy.deepcopy(signal), copy.deepcopy(signal)
         answers = self._both(lambda rank: self.parts[rank].rows(signals[rank], steps[rank]))
@@ -296,7 +296,7 @@ class _InTwoProcesses(_Around):
 def _in_one_process(step: Step, share: slice) -> Step:
     """The step as a process sees it that has a part of the rows."""
     rollout = step.rollout.select(torch.arange(share.start, share.stop))
-    draw = replace(step.draw, rollout=rollout, rows=replace(step.draw.rows, share=share))
+    draw = replace(step.draw, rollout=rollout, all_rows=replace(step.draw.all_rows, share=share))
     return replace(step, scores=copy.deepcopy(step.scores), draw=draw)
 
 

@@ -35,11 +35,11 @@ class _Recorder(Observer):
         self.observer = observer
         self.answers: list[Any] = []
 
-    def drawn(self, step: Any) -> Any:
-        return self._pass("drawn", step)
-
     def scored(self, step: Any) -> Any:
         return self._pass("scored", step)
+
+    def weighted(self, step: Any) -> Any:
+        return self._pass("weighted", step)
 
     def differentiated(self, step: Any) -> Any:
         return self._pass("differentiated", step)
