@@ -836,5 +836,5 @@ def test_public_names_are_all_there() -> None:
     for name in grpokit.__all__:
         assert getattr(grpokit, name) is not None
         assert name in dir(grpokit)
-    with pytest.raises(AttributeError, match="module 'grpokit' has no attribute 'Polcy'"):
+    with pytest.raises(AttributeError, match="No grpokit attribute Polcy"):
         grpokit.Polcy  # noqa: B018
