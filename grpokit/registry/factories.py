@@ -128,21 +128,15 @@ def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:
     """
     if ":" not in path:
         raise PluginError(f"The {what} '{path}' must be of the form package.module:function.")
-    return _call(resolve(path, f"{what} '{path}'"), f"{what} '{path}'", params, "", failure="fails with")
+    return _call(resolve(path, f"{what} '{path}'"), f"{what} '{path}'", params, "")
 
 
 def _call(
-    target: Callable[..., Any],
-    what: str,
-    params: Mapping[str, Any],
-    install: str,
-    *,
-    failure: str = "cannot be built with",
-    keys: Collection[str] = (),
+    target: Callable[..., Any], what: str, params: Mapping[str, Any], install: str, *, keys: Collection[str] = ()
 ) -> Any:
     _check_params(target, what, params, data=0, keys=keys)
     values = ", ".join(f"{name}={value!r}" for name, value in params.items()) or "its defaults"
-    with explained(f"The {what} {failure} {values:.200}"):
+    with explained(f"The {what} fails with {values:.200}"):
         from grpokit.processes.own_gpu import take_own_gpu
 
         take_own_gpu()  # before anything is loaded there

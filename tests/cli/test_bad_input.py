@@ -390,7 +390,7 @@ FUNCTIONS = {
     "a reward's class that raises": code(
         "rewards=[{use: 'bad_o:R'}]",
         "class R:\n    def __init__(self):\n        raise KeyError('scale')",
-        "reward 'bad_o:R' cannot be built with its defaults: KeyError: 'scale' (bad_o.py, line 3, in __init__)",
+        "reward 'bad_o:R' fails with its defaults: KeyError: 'scale' (bad_o.py, line 3, in __init__)",
     ),
     "a reward's class that cannot be called": code(
         "rewards=[{use: 'bad_p:R'}]", "class R: ...", "returned an object of type R; expected a function, or an object"
@@ -418,7 +418,7 @@ FUNCTIONS = {
     "a reward's class that is cancelled": code(
         "rewards=[{use: 'bad_aa:R'}]",
         "from asyncio import CancelledError\n\n\nclass R:\n    def __init__(self):\n        raise CancelledError",
-        "reward 'bad_aa:R' cannot be built with its defaults: CancelledError (bad_aa.py, line 6, in __init__)",
+        "reward 'bad_aa:R' fails with its defaults: CancelledError (bad_aa.py, line 6, in __init__)",
     ),
     "a module that is cancelled": code(
         "rewards=[{use: 'bad_ab:f'}]",
@@ -469,7 +469,7 @@ COMPONENTS = {
     "a policy's parameter that is null": change("policy.vocab=null", "vocab must be a whole number, got nothing"),
     "a policy's parameter that is true": change("policy.vocab=true", "vocab must be a whole number, got true"),
     "a policy that fails with its parameters": change(
-        "policy.vocab=-1", "policy: The policy 'tiny_policies:TinyTokens' cannot be built with vocab=-1: RuntimeError"
+        "policy.vocab=-1", "policy: The policy 'tiny_policies:TinyTokens' fails with vocab=-1: RuntimeError"
     ),
     "a reward's parameter misspelt": change("rewards.0.maximun=3", "no parameter 'maximun' (did you mean 'maximum'?)"),
     "a reward's parameter of the wrong type": change("rewards.0.scale=x", "scale must be a finite number, got 'x'"),
