@@ -13,7 +13,6 @@ import inspect
 import math
 import operator
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,11 +196,8 @@ class TrainerSettings:
         """Refuse numbers that do not fit together.
 
         Raises:
-            UsageError: too many rows a step, minibatches that do not divide the prompts, or a too small epsilon.
+            UsageError: minibatches that do not divide the prompts, or a too small epsilon.
         """
-        rows = self.prompts_per_step * self.group_size
-        if rows > 10_000_000:
-            raise UsageError(f"prompts_per_step x group_size must be at most 10,000,000 rows, got {rows:,}.")
         if self.prompts_per_step % self.minibatches:
             raise UsageError(
                 f"minibatches={self.minibatches} does not divide prompts_per_step={self.prompts_per_step}: every "
@@ -533,8 +529,6 @@ def _requirement(value: Any, rule: Any, bounds: Sequence[Any]) -> str | None:
     if rule not in (int, float):
         return "a number" if isinstance(value, float) and math.isnan(value) else None
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if rule is float and whole and abs(value) > sys.float_info.max:
-        return "a finite number"
     if not (whole or (rule is float and isinstance(value, float) and math.isfinite(value))):
         return "a whole number" if rule is int else "a finite number"
     return next(_violations(value, bounds), None)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +14,9 @@ import public_names
 import pytest
 from architecture import MAY_IMPORT, PACKAGE, PLUGIN_MAY_IMPORT, PLUGINS, imports, row_of
 
-import grpokit
-
 # What may be imported at once, and only imports torch inside functions.
-LIGHT = {"errors", "_lazy", "files", "settings", "types", "registry", "config"}
+LIGHT = {"errors", "files", "settings", "types", "registry", "config"}
+LIGHT_FILES = {"grpokit.processes.forks"}
 NO_TORCH = [*sorted(LIGHT), "cli", "__init__", "__main__"]
 TORCH = {"torch", "accelerate", "safetensors"}
 FILES = architecture.files()
@@ -51,7 +49,7 @@ def test_a_circle_of_files_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     package = tmp_path / "grpokit"
     for folder in (package, package / "runs"):
         folder.mkdir()
-        (folder / "__init__.py").write_text("_HOME = {}\n")
+        (folder / "__init__.py").touch()
     (package / "a.py").write_text("def f():\n    from grpokit.runs import b\n")
     (package / "runs/b.py").write_text("if TYPE_CHECKING:\n    from grpokit.runs.c import C\n")
     (package / "runs/c.py").write_text("from grpokit import a\n")
@@ -73,7 +71,6 @@ def test_faults_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         file.write_text(source)
         for folder in file.relative_to(tmp_path).parents[:-1]:
             (tmp_path / folder / "__init__.py").touch()
-    (tmp_path / "grpokit/__init__.py").write_text("_HOME = {}")
     for name in architecture.STORY:
         (tmp_path / f"grpokit/{name}.py").touch()
     monkeypatch.setattr(architecture, "PACKAGE", tmp_path / "grpokit")
@@ -142,23 +139,10 @@ def test_an_import_that_is_not_declared_is_seen(tmp_path: Path) -> None:
 def test_no_heavy_module_before_it_is_needed() -> None:
     """Torch is imported inside the function that needs it, or under TYPE_CHECKING."""
     for module in NO_TORCH:
-        early = [i for file in files_of(module) for i in imports(file) if not i.inside]
+        early = [i for file in files_of(module) for i in imports(file) if not i.inside and i.module not in LIGHT_FILES]
         assert not [str(i) for i in early if i.module.partition(".")[0] in TORCH]
         if module != "__main__":
             assert {i.row for i in early} <= LIGHT | {"", module}
-
-
-def test_the_lazy_names_are_the_checked_ones() -> None:
-    """`__init__` names each public thing twice: for readers of types, and for the first use."""
-    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
-    typed = {
-        alias.name: (node.module or "").removeprefix("grpokit.")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("grpokit.")
-        for alias in node.names
-    }
-    del typed["lazy"]
-    assert typed == grpokit._MODULE_OF
 
 
 def test_what_others_use_is_public() -> None:
@@ -171,9 +155,12 @@ def test_names_on_pages_have_docstrings() -> None:
     assert [name for name in sorted(public_names.public()) if not public_names.is_documented(name)] == []
 
 
-def test_the_names_of_grpokit_itself_are_on_pages() -> None:
-    homes = {f"grpokit.{home}.{name}" for name, home in grpokit._MODULE_OF.items()}
-    assert homes <= public_names.public()
+def test_the_names_of_a_stub_are_on_pages() -> None:
+    core = architecture.public_names(PACKAGE / "__init__.py")
+    assert {f"grpokit.{home}.{name}" for name, home in core.items()} <= public_names.public()
+    check = next(package for package in PLUGINS if package.name == "grpokit_check")
+    own = {f"grpokit_check.{name}" for name in architecture.public_names(check / "__init__.py")}
+    assert own <= public_names.public()
 
 
 @pytest.mark.parametrize(

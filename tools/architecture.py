@@ -34,7 +34,7 @@ DENSE = 25  # tokens on one line, which then holds three ideas
 # Each module at the root and each folder, with the rows that it may import. A new one goes as far up as it can.
 MAY_IMPORT = {
     "errors": "",
-    "_lazy": "",
+    "__init__": "",  # its names are imported on first use
     "files": "errors",
     "settings": "errors",
     "images": "errors",
@@ -72,8 +72,6 @@ MAY_IMPORT = {
     "doctor": "errors types sampling policy reference registry config runs",
     "cli": "errors files settings types images policy processes data registry config rewards tracking "
     "training trainer phases evaluation run_folder report runs doctor",
-    "__init__": "errors _lazy settings types policy processes reference objectives registry rewards tracking training "
-    "guards trainer phases evaluation runs",  # for type checkers: its names are imported on first use
     "__main__": "cli",
 }
 # Each plugin, with the plugins that it may import. All of them may import the core, which imports none.
@@ -167,17 +165,18 @@ def _walk(file: Path, node: ast.AST, inside: bool) -> Iterator[Import]:
 def _home(file: Path, module: str, name: str) -> str:
     """`from grpokit import Prompt` imports grpokit.types, and `from grpokit.cli import app` imports grpokit.cli.app."""
     if module == "grpokit":
-        return f"grpokit.{public_names().get(name, name)}"
+        home = public_names(PACKAGE / "__init__.py").get(name, name)
+        return f"grpokit.{home}"
     inner = f"{module}.{name}"
     return inner if (_source(file) / inner.replace(".", "/")).with_suffix(".py").is_file() else module
 
 
-def public_names() -> dict[str, str]:
-    """Public name -> its module inside the package, as the package's own table says."""
-    for node in _tree(PACKAGE / "__init__.py").body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOME":
-            return {name: module for module, names in ast.literal_eval(node.value).items() for name in names}
-    raise AssertionError("grpokit/__init__.py has no table _HOME")
+def public_names(module: Path) -> dict[str, str]:
+    """Public name -> its home inside the package, as the stub beside a module says; none without a stub."""
+    stub = module.with_suffix(".pyi")
+    body = _tree(stub).body if stub.is_file() else []
+    imported = [node for node in body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imported for alias in node.names}
 
 
 def upward(file: Path) -> list[Import]:

@@ -120,6 +120,8 @@ def is_documented(name: str) -> bool:
     file = module_file(module)
     if file is None or own in documented(file):
         return file is not None
+    if home := architecture.public_names(file).get(own):
+        return is_documented(f"{module}.{home}.{own}")
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):  # for type checkers, too
         if isinstance(node, ast.ImportFrom) and own in {alias.asname or alias.name for alias in node.names}:
             return is_documented(f"{node.module}.{own}")
@@ -177,7 +179,7 @@ def uses(source: Source) -> Iterator[Use]:
 
 def private_uses() -> list[Use]:
     """The uses of names that are not public."""
-    homes = {f"grpokit.{name}" for name in architecture.public_names()}
+    homes = {f"grpokit.{name}" for name in architecture.public_names(architecture.PACKAGE / "__init__.py")}
     return [use for source in sources() for use in uses(source) if use.name not in public() | homes]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from PIL import Image, ImageStat
@@ -37,12 +37,7 @@ def jpeg_size(samples: Sequence[Sample]) -> list[float]:
     Raises:
         RewardError: a picture has no pixels, or a mode that does not define which number is white.
     """
-    return [
-        -_bytes(to_rgb(s.output, what=f"the output of row {row} (reward 'jpeg-size')")) / 1e5
-        if isinstance(s.output, Image.Image)
-        else math.nan
-        for row, s in enumerate(samples)
-    ]
+    return _each_picture(samples, "jpeg-size", lambda picture: -_bytes(picture) / 1e5)
 
 
 def brightness(samples: Sequence[Sample]) -> list[float]:
@@ -57,14 +52,7 @@ def brightness(samples: Sequence[Sample]) -> list[float]:
     Raises:
         RewardError: a picture has no pixels, or a mode that does not define which number is white.
     """
-    scores = []
-    for row, sample in enumerate(samples):
-        if not isinstance(sample.output, Image.Image):
-            scores.append(math.nan)
-            continue
-        picture = to_rgb(sample.output, what=f"the output of row {row} (reward 'brightness')")
-        scores.append(ImageStat.Stat(picture.convert("L")).mean[0] / 255)
-    return scores
+    return _each_picture(samples, "brightness", lambda picture: ImageStat.Stat(picture.convert("L")).mean[0] / 255)
 
 
 def pixel_diversity(samples: Sequence[Sample]) -> list[float]:
@@ -93,6 +81,15 @@ def pixel_diversity(samples: Sequence[Sample]) -> list[float]:
         pixels = np.stack(vectors) / 255  # [G, 3072]
         for row, own in zip(rows, pixels, strict=True):
             scores[row] = float(np.partition(np.abs(pixels - own).mean(1), 1)[1])  # the least one is its own
+    return scores
+
+
+def _each_picture(samples: Sequence[Sample], reward: str, score: Callable[[Image.Image], float]) -> list[float]:
+    """The scores of pictures in RGB; NaN for other outputs."""
+    scores = [math.nan] * len(samples)
+    for row, sample in enumerate(samples):
+        if isinstance(sample.output, Image.Image):
+            scores[row] = score(to_rgb(sample.output, what=f"the output of row {row} (reward '{reward}')"))
     return scores
 
 

@@ -53,10 +53,8 @@ class CISPO(Objective):
         """See the class."""
         weight = ratio.detach().clamp(max=self.ratio_cap)
         clip_high = (ratio > self.ratio_cap) & (advantages > 0)
-        return Loss(
-            value=-weight * advantages * new.logprobs,
-            stats={"clip_low": _never(ratio), "clip_high": clip_high.detach()},
-        )
+        stats = {**_unclipped(ratio), "clip_high": clip_high.detach()}
+        return Loss(value=-weight * advantages * new.logprobs, stats=stats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +75,7 @@ class SAPO(Objective):
         """See the class."""
         tau = torch.where(advantages > 0, self.tau_pos, ratio.new_tensor(self.tau_neg))
         value = -torch.sigmoid(tau * (ratio - 1)) * (4 / tau) * advantages
-        return Loss(value=value, stats={"clip_low": _never(ratio), "clip_high": _never(ratio)})
+        return Loss(value=value, stats=_unclipped(ratio))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +111,7 @@ class VESPO(Objective):
         k = torch.where(advantages >= 0, self.k_pos, ratio.new_tensor(self.k_neg))  # [b, t]
         decay = torch.where(advantages >= 0, self.lambda_pos, ratio.new_tensor(self.lambda_neg))
         phi = (k * log_w + decay * (1 - log_w.exp())).exp()
-        stats = {"clip_low": _never(ratio), "clip_high": _never(ratio), "vespo/phi_mean": phi}
+        stats = {**_unclipped(ratio), "vespo/phi_mean": phi}
         return Loss(value=-phi * advantages * new.logprobs, stats=stats)
 
 
@@ -192,7 +190,7 @@ class NFT(Objective):
         good = share / 2 + 0.5
         value = (good * attracted + (1 - good) * repelled) * self.advantage_bound / self.beta
         value = torch.where(mask & (advantages != 0), value, 0.0)
-        return Loss(value=value, stats={"clip_low": _never(ratio), "clip_high": _never(ratio)})
+        return Loss(value=value, stats=_unclipped(ratio))
 
 
 def _normalised(error: Tensor) -> Tensor:
@@ -201,5 +199,7 @@ def _normalised(error: Tensor) -> Tensor:
     return error.square().mean(-1) / distance
 
 
-def _never(ratio: Tensor) -> Tensor:
-    return torch.zeros_like(ratio, dtype=torch.bool)
+def _unclipped(ratio: Tensor) -> dict[str, Tensor]:
+    """The statistics of a loss without a clip."""
+    never = torch.zeros_like(ratio, dtype=torch.bool)
+    return {"clip_low": never, "clip_high": never}

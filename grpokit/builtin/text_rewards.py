@@ -13,12 +13,15 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Le
 
 from grpokit.builtin.answers import boxed_answer, unwrap
 from grpokit.builtin.numerals import last_number, number
 from grpokit.errors import DataError, UsageError, a_type, brief
 from grpokit.rewards.missing_inputs import text_target
+from grpokit.settings import Count, NotNegative
 from grpokit.types import Prompt, Sample
 
 _GOES_ON = re.compile(r"[0-9]*(?:[.,/][0-9]+)*")
@@ -99,12 +102,10 @@ class NumericAnswer:
         tolerance: the largest absolute difference that still counts.
     """
 
-    def __init__(self, *, pattern: str | None = None, tolerance: float = 0.0) -> None:
+    def __init__(self, *, pattern: str | None = None, tolerance: NotNegative = 0.0) -> None:
         self.pattern = (
             None if pattern is None else with_group(pattern, "numeric-answer", finds="the number", example="([0-9]+)")
         )
-        if not 0 <= tolerance < math.inf:
-            raise UsageError(f"numeric-answer: tolerance must be 0 or more, got {tolerance}.")
         self.tolerance = Fraction(str(tolerance))
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
@@ -214,12 +215,12 @@ class RepetitionPenalty:
     """
 
     def __init__(
-        self, *, ngram_size: int = 3, max_penalty: float = -1.0, unit: Literal["words", "characters"] = "words"
+        self,
+        *,
+        ngram_size: Count = 3,
+        max_penalty: Annotated[float, Le(0)] = -1.0,
+        unit: Literal["words", "characters"] = "words",
     ) -> None:
-        if ngram_size < 1:
-            raise UsageError(f"repetition-penalty: ngram_size must be at least 1, got {ngram_size}.")
-        if max_penalty > 0:
-            raise UsageError(f"repetition-penalty: max_penalty must be 0 or less, got {max_penalty}.")
         self.ngram_size, self.max_penalty, self.unit = ngram_size, max_penalty, unit
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:

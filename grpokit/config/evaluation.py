@@ -85,7 +85,7 @@ def read_evaluation(name: str, overrides: Sequence[str] = ()) -> EvaluationConfi
     """
     if registry.named("evaluation", name):
         _, spec = registry.find("evaluation", name)
-        return of_plugin(spec, overrides, title=f"evaluation {name}")
+        return of_plugin(spec, overrides)
     text = _text_of_file(name)
     if text is not None:
         return validate(EvaluationConfig, text, name, overrides)
@@ -98,14 +98,14 @@ def read_evaluation(name: str, overrides: Sequence[str] = ()) -> EvaluationConfi
     return evaluation
 
 
-def of_plugin(spec: Spec, overrides: Sequence[str] = (), *, title: str = "") -> EvaluationConfig:
-    """An evaluation by what its plugin announces; `title` names it in messages.
+def of_plugin(spec: Spec, overrides: Sequence[str] = ()) -> EvaluationConfig:
+    """An evaluation by what its plugin announces.
 
     Raises:
         PluginError: it cannot be read.
         ConfigError: it is wrong.
     """
-    evaluation = validate(EvaluationConfig, presets.preset_text(spec), title or f"evaluation {spec.name}", overrides)
+    evaluation = validate(EvaluationConfig, presets.preset_text(spec), f"evaluation {spec.name}", overrides)
     return with_own_names(evaluation, spec)
 
 

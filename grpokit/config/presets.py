@@ -68,15 +68,15 @@ def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]
     except PluginError as error:
         others = f" Nor is there a folder {source} in {Path.cwd()}. A config file ends in .yaml."
         raise ConfigError(f"{error}{'' if names_preset(source) else others}") from error
-    return preset(spec, overrides, title=f"preset {source}"), spec.name
+    return preset(spec, overrides), spec.name
 
 
-def preset(spec: Spec, overrides: Sequence[str] = (), *, title: str = "") -> RunConfig:
-    """The config of a preset, by what its plugin announces; `title` names it in messages.
+def preset(spec: Spec, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config of a preset, by what its plugin announces.
 
     Raises:
         PluginError: it cannot be read.
         ConfigError: it is wrong.
     """
-    config = parse(preset_text(spec), title or f"preset {spec.name}", overrides)
+    config = parse(preset_text(spec), f"preset {spec.name}", overrides)
     return with_own_names(config, spec)

@@ -37,13 +37,15 @@ def leave_out(data: dict[str, Any], override: str, source: KeyPlaces) -> None:
         takes, takes_all = registry.declared_parameters(str(kind), name)
     except (PluginError, TypeError, AttributeError):  # no name, or of nothing: building it says so
         return
+    if takes_all:
+        return
     general = RewardConfig.model_fields if kind == "reward" else ("use",)
     groups = [(where, own, [key for key in own if key not in general])] if isinstance(own, dict) else []
     if kind == "objective":
         groups.append((where[:-1], around, list(OBJECTIVE_KEYS)))
     for place, group, keys in groups:
-        for key in [] if takes_all else [key for key in keys if key in group and key not in takes]:
-            if source.in_file((*place, key)):
+        for key in keys:
+            if key in group and key not in takes and source.in_file((*place, key)):
                 del group[key]
                 dotted = ".".join(map(str, (*place, key)))
                 warnings.warn(

@@ -19,7 +19,6 @@ KeyPath = tuple[str | int, ...]
 """Keys and list positions from the top of a config down to a value."""
 
 _OVERRIDE = "override "
-_MOST_VALUES = 100_000  # some lines of aliases that repeat each other stand for billions
 
 
 @dataclass
@@ -98,9 +97,6 @@ def to_yaml(data: Any, *, inline: bool = False) -> str:
 def _note(node: yaml.Node, path: KeyPath, source: KeyPlaces) -> None:
     """Note the place of everything below `node`, and refuse keys that YAML allows but nobody means."""
     source.places[path] = f"{source.name}, line {node.start_mark.line + 1}"
-    if len(source.places) > _MOST_VALUES:
-        problem = f"it has more than {_MOST_VALUES:,} values, with those that its aliases repeat"
-        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
     if isinstance(node, yaml.SequenceNode):
         for i, child in enumerate(node.value):
             _note(child, (*path, i), source)

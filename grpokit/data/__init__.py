@@ -16,15 +16,3 @@ from grpokit.data.sequences import as_prompts as as_prompts
 from grpokit.data.sequences import check_prompts as check_prompts
 from grpokit.data.sequences import hold_out as hold_out
 from grpokit.data.sequences import refuse_pictures as refuse_pictures
-
-__all__ = [
-    "PromptSequence",
-    "as_prompts",
-    "check_pictures",
-    "check_prompts",
-    "digest",
-    "hold_out",
-    "read_dataset",
-    "read_prompts",
-    "refuse_pictures",
-]

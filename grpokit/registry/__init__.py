@@ -9,13 +9,13 @@ from grpokit.registry.accepts import check_accepts as check_accepts
 from grpokit.registry.compatibility import mismatch as mismatch
 from grpokit.registry.compatibility import refusal as refusal
 from grpokit.registry.entry_points import Plugin as Plugin
+from grpokit.registry.entry_points import explained as explained
 from grpokit.registry.entry_points import notify as notify
 from grpokit.registry.entry_points import observers as observers
 from grpokit.registry.entry_points import plugins as plugins
 from grpokit.registry.factories import call as call
 from grpokit.registry.factories import create as create
 from grpokit.registry.factories import declared_parameters as declared_parameters
-from grpokit.registry.factories import explained as explained
 from grpokit.registry.factories import parameters as parameters
 from grpokit.registry.foreign_rewards import refuse_columns as refuse_columns
 from grpokit.registry.importing import resolve as resolve

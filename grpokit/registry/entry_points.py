@@ -15,12 +15,14 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pluggy
 
-from grpokit.errors import GrpokitError, PluginError, brief, error_line, nearest
+from grpokit.errors import GrpokitError, PluginError, brief, error_line, nearest, raised_at
+from grpokit.processes.forks import forks_ended
 from grpokit.registry import hookspecs
 from grpokit.registry.compatibility import mismatch, readable, refusal
 from grpokit.registry.specs import KINDS, Spec
@@ -76,8 +78,6 @@ def plugins() -> tuple[Plugin, ...]:
 
 def load_plugin(entry: importlib.metadata.EntryPoint) -> Plugin:
     """Import a plugin's module and collect its specs; whatever fails becomes the plugin's `error`."""
-    from grpokit.processes.forks import forks_ended
-
     plugin = Plugin(name=entry.name, module=entry.value.partition(":")[0])
     if entry.dist is not None:
         plugin.package = normal(entry.dist.name)
@@ -169,30 +169,39 @@ def describe(error: BaseException) -> str:
     return line
 
 
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """An error in the code of a plugin or a user becomes one message: `what`, the error, its place.
+
+    Raises:
+        PluginError: in place of any error but grpokit's own and a KeyboardInterrupt.
+    """
+    try:
+        with forks_ended():
+            yield
+    except (GrpokitError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # such as a SystemExit or a cancelled task
+        raise PluginError(f"{what}: {describe(error)} {raised_at(error)}.") from error
+
+
 def observers() -> dict[str, Any]:
     """New observers of all plugins, by the names of distribution and observer.
 
     Raises:
         PluginError: a plugin cannot make its own.
     """
-    from grpokit.processes.forks import forks_ended
-
-    found: dict[str, Any] = {}
+    instances: dict[str, Any] = {}
     for plugin in plugins():
         if plugin.manager is not None:
-            try:
-                with forks_ended():
-                    for named in plugin.manager.hook.grpokit_observers():
-                        found |= {f"{plugin.package}-{name}": observer for name, observer in named.items()}
-            except Exception as error:
-                raise PluginError(f"plugin '{plugin.name}' failed in grpokit_observers: {describe(error)}") from error
-    return found
+            with explained(f"plugin '{plugin.name}' failed in grpokit_observers"):
+                for named in plugin.manager.hook.grpokit_observers():
+                    instances |= {f"{plugin.package}-{name}": observer for name, observer in named.items()}
+    return instances
 
 
 def notify(hook: str, **arguments: Any) -> list[str]:
     """Call a run event on every plugin; returns one line per plugin that raised (the run continues)."""
-    from grpokit.processes.forks import forks_ended
-
     failures = []
     for plugin in plugins():
         if plugin.manager is not None:

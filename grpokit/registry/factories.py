@@ -10,13 +10,12 @@ import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, get_type_hints
 
-from grpokit.errors import GrpokitError, PluginError, nearest, raised_at, reword
+from grpokit.errors import PluginError, nearest, reword
 from grpokit.registry.compatibility import mismatch
-from grpokit.registry.entry_points import describe
+from grpokit.registry.entry_points import explained
 from grpokit.registry.foreign_rewards import refuse_columns
 from grpokit.registry.importing import missing_package, resolve
 from grpokit.registry.name_lookup import find, is_path
@@ -44,13 +43,13 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None, *, key
         PluginError: unknown or ambiguous name, missing dependency, wrong parameters.
     """
     target, what, install = _factory(kind, name)
-    plain = kind in _DATA and not inspect.isclass(target)
-    built = target if plain else _call(target, what, params or {}, install, keys=keys)
+    later = _later(kind, target)
+    built = target if later else _call(target, what, params or {}, install, keys=keys)
     if kind == "reward":
         refuse_columns(built, what)
-    if not plain:
+    if not later:
         return built
-    _check_params(target, what, params or {}, data=_DATA[kind], keys=keys)
+    _check_params(target, what, params or {}, data=later, keys=keys)
     return functools.partial(target, **params) if params else target
 
 
@@ -66,8 +65,9 @@ def parameters(kind: str, name: str, params: Mapping[str, Any]) -> dict[str, Any
         PluginError: as `create`.
     """
     target, what, _ = _factory(kind, name)
-    _check_params(target, what, params, data=_later(kind, target))
-    takes, _ = _declared(target, data=_later(kind, target))
+    later = _later(kind, target)
+    _check_params(target, what, params, data=later)
+    takes, _ = _declared(target, data=later)
     defaults = {name: p.default for name, p in takes.items() if p.default is not p.empty}
     return defaults | dict(params)
 
@@ -128,21 +128,15 @@ def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:
     """
     if ":" not in path:
         raise PluginError(f"The {what} '{path}' must be of the form package.module:function.")
-    return _call(resolve(path, f"{what} '{path}'"), f"{what} '{path}'", params, "", failure="fails with")
+    return _call(resolve(path, f"{what} '{path}'"), f"{what} '{path}'", params, "")
 
 
 def _call(
-    target: Callable[..., Any],
-    what: str,
-    params: Mapping[str, Any],
-    install: str,
-    *,
-    failure: str = "cannot be built with",
-    keys: Collection[str] = (),
+    target: Callable[..., Any], what: str, params: Mapping[str, Any], install: str, *, keys: Collection[str] = ()
 ) -> Any:
     _check_params(target, what, params, data=0, keys=keys)
     values = ", ".join(f"{name}={value!r}" for name, value in params.items()) or "its defaults"
-    with explained(f"The {what} {failure} {values:.200}"):
+    with explained(f"The {what} fails with {values:.200}"):
         from grpokit.processes.own_gpu import take_own_gpu
 
         take_own_gpu()  # before anything is loaded there
@@ -150,24 +144,6 @@ def _call(
             return target(**params)
         except ModuleNotFoundError as error:
             raise missing_package(error, what, install) from error
-
-
-@contextmanager
-def explained(what: str) -> Iterator[None]:
-    """An error in the code of a plugin or a user becomes one message: `what`, the error, its place.
-
-    Raises:
-        PluginError: in place of any error but grpokit's own and a KeyboardInterrupt.
-    """
-    from grpokit.processes.forks import forks_ended
-
-    try:
-        with forks_ended():
-            yield
-    except (GrpokitError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # such as a SystemExit or a cancelled task
-        raise PluginError(f"{what}: {describe(error)} {raised_at(error)}.") from error
 
 
 def _check_params(
@@ -199,6 +175,6 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
     try:
         if dataclasses.is_dataclass(target):  # whose fields may be declared in several modules
             return get_type_hints(target)
-        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        return get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
     except (NameError, TypeError, AttributeError):  # of names that are imported for type checkers only
         return {}

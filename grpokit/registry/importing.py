@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from grpokit.errors import PluginError, a_type, nearest, one_line, raised_at
-from grpokit.registry.entry_points import describe
+from grpokit.registry.entry_points import explained
 from grpokit.registry.name_lookup import spelling
 
 
@@ -22,19 +22,13 @@ def resolve(path: str, what: str = "", install: str = "") -> Callable[..., Any]:
     Raises:
         PluginError: there is no such module or name, or it cannot be imported or called.
     """
-    from grpokit.processes.forks import forks_ended
-
     module_name, _, attribute = path.partition(":")
     what = what or f"component '{path}'"
-    try:
-        with forks_ended():
+    with explained(f"The {what} cannot be imported from '{module_name}'"):
+        try:
             module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise missing_package(error, f"{what}{spelling(path)}", install, factory=module_name) from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise PluginError(f"The {what} cannot be imported from '{module_name}': {describe(error)}.") from error
+        except ModuleNotFoundError as error:
+            raise missing_package(error, f"{what}{spelling(path)}", install, factory=module_name) from error
     target = getattr(module, attribute, None)
     if not callable(target):
         actual = "has no such function or class" if target is None else f"is {a_type(target)}, not a function or class"

@@ -45,16 +45,12 @@ def build(use: str, params: Mapping[str, Any]) -> tuple[Any, Portion]:
         The reward, and a portion without rows whose `error` says why it cannot be built.
     """
     try:
-        with forks_ended():
-            reward = registry.create("reward", use, params)
+        reward = registry.create("reward", use, params)
         if not callable(reward):
             raise PluginError(f"The reward '{use}' gave {a_type(reward)}, which cannot be called.")
         return reward, Portion(rows=[])
     except GrpokitError as error:
         return None, Portion(rows=[], error=error)
-    except BaseException as error:
-        wrong = PluginError(f"The reward '{use}' cannot be built: {error_line(error)}.")
-        return None, Portion(rows=[], error=wrong)
 
 
 def call_reward(reward: Any, rows: Sequence[int], samples: list[Sample]) -> Portion:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpokit.errors import RewardError, a_type, plural, reword
+from grpokit.errors import PluginError, RewardError, a_type, plural, reword
 from grpokit.processes.forks import forks_ended
 from grpokit.rewards.calling import call_reward, failure_of, portion_of
 from grpokit.rewards.isolation import own_copies, torch_state_kept
@@ -68,19 +68,18 @@ def _called(term: RewardTerm, samples: Sequence[Sample]) -> Iterator[Portion]:
 
 def submit(reward: Submits, samples: Sequence[Sample]) -> Pending:
     """Hand samples out to a reward that scores elsewhere; `collect` judges what goes wrong here, too."""
-    answer: Future[Portion] = Future()
     try:
         with forks_ended():
             pending: Any = reward.submit(own_copies(samples))
-        if isinstance(pending, Pending):
-            return pending
-        wrong = RewardError(f"its submit returned {a_type(pending)}; expected a grpokit.Pending.")
-        answer.set_result(Portion(rows=range(len(samples)), error=wrong))
+        if not isinstance(pending, Pending):
+            raise PluginError(f"its submit returned {a_type(pending)}; expected a grpokit.Pending.")
+        return pending
     except KeyboardInterrupt:
         raise
     except BaseException as error:
+        answer: Future[Portion] = Future()
         answer.set_exception(error)
-    return Pending([answer])
+        return Pending([answer])
 
 
 def collect(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> Column:
@@ -147,7 +146,7 @@ def _in_words(rows: Sequence[int], samples: Sequence[Sample]) -> str:
     return f"{span} (prompt {samples[rows[0]].prompt.text!r})"
 
 
-def refuse_losses(terms: Sequence[RewardTerm], lost: Sequence[int], rows: int, notes: Sequence[str] = ()) -> None:
+def refuse_losses(terms: Sequence[RewardTerm], lost: Sequence[int], rows: int, notes: Sequence[str]) -> None:
     """Stop where failures have cost a reward too many rows.
 
     Args:

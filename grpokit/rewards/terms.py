@@ -48,9 +48,7 @@ Rewards: TypeAlias = Sequence[Reward | Submits | RewardTerm] | Mapping[str, Rewa
 """Rewards as a user gives them: a list, or name -> reward."""
 
 
-def as_terms(
-    rewards: Rewards,
-) -> list[RewardTerm]:
+def as_terms(rewards: Rewards) -> list[RewardTerm]:
     """Rewards as a user gives them -> named terms; a name that is taken gets a number.
 
     Raises:
@@ -64,7 +62,9 @@ def as_terms(
             "rewards."
         )
     else:
-        unnumbered = list(map(_as_term, rewards))
+        unnumbered = [
+            each if isinstance(each, RewardTerm) else RewardTerm(name=_name_of(each), reward=each) for each in rewards
+        ]
     if not unnumbered:
         raise UsageError("No reward was given: training needs at least one.")
     for term in unnumbered:
@@ -82,10 +82,6 @@ def as_terms(
             )
     names = numbered_names(term.name for term in unnumbered)
     return [replace(term, name=name) for term, name in zip(unnumbered, names, strict=True)]
-
-
-def _as_term(reward: Any) -> RewardTerm:
-    return reward if isinstance(reward, RewardTerm) else RewardTerm(name=_name_of(reward), reward=reward)
 
 
 def _name_of(reward: Any) -> str:

@@ -8,7 +8,6 @@ import os
 import struct
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from PIL import Image, ImageCms
 from grpokit import DataError, Prompt, UsageError
 from grpokit.config import schema
 from grpokit.data import as_prompts, check_pictures, hold_out, read_dataset, read_prompts
-from grpokit.images import check_picture, check_whole, open_picture, to_rgb
+from grpokit.images import check_whole, open_picture, to_rgb
 
 
 def picture(path: Path, grey: int, size: tuple[int, int] = (3, 2)) -> Path:
@@ -134,11 +133,11 @@ def test_missing_file_and_folder(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pipe", "endless"])
-@pytest.mark.parametrize("read", [read_prompts, schema.load_config, partial(check_picture, where="")])
+@pytest.mark.parametrize("read", [read_prompts, schema.load_config])
 def test_what_is_no_regular_file(tmp_path: Path, name: str, read: Callable[[Path], Any]) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "endless").symlink_to("/dev/zero")
-    with pytest.raises(UsageError, match=rf"{name}.* (it is not a regular file|is a pipe|not a kind of picture)"):
+    with pytest.raises(UsageError, match=rf"{name}.* it is not a regular file"):
         read(tmp_path / name)
 
 
@@ -338,8 +337,7 @@ def test_a_profile_that_does_not_fit_changes_nothing(wide: bytes, mode: str, end
     ("picture", "levels"),
     [
         (Image.fromarray(np.array([[0, 257, 65_535]], np.uint16)), [0, 1, 255]),
-        (Image.merge("LA", [Image.new("L", (3, 1), 100), Image.new("L", (3, 1), 0)]).convert("La"), [255, 255, 255]),
-        (Image.new("La", (1, 1), (50, 255)), [50]),
+        (Image.merge("LA", [Image.new("L", (3, 1), 100), Image.new("L", (3, 1), 0)]), [255, 255, 255]),
     ],
 )
 def test_transparent_parts_become_white(picture: Image.Image, levels: list[int]) -> None:

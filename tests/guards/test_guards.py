@@ -866,8 +866,8 @@ def test_a_prompt_beyond_the_data_is_no_matter_without_a_reference(tmp_path: Pat
 def test_numbers_are_checked() -> None:
     with pytest.raises(UsageError, match="rollout_batch_size must be at least 1, or None, got 0"):
         make(rollout_batch_size=0)
-    with pytest.raises(UsageError, match="learning_rate must be a finite number, got a number of more than 80 digits"):
-        make(learning_rate=10**400)
+    with pytest.raises(UsageError, match="learning_rate must be a finite number, got inf"):
+        make(learning_rate=math.inf)
 
 
 @pytest.mark.parametrize(
