@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import doctests
 import figures
 import make_gallery
 import make_reference
 import mathml
+import tables
 
 from grpokit import registry
 from grpokit.evaluation.intervals import Summary
@@ -28,7 +30,7 @@ def test_a_stale_page_is_noticed(capsys, monkeypatch, tmp_path) -> None:
 def test_every_key_of_a_config_has_a_meaning() -> None:
     rows = [line for line in make_reference.config_page().splitlines() if line.startswith(("| `", "| [`"))]
     assert len(rows) > 80
-    assert [row for row in rows if not row.split(" | ")[-1].strip(" |")] == []
+    assert [row for row in rows if not row.split(" | ")[1].strip()] == []
 
 
 def test_formulas_become_mathml_and_code_stays() -> None:
@@ -42,6 +44,23 @@ def test_formulas_become_mathml_and_code_stays() -> None:
     assert html.count("<mfrac>") == 1
     assert "<p>Here <math" in html
     assert "formula-" not in html.replace('class="formula"', "")
+
+
+def test_the_code_in_a_table_has_no_backslash_and_long_cells_are_marked() -> None:
+    source = "| a | b |\n|---|---|\n| `str \\| None` | \\|A\\| |\n\n`\\|`\n"
+    assert tables.on_page_markdown(source).splitlines()[2] == "| `str | None` | \\|A\\| |"
+    assert tables.on_page_markdown(source).endswith("`\\|`\n")
+    sentence = "A sentence that needs a wide cell."
+    html = f'<td style="text-align: right;"><b>{sentence}</b></td><td>short</td>'
+    marked = f'<td style="text-align: right;" class="long"><b>{sentence}</b></td><td>short</td>'
+    assert tables.on_page_content(html) == marked
+
+
+def test_the_examples_of_a_docstring_become_code() -> None:
+    docstring = SimpleNamespace(value="One.\n\n>>> one()\n1\n>>> two()\n2\n\nThe end.")
+    doctests.Doctests().on_object(obj=SimpleNamespace(docstring=docstring))
+    assert docstring.value == "One.\n\n```pycon\n>>> one()\n1\n>>> two()\n2\n```\n\nThe end."
+    doctests.Doctests().on_object(obj=SimpleNamespace(docstring=None))
 
 
 def test_the_gallery_has_every_component() -> None:

@@ -87,13 +87,14 @@ def _shown(name: str, side: str, output: Any) -> dict[str, str]:
 
 
 def parameters(spec: Spec) -> list[tuple[str, str, str, str]]:
-    """(name, type, default, meaning) of each parameter that a config may give to a component."""
+    """(name, meaning, default, type) of each parameter that a config may give to a component."""
     declared, _ = registry.declared_parameters(spec.kind, spec.name)
     meanings = settings.meanings(registry.resolve(spec.factory))
     rows = []
     for name, p in declared.items():
         default = "required" if p.default is p.empty else f"`{_plain(p.default)}`"
-        rows.append((name, f"`{settings.type_text(p.annotation)}`", default, meanings.get(name, "")))
+        meaning = meanings.get(name, "").replace("None", "null")
+        rows.append((name, meaning, default, f"`{settings.type_text(p.annotation)}`"))
     return rows
 
 
@@ -109,7 +110,7 @@ def _parameter_table(spec: Spec) -> str:
     rows = parameters(spec)
     if not rows:
         return "It takes no parameters.\n"
-    head = "| parameter | type | default | meaning |\n|---|---|---|---|\n"
+    head = "| parameter | meaning | default | type |\n|---|---|---|---|\n"
     return head + "".join(f"| `{row[0]}` | {' | '.join(_cell(cell) for cell in row[1:])} |\n" for row in rows)
 
 
@@ -148,22 +149,22 @@ def page() -> str:
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     parts = [HEAD.format(machine=f"measured on {figures['machine']} on {figures['date']}")]
     rewards = [(plugin.package, spec) for plugin, spec in registry.installed("reward")]
-    parts.append("## Rewards\n\n| name | scores | grade | per second | what it does |\n|---|---|---|---:|---|")
+    parts.append("## Rewards\n\n| name | what it does | grade | per second | scores |\n|---|---|---|---:|---|")
     for _, spec in rewards:
         found = figures["rewards"].get(spec.name, {})
         speed = f"{found['per_second']:,.10g}" if found else ""
         kinds = ", ".join(sorted(spec.accepts))
         parts.append(
-            f"| [`{spec.name}`](#{spec.name}) | {kinds} | {found.get('grade', '')} | {speed} | {_cell(spec.summary)} |"
+            f"| [`{spec.name}`](#{spec.name}) | {_cell(spec.summary)} | {found.get('grade', '')} | {speed} | {kinds} |"
         )
     parts += ["", *(_reward(package, spec, figures["rewards"].get(spec.name, {})) for package, spec in rewards)]
     parts.append("## Policies\n")
     for plugin, spec in registry.installed("policy"):
         parts += [f"### `{spec.name}`\n", f"{spec.summary[:1].upper()}{spec.summary[1:]}.\n"]
         parts += [f"**Makes** {spec.makes} · **package** `{plugin.package}`\n", _parameter_table(spec)]
-    parts.append("## Presets\n\n| name | package | what it does | takes |\n|---|---|---|---|")
+    parts.append("## Presets\n\n| name | what it does | takes | package |\n|---|---|---|---|")
     for plugin, spec in registry.installed("preset"):
-        parts.append(f"| `{spec.name}` | `{plugin.package}` | {_cell(spec.summary)} | {spec.takes or 'not measured'} |")
+        parts.append(f"| `{spec.name}` | {_cell(spec.summary)} | {spec.takes or 'not measured'} | `{plugin.package}` |")
     parts.append("")
     for kind, title in (
         ("evaluation", "Evaluations"),
@@ -171,8 +172,8 @@ def page() -> str:
         ("objective", "Objectives"),
         ("modifier", "Modifiers"),
     ):
-        parts.append(f"## {title}\n\n| name | package | what it does |\n|---|---|---|")
-        parts += [f"| `{s.name}` | `{p.package}` | {_cell(s.summary)} |" for p, s in registry.installed(kind)]
+        parts.append(f"## {title}\n\n| name | what it does | package |\n|---|---|---|")
+        parts += [f"| `{s.name}` | {_cell(s.summary)} | `{p.package}` |" for p, s in registry.installed(kind)]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 

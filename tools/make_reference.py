@@ -70,12 +70,12 @@ def config_page() -> str:
     ]
     for heading, (name, words) in PARTS.items():
         lines += [f"## {heading if heading == TOP else f'`{heading}`'}\n", f"{words}\n"]
-        lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
+        lines += ["| key | meaning | value | default |", "|---|---|---|---|"]
         required = models[name].get("required", [])
         for key, field in models[name]["properties"].items():
             default = "required" if key in required else _default(key, field)
             link = f"[`{key}`](#{key})" if heading == TOP and key in PARTS else f"`{key}`"
-            lines.append(f"| {link} | {_cell(_values(field))} | {default} | {_cell(_meaning(field, models))} |")
+            lines.append(f"| {link} | {_cell(_meaning(field, models))} | {_cell(_values(field))} | {default} |")
         lines.append("")
     return GENERATED + "\n".join(lines).rstrip() + "\n"
 
@@ -245,12 +245,15 @@ def objectives_page() -> str:
             owners.setdefault((name, words[name]), []).append(f"`{spec.name}`")
     for (name, meaning), objectives in sorted(owners.items()):
         lines.append(_row(f"`{name}`", ", ".join(objectives), meaning.removesuffix(".")))
-    for kind, key in (("advantage", "trainer.advantage"), ("modifier", "trainer.modifiers")):
-        lines += [f"\n## {kind.capitalize()}s\n\n", f"`{key}` names them.\n\n"]
-        lines.append(_table("name", "what it does", "parameters (default)", "papers"))
-        for _, spec in registry.installed(kind):
-            target = registry.resolve(spec.factory)
-            lines.append(_row(f"`{spec.name}`", _first_paragraph(target), _parameters(spec), _sources(target)))
+    lines += ["\n## Advantages\n\n", "`trainer.advantage` names one.\n\n"]
+    lines.append(_table("name", "what it does", "parameters (default)", "papers"))
+    for _, spec in registry.installed("advantage"):
+        target = registry.resolve(spec.factory)
+        lines.append(_row(f"`{spec.name}`", _first_paragraph(target), _parameters(spec), _sources(target)))
+    lines += ["\n## Modifiers\n\n", "`trainer.modifiers` lists them.\n\n"]
+    lines.append(_table("name", "what it does", "parameters (default)"))
+    for _, spec in registry.installed("modifier"):
+        lines.append(_row(f"`{spec.name}`", _first_paragraph(registry.resolve(spec.factory)), _parameters(spec)))
     return GENERATED + "".join(lines)
 
 

@@ -241,7 +241,7 @@ assert abs(by_hand - report.metrics["loss"]) < 1e-6
 # %% [markdown]
 # ## 9. Let the reward rise
 #
-# That is all of GRPO. Now do it often enough: 16 problems with 8 tries each, one update a step. The curve is the reward of each
+# That is all of GRPO. Now repeat it: 16 problems with 8 tries each, one update a step. The curve is the reward of each
 # step's samples, with a running mean.
 
 # %% nbmake={"mock": {"STEPS": 4}}
@@ -268,7 +268,7 @@ _ = place.set(xlabel="step", ylabel="share of right answers")
 # ## Exercise: advantages without dividing
 #
 # Dr. GRPO (Liu et al., 2025) subtracts the group's mean and does *not* divide by its standard deviation, so that hard and easy problems
-# are not weighted up. Write it: change the body of `centred`. The check below yours compares it with grpokit's own. The check fails
+# do not count more. Write it: change the body of `centred`. The check below yours compares it with grpokit's own. The check fails
 # until yours is right. The last cell holds one answer, folded up in Jupyter: look at it later.
 
 

@@ -9,13 +9,13 @@
 # %% [markdown]
 # # Rewards, groups and curves
 #
-# What to pay for, how many samples to draw, and what the curves of a run say: these are the choices that decide a GRPO run. This
-# notebook makes them for `toy-lm`, a tiny language model that learns to add, and trains it.
+# What to reward, how many samples to draw, and how to read the curves: this notebook goes through these questions with `toy-lm`, a
+# tiny language model that learns to add.
 #
 # [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/02_toy_lm.ipynb)
 #
-# **You need** any computer and about two minutes of its CPU. Nothing is downloaded. [01_grpo_by_hand](01_grpo_by_hand.ipynb) explains the words:
-# group, advantage, importance ratio.
+# **You need** any computer and about two minutes of its CPU. Nothing is downloaded. [01_grpo_by_hand](01_grpo_by_hand.ipynb)
+# explains the terms: group, advantage, importance ratio.
 
 # %%
 import importlib.util
@@ -92,7 +92,7 @@ listing = [
 print(f"\n{len(listing)} samples are paid by `shows_target` without being right, such as\n  {listing[0]}")
 
 # %% [markdown]
-# Rewards that pay for the wrong thing are found by reading samples like these, before the training finds them for you.
+# Read samples like these to find rewards that pay for the wrong thing, before training finds them for you.
 #
 # ## 3. How large should a group be?
 #
@@ -115,9 +115,9 @@ place.set_xticks(sizes, sizes)
 _ = place.legend()
 
 # %% [markdown]
-# Two answers in one picture. Larger groups are less often silent. So are finer rewards, at the same price. But a step has
+# The picture gives two answers. Larger groups are less often silent. So are finer rewards, with no more samples. But a step has
 # only so many samples: 128 are 64 problems in pairs, or 4 problems with 32 tries each. Groups of 8 to 16 are a usual
-# start.
+# starting point.
 #
 # ## 4. Train, and read the curves
 #

@@ -10,7 +10,7 @@
 # # Pictures, and a reward that gets hacked
 #
 # `toy-glyph` is an image generator that is small enough for a laptop: it draws the word that a prompt quotes. Here you watch words
-# appear, then train with a reward that looks reasonable and is not, see it in a monitor, and repair it.
+# appear, then train with a reward that only looks reasonable, see the damage in a monitor, and repair the reward.
 #
 # [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/03_toy_images.ipynb)
 #
@@ -45,7 +45,7 @@ torch.set_num_threads(1)  # a net as small as this one is faster so
 # %% [markdown]
 # ## 1. One prompt, eight tries
 #
-# A transformer reads the prompt and writes visual tokens; a codebook turns them into pixels. It was taught a little, so most letters can be
+# A transformer reads the prompt and writes visual tokens; a codebook turns them into pixels. It was trained a little, so most letters can be
 # guessed and few words can be read.
 
 # %%
@@ -124,7 +124,7 @@ good = run("good")
 show_evaluations(good, "ssim", "ocr")
 
 # %% [markdown]
-# The words stand in no training prompt: what is learnt is writing. `make demo` trains 70 steps, and ends where nearly every word
+# None of these words is in a training prompt: the policy has learnt to write. `make demo` trains 70 steps, and ends where nearly every word
 # can be read.
 #
 # ## 4. A reward that looks reasonable
@@ -154,7 +154,7 @@ show_evaluations(hacked, "contrast", "ocr")
 
 # %% [markdown]
 # The trained reward rises, and the words are gone. The policy has found what has the most contrast: letters with much ink. Nothing
-# crashed and every curve that one usually looks at went up. Only the monitor tells, and grpokit says it at the end of the run and
+# crashed and every curve that one usually looks at went up. Only the monitor shows it, and grpokit says so at the end of the run and
 # at the top of its report:
 
 # %%

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # A flow policy: decisions that are numbers
 #
-# Diffusion and flow models do not choose tokens. They move noise towards a picture, step by step. This notebook makes these steps
+# Diffusion and flow models do not choose tokens. They move noise towards a picture, step by step. This notebook turns these steps into
 # decisions with exact log-probs, and trains `toy-flow`, a flow model of points in the plane, to land on the ring that a prompt names.
 #
 # [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/04_flow_policy.ipynb)
@@ -44,7 +44,7 @@ torch.set_num_threads(1)  # a net as small as this one is faster so
 # %% [markdown]
 # ## 1. From noise to a point
 #
-# The network says for each point `x` and time `t` a velocity `v(x, t)`. Time runs from 1, where all is noise, to 0. Following the
+# The network gives a velocity `v(x, t)` for each point `x` and time `t`. Time runs from 1, where all is noise, to 0. Following the
 # velocity is an ordinary differential equation (ODE): the same noise always ends in the same point.
 
 
@@ -79,7 +79,7 @@ _ = places[0].legend(loc="lower left")
 #
 # ## 2. The same cloud
 #
-# The untrained flow ends in a broad blob. Its spread should not depend on the sampler, but for the error of ten finite steps.
+# The untrained flow ends in a broad blob. Its spread should not depend on the sampler, apart from the error of ten finite steps.
 
 # %%
 for name, settings in (
@@ -123,7 +123,7 @@ assert torch.allclose(by_hand.float(), scored, atol=1e-4)
 assert torch.allclose(scored, rollout.old.logprobs[:, k], atol=1e-4)
 
 # %% [markdown]
-# The three lines must agree. If the second and the third differ, importance ratios are not 1 before the first update, and all that follows
+# The three lines must agree. If the second and the third differ, importance ratios are not 1 before the first update, and everything after that
 # is wrong.
 #
 # ## 4. Windows: not every step has to be a decision
@@ -149,7 +149,7 @@ for place, window, title in (
 # %% [markdown]
 # ## 5. Train
 #
-# The reward says hit or miss: 1 if a point lies on the ring, wherever on it.
+# The reward is hit or miss: 1 if a point lies anywhere on the ring.
 
 # %% nbmake={"mock": {"STEPS": 6}}
 STEPS = 60
@@ -187,8 +187,8 @@ for name, it in (("before", policy), ("after", trained)):
     )
 
 # %% [markdown]
-# It was trained with the SDE, and is used with the ODE: what the one has learnt serves the other. But look where the points are. One
-# spot of the ring pleases the reward as well as the whole ring, so that is what it got. `draw` shows the same:
+# It was trained with the SDE and is used with the ODE: what was learnt carries over. But look where the points are. One
+# spot on the ring scores as well as the whole ring, so all points went there. `draw` shows the same:
 
 # %%
 for sample in draw(trained, ["a ring of radius 0.85"], samples_per_prompt=3):

@@ -9,8 +9,8 @@
 # %% [markdown]
 # # Write a reward
 #
-# A reward begins as a function and may end as a package that others install with pip. This notebook goes end to end with a small idea:
-# pictures whose letters keep off the border.
+# A reward begins as a function and may end as a package that others install with pip. This notebook takes a small
+# idea from end to end: pictures whose letters keep off the border.
 #
 # [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/05_write_a_reward.ipynb)
 #
@@ -46,7 +46,7 @@ torch.set_num_threads(1)  # a net as small as this one is faster so
 # ## 1. A function
 #
 # It gets samples and returns one number for each; NaN would mean "cannot score this one". A sample has a `prompt` and an `output`.
-# `to_rgb` takes pictures in any form, and says what is wrong where it gets none.
+# `to_rgb` takes pictures in any form, and says what is wrong if it gets something else.
 
 
 # %%
@@ -72,7 +72,8 @@ for place, row in zip(places, order[:4] + order[-4:]):
     place.axis("off")
 
 # %% [markdown]
-# Always look at the best and the worst pictures of a new reward. On the left letters run into the border, on the right they do not: it sees what it should.
+# Always look at the best and the worst pictures of a new reward. On the left letters run into the border, on the right they do not: the
+# reward sees what it should.
 #
 # The function is a reward already. With the file `my_rewards.py` beside you, a config may say
 # `{use: "my_rewards:clear_border", weight: 0.2}`. A package gives it a name, checks, and users.
@@ -178,7 +179,7 @@ _ = project.write_text(project.read_text().replace('"pillow', '"numpy",\n  "pill
 # %% [markdown]
 # ## 3. Install it
 #
-# Usually `pip install -e .` does it. Here it goes into a folder of its own, so that the notebook leaves your environment as it was.
+# Usually `pip install -e .` is enough. Here it goes into a folder of its own, so that the notebook leaves your environment as it was.
 # The package's entry point, a line in `pyproject.toml`, names the light module `plugin.py`; through it grpokit finds the reward in
 # any environment that has the package.
 
@@ -199,9 +200,9 @@ command(*grpokit, "check", "clear-border")
 
 # %% [markdown]
 # A row that says "not checked" tells why that check does not apply to this reward. Now read the ladder. Each row is the mean score
-# of the same photographs after one change. A reward that compares with a target has to score less as a damage gets worse; ours
+# of the same photographs after one change. A reward that compares with a target has to score less as the damage gets worse; ours
 # compares with nothing, so its rows are only shown. `flat mean colour` and `in a white frame` get full marks, so a page that shows
-# nothing pleases this reward best. That is no mistake of the code, but it says how to use it: never alone.
+# nothing scores best with this reward. That is not a bug, but it says how to use the reward: never alone.
 #
 # The package's own tests make the same checks, and one more with our numbers:
 
@@ -226,10 +227,10 @@ command(
 )
 
 # %% [markdown]
-# A name in a config, a column in the report, a curve in the trackers: the reward is a part like any other. The package has tests and
+# The reward is now like any other: a name in a config, a column in the report, a curve in the trackers. The package has tests and
 # a workflow for GitHub. Before you share it, rewrite its README: it still describes contrast, and lists all places to change.
 #
-# ## Exercise: a reward that a blank page does not please
+# ## Exercise: no points for a blank page
 #
 # Change `guarded` so that a page without any ink gets 0, while a word keeps its score. The check fails
 # until yours is right. The last cell holds one answer, folded up in Jupyter: look at it later.

@@ -10,7 +10,7 @@
 # # Your language model
 #
 # The policy `hf-lm` trains a causal language model of Hugging Face transformers, with all of its weights or with a LoRA adapter.
-# This notebook trains a tiny one that adds two numbers, and ends with a dictionary for people who know TRL.
+# This notebook trains a tiny one that adds two numbers, and ends with a table of names for people who know TRL.
 #
 # [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/06_your_lm.ipynb)
 #

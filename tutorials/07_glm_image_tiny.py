@@ -90,7 +90,7 @@ for place in (left, right):
 # ## 2. Every token has a place on three axes
 #
 # A text's tokens have positions 0, 1, 2, ... A visual token has three: time, height and width. A grid stands still in
-# time and counts its rows and columns. The next grid begins behind the longer side of the one before.
+# time and counts its rows and columns. The next grid begins after the longer side of the one before.
 
 # %%
 positions = writer.target.positions(0)  # [3, T]
@@ -102,8 +102,8 @@ place.set(xlabel="visual token", ylabel="position", title="the draft, then the l
 _ = place.legend()
 
 # %% [markdown]
-# Why this matters: GRPO multiplies advantages with log-probs. Whoever scores these tokens with the positions of a text gets
-# log-probs of another distribution, and no error. Let us do both. The first line must be about 0: a token's log-prob is the
+# Why this matters: GRPO multiplies advantages with log-probs. Scoring these tokens with the positions of a text gives
+# log-probs of another distribution, without any error. Let us do both. The first line must be about 0: a token's log-prob is the
 # same while it is drawn and while it is scored.
 
 
@@ -126,8 +126,8 @@ assert right_gap < 1e-4 < wrong_gap
 # %% [markdown]
 # ## 3. From tokens to pixels
 #
-# The half that paints begins with noise and removes it step by step, told by the tokens. The same tokens with
-# another noise give nearly the same picture. More steps give a cleaner one, at a price: painting is most of the work of
+# The half that paints begins with noise and removes it step by step, as the tokens tell it. The same tokens with
+# different noise give nearly the same picture. More steps give a cleaner one, at a price: painting is most of the work of
 # a real run, which is why `decode` may be cheaper in training than `eval_decode` in evaluation.
 
 # %%
@@ -208,7 +208,7 @@ for place, sample in zip(places, draw(trained, ['A sign that says "GRPO"'], seed
 #
 # ## Exercise
 #
-# Section 2 says where visual tokens stand. Write it down as a function of your own: positions `[3, rows * columns]` of a grid
+# Section 2 says what positions visual tokens have. Write that as a function: positions `[3, rows * columns]` of a grid
 # that begins at `start`. Change the body below, and see whether the check notices each of your mistakes. The check fails
 # until yours is right. The last cell holds one answer, folded up in Jupyter: look at it later.
 

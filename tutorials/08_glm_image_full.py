@@ -9,13 +9,13 @@
 # %% [markdown]
 # # GLM-Image in full
 #
-# From your prompts and pictures to an adapter that other programs load: a real run from end to end. Every cell runs on a CPU with a
+# This is a real run from end to end: from your prompts and pictures to an adapter that other programs load. Every cell runs on a CPU with a
 # random 1 MB GLM-Image; one line at the top chooses the released model instead.
 #
 # [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/08_glm_image_full.ipynb)
 #
 # **You need**, for the tiny form, a laptop and a minute of its CPU. For the full run: a GPU of 80 GB, 33 GB of disk for the
-# model, and by `grpokit plan` about three and a half minutes a step at 1024 x 1024, most of it painting. The full form has not
+# model, and according to `grpokit plan` about three and a half minutes a step at 1024 x 1024, most of it painting. The full form has not
 # been run yet; all of its parts are tested on small models of the same classes.
 
 # %%
@@ -69,7 +69,7 @@ command("plan", "glm-image-t2i", "policy.decode={steps: 8, guidance: 1.0}", "--g
 # %% [markdown]
 # ## 2. Your data
 #
-# One prompt per line in `prompts.txt`, and for each a picture `target_images/<line number>.png`. Text that a picture should show stands
+# One prompt per line in `prompts.txt`, and for each a picture `target_images/<line number>.png`. Text that a picture should show is
 # in double quotes. Here we draw a few; for the full run put your own files there.
 
 # %%
@@ -131,8 +131,8 @@ if MODEL != "tiny":
 # %% [markdown]
 # ## 4. Look before you train
 #
-# `--dry-run` builds everything, draws one group, scores it, and writes nothing. Read it: are the prompts yours, do the scores make
-# sense?
+# `--dry-run` builds everything, draws one group, scores it, and writes nothing. Read the output: are the prompts yours, do the
+# scores make sense?
 
 # %%
 command("train", "glm.yaml", "--dry-run")
@@ -141,7 +141,7 @@ command("train", "glm.yaml", "--dry-run")
 # ## 5. Train
 #
 # In a terminal you would type `grpokit train glm.yaml`, and `grpokit watch run` beside it to follow it in a browser. Ctrl-C finishes
-# the step and saves; `--resume` goes on to the bit.
+# the step and saves; `--resume` continues bit for bit.
 
 # %%
 command("train", "glm.yaml")
@@ -149,7 +149,7 @@ command("train", "glm.yaml")
 # %% [markdown]
 # The report, `run/report.html`, opens with a verdict, then shows pictures before and after, curves with the phases shaded, and
 # the best and worst groups. In it, look for these: do the held-out rewards rise by more than their interval? Does any picture look worse
-# though its score rose? Is `logprob_diff` small? The headline as a picture:
+# although its score rose? Is `logprob_diff` small? The headline as a picture:
 
 # %%
 Image.open(folder / "run" / "report.png")

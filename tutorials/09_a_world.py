@@ -57,7 +57,7 @@ print(sample.info)
 sample.output
 
 # %% [markdown]
-# The plain GRPO gives all decisions of an episode the same advantage, by its return. But what came before a decision is not due to it.
+# Plain GRPO gives all decisions of an episode the same advantage, by its return. But what came before a decision is not due to it.
 # `returns_to_go` looks at what is earned from a decision on, and compares it with the group at the same step.
 
 # %%
@@ -184,7 +184,7 @@ for sample in draw(guessing, games("eval", limit=2), seed=1):
 # ## 3. A picture to look at
 #
 # In visual grounding the model looks at a picture and answers with a box. The scenes here are synthetic: shapes of 64 x 64 pixels, and a
-# phrase that names one of them. The policy is a tiny vision-language model, of a class of transformers.
+# phrase that names one of them. The policy is a tiny vision-language model, of a standard transformers class.
 
 # %%
 import re
@@ -239,12 +239,12 @@ for name, policy in (("before", before), ("after", trained)):
 show_boxes(trained)
 
 # %% [markdown]
-# These numbers are of the 167 synthetic scenes that were held out. The preset `grounding-scenes` trains for longer. The same config trains a released model on your pictures: only `model`, `lora` and the
-# data change (`docs/grounding.md`).
+# These numbers are of the 167 synthetic scenes that were held out. The preset `grounding-scenes` trains for longer. The same
+# config trains a released model on your pictures: only `model`, `lora` and the data change (`docs/grounding.md`).
 #
 # ## Exercise: a better player
 #
-# Who halves what is left needs few guesses. Write a player that returns its next guess from the lowest and the highest number that
+# Halving what is left takes few guesses. Write a player that returns its next guess from the lowest and the highest number that
 # are still possible, so that it finds each number from 1 to 15 within four turns. The check fails until yours does.
 
 
