@@ -63,7 +63,7 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
     v - v_ref = (m - m_ref) / v_coef.
 
     With D dimensions, d is a mean over them, and its square is about 2 / D of the KL per dimension. So k2 and k3 are D
-    times too weak there, and a trainer refuses them (see `Objective.check_dimensions`).
+    times too weak there, and a trainer refuses them (see `Objective.check_action_dims`).
 
     Raises:
         UsageError: "gaussian" without mean and std, "velocity" without mean and v_coef, another one of decisions with

@@ -84,7 +84,7 @@ def _correction(std: Std) -> int:
     return 1 if std == "unbiased" else 0
 
 
-def zero_per_group(advantages: Tensor, groups: Tensor) -> Tensor:
+def groups_without_advantage(advantages: Tensor, groups: Tensor) -> Tensor:
     """Which groups teach nothing: [P] bool, True for a group (ascending id) whose advantages are all 0 to rounding.
 
     For most functions these are the groups with equal totals; `gdpo` looks at each reward on its own.
@@ -93,7 +93,7 @@ def zero_per_group(advantages: Tensor, groups: Tensor) -> Tensor:
         advantages: [B] or [B, T].
         groups: [B] int64 group ids.
 
-    >>> zero_per_group(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([7, 7, 9, 9]))
+    >>> groups_without_advantage(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([7, 7, 9, 9]))
     tensor([ True, False])
     """
     ids, index = groups.unique(return_inverse=True)

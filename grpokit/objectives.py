@@ -93,7 +93,7 @@ class Objective(ObjectiveSettings, ABC):
         """Whether a decision's loss depends on the row's other decisions."""
         return self.ratio == "sequence" or self.off_policy_mask_threshold is not None
 
-    def check_dimensions(self, action_dims: int) -> None:
+    def check_action_dims(self, action_dims: int) -> None:
         """Check that the KL's estimator suits the dimensions of a decision (see `Rollout.action_dims`).
 
         Raises:

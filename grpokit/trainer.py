@@ -22,7 +22,7 @@ from torch import Tensor
 from grpokit.advantages import AdvantageFn, compute, group
 from grpokit.data import as_prompts, check_prompts
 from grpokit.errors import UsageError
-from grpokit.group_statistics import zero_per_group
+from grpokit.group_statistics import groups_without_advantage
 from grpokit.guards.gradients import Gradients
 from grpokit.guards.hacking import RewardHacking
 from grpokit.guards.observer import Observer, check_observers
@@ -46,10 +46,10 @@ from grpokit.training.devices import find_device
 from grpokit.training.gradient import gradient
 from grpokit.training.logprob_passes import fixed_logprobs
 from grpokit.training.loop import Loop
-from grpokit.training.memory import Sizes
 from grpokit.training.metrics import StepLog, Tally
 from grpokit.training.minibatches import Batch, FixedLogprobs, Signal, filler_for, minibatch, minibatch_rows
 from grpokit.training.modifier import Modifier, Modifiers, TrainerSetup
+from grpokit.training.out_of_memory import Sizes
 from grpokit.training.reference_probe import ReferenceProbe
 from grpokit.training.rollout_parts import whole_report
 from grpokit.training.rollouts import Draw, Rollouts
@@ -211,10 +211,10 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         log = StepLog(self.torch_device)
         log.warn(*self.updates.begin_step(number))  # where an earlier attempt was interrupted
 
-        # Sample G outputs for each of P prompts, and compute their log-probs while the rewards are at work.
+        # Sample G outputs for each of P prompts, and compute log-probs while rewards in other processes work.
         with self._rollouts.draw(self.completed, log) as draw:
-            self.objective.check_dimensions(draw.rollout.action_dims)
-            fixed = self._fixed_logprobs(draw, log)  # of the old policy and the reference
+            self.objective.check_action_dims(draw.rollout.action_dims)
+            fixed = self._fixed_logprobs(draw, log)  # of the old policy and the reference, where one needs them
             scores = draw.wait_for_scores()  # [B, R] of all processes
         log.warn(*scores.notes)
         scored = Step(number=number, log=log, draw=draw, scores=scores)
@@ -222,7 +222,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
         # One reward per output, and its advantage inside its group: what each row teaches.
         advantages = self._advantages(scores, decisions=draw.all_rows.width)  # [B] or [B, T]
-        zero_std_groups = zero_per_group(advantages, scores.groups)  # [P]
+        zero_std_groups = groups_without_advantage(advantages, scores.groups)  # [P]
         signal = self._modifiers.rows(Signal.of(advantages), scored)
         step = LearningStep(**vars(scored), zero_std_groups=zero_std_groups, signal=signal)
         self._tell("weighted", step)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from grpokit import UsageError
 from grpokit.advantages import centred, compute, gdpo, group, returns_to_go, rloo
-from grpokit.group_statistics import zero_per_group
+from grpokit.group_statistics import groups_without_advantage
 
 NAN = math.nan
 GOLDEN = json.loads((Path(__file__).parent / "golden/advantages.json").read_text())
@@ -123,7 +123,7 @@ def test_constant_group_is_exactly_zero(function, value: float, n: int) -> None:
     rewards = torch.cat([torch.full((n, 1), value), torch.arange(n).float()[:, None]])
     groups = torch.arange(2).repeat_interleave(n)
     assert function(rewards, torch.ones(1), groups)[:n].eq(0).all()
-    assert zero_per_group(function(rewards, torch.ones(1), groups), groups).tolist() == [True, False]
+    assert groups_without_advantage(function(rewards, torch.ones(1), groups), groups).tolist() == [True, False]
 
 
 def test_a_small_difference_between_large_rewards_still_teaches() -> None:
@@ -156,25 +156,31 @@ def test_a_reward_that_scored_no_row_changes_nothing(function) -> None:
 def test_groups_that_teach_nothing_are_those_whose_weighted_sums_are_equal(function) -> None:
     groups = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     with_gaps = one([0.1, 0.1, 0.1, NAN, 1, 2, 1, NAN], groups.tolist())
-    assert zero_per_group(function(*with_gaps), groups).tolist() == [True, False]
+    assert groups_without_advantage(function(*with_gaps), groups).tolist() == [True, False]
     assert not function(*with_gaps)[:4].any()  # exactly 0, as guards expect
     rewards = table([[1, 2], [2, 0], [0, 4], [1, 2], [1, 2], [2, 1], [3, 0], [1, 2]])
     advantages = function(rewards, torch.tensor([2.0, 1.0]), groups)
-    assert zero_per_group(advantages, groups).tolist() == [True, False]
-    assert zero_per_group(advantages[:, None] * torch.eye(8)[:, 3:], groups).tolist() == [True, False]  # [B, T]
+    assert groups_without_advantage(advantages, groups).tolist() == [True, False]
+    assert groups_without_advantage(advantages[:, None] * torch.eye(8)[:, 3:], groups).tolist() == [
+        True,
+        False,
+    ]  # [B, T]
 
 
 def test_an_advantage_of_rounding_teaches_nothing() -> None:
     rewards = torch.tensor([0.1, 0.1, 0.1, 0.2, 0.2, 0.3], dtype=torch.float64).reshape(2, 3)
     advantages = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
     assert advantages[0].abs().max() > 0
-    assert zero_per_group(advantages.flatten(), torch.arange(2).repeat_interleave(3)).tolist() == [True, False]
+    assert groups_without_advantage(advantages.flatten(), torch.arange(2).repeat_interleave(3)).tolist() == [
+        True,
+        False,
+    ]
 
 
 def test_gdpo_teaches_where_sums_are_equal_and_z_scores_are_not() -> None:
     case = table([[0, 2], [1, 0], [0, 2], [1, 0]]), torch.tensor([2.0, 1.0]), torch.zeros(4, dtype=torch.int64)
-    assert zero_per_group(centred(*case), case[-1]).tolist() == [True]
-    assert zero_per_group(gdpo(*case), case[-1]).tolist() == [False]
+    assert groups_without_advantage(centred(*case), case[-1]).tolist() == [True]
+    assert groups_without_advantage(gdpo(*case), case[-1]).tolist() == [False]
 
 
 def test_a_single_score_teaches_nothing() -> None:
@@ -316,7 +322,7 @@ def test_rows_without_a_score_and_ties_have_no_returns_to_go() -> None:
     rows[1] = NAN
     got = returns_to_go(rewards, torch.ones(1), torch.zeros(3, dtype=torch.int64), decision_rewards=rows, scale="none")
     assert got.tolist() == [[-1, -0.5], [0, 0], [1, 0.5]]
-    assert zero_per_group(to_go([[1 / 3] * 7] * 2), torch.zeros(2, dtype=torch.int64)).all()
+    assert groups_without_advantage(to_go([[1 / 3] * 7] * 2), torch.zeros(2, dtype=torch.int64)).all()
 
 
 def test_returns_to_go_need_their_sum_among_the_rewards() -> None:

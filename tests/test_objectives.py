@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from grpokit import Decisions, UsageError, objectives
 from grpokit.builtin.entropy_filter import top_entropy
-from grpokit.builtin.objectives import CISPO, DPPO, NFT, VESPO
+from grpokit.builtin.more_objectives import CISPO, DPPO, NFT, VESPO
 from grpokit.divergence import kl_divergence, log_ratio
 from grpokit.flow import flow_sde, gaussian_logprobs, score
 from grpokit.objectives import GRPO, reduction_weights
@@ -287,12 +287,12 @@ def test_the_gradient_of_a_bias_corrected_kl_is_the_true_one(kind: str) -> None:
 
 def test_a_bias_correction_is_refused_where_the_ratio_is_of_one_dimension_of_many() -> None:
     with pytest.raises(UsageError, match="a decision has 64 dimensions, and the ratio is per dimension"):
-        GRPO(kl="k1", kl_coef=0.1, kl_bias_correction=True).check_dimensions(64)
+        GRPO(kl="k1", kl_coef=0.1, kl_bias_correction=True).check_action_dims(64)
     with pytest.raises(UsageError, match="kl 'gaussian' is exact, so kl_bias_correction has nothing to correct"):
         GRPO(kl="gaussian", kl_bias_correction=True)
     with pytest.raises(UsageError, match="kl_bias_correction must be true or false, got 'no'"):
         GRPO(kl_bias_correction="no")
-    GRPO(kl="k1", kl_bias_correction=True).check_dimensions(64)  # without a KL
+    GRPO(kl="k1", kl_bias_correction=True).check_action_dims(64)  # without a KL
 
 
 def test_off_policy_mask_by_hand() -> None:

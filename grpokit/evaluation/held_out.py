@@ -18,7 +18,7 @@ from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.sampling import derive_seeds
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.contract import check_policy
-from grpokit.training.memory import Halving
+from grpokit.training.out_of_memory import Halving
 from grpokit.types import Prompt, Sample
 
 

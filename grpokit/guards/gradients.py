@@ -11,7 +11,7 @@ from grpokit.processes.team import Team
 from grpokit.settings import TrainerSettings
 from grpokit.training.checked_policy import CheckedPolicy, not_finite
 from grpokit.training.checks import LogprobDiffLimit, check_logprob_diff
-from grpokit.training.memory import Sizes
+from grpokit.training.out_of_memory import Sizes
 from grpokit.training.step import LearningStep
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from grpokit.errors import plural
 from grpokit.evaluation.paired import changes
-from grpokit.report.scores import format_score
+from grpokit.report.verdict import format_score
 from grpokit.report.view import as_yaml, settings_of
 from grpokit.run_folder.reader import RunHistory
 from grpokit.run_folder.scales import packages_of

@@ -26,7 +26,7 @@ from grpokit.errors import UsageError
 from grpokit.files import replacing, writing
 from grpokit.report.pictures import Inlined
 from grpokit.report.sameness import sameness
-from grpokit.report.scores import alarms, headline
+from grpokit.report.verdict import alarms, headline
 from grpokit.report.view import view
 from grpokit.run_folder.names import COMPARISON, REPORT, REPORT_PICTURE
 from grpokit.run_folder.reader import RunHistory, read_run

@@ -23,7 +23,7 @@ from grpokit.report.curves import advantages, charts, reward_against_kl
 from grpokit.report.metric_words import words
 from grpokit.report.pictures import Album
 from grpokit.report.sameness import sameness
-from grpokit.report.scores import alarms, attribution_table, headline, main_change, mood_of, prompts_of, verdict
+from grpokit.report.verdict import alarms, attribution_table, headline, main_change, mood_of, prompts_of, verdict
 from grpokit.run_folder.names import MACHINE
 from grpokit.run_folder.reader import Row, RunHistory
 from grpokit.run_folder.scales import on_another_scale, packages_of, same_mix

@@ -2,7 +2,7 @@
 
 Each process is new ("spawn"), builds the reward by its name, and has its own pipe: a killed process holds no lock
 and takes no other's answer with it. The portions of samples do not depend on the number of processes, so neither order
-nor scores do. What happens inside a process is in `worker_process`.
+nor scores do. What happens inside a process is in `inside_worker`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Any
 from grpokit import registry
 from grpokit.errors import PluginError, UsageError, error_line
 from grpokit.registry.specs import RewardSpec
+from grpokit.rewards.inside_worker import serve
 from grpokit.rewards.remote import RewardElsewhere, ScoreRequest
 from grpokit.rewards.submission import Portion, from_message
-from grpokit.rewards.worker_process import serve
 from grpokit.types import Sample
 
 _SPAWN = multiprocessing.get_context("spawn")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from grpokit.group_statistics import Groups, zero_per_group
+from grpokit.group_statistics import Groups, groups_without_advantage
 from grpokit.rewards.scoring import Scores
 from grpokit.training.rollout_parts import concatenate_rollouts
 from grpokit.types import Rollout
@@ -53,7 +53,7 @@ def draw_with_spread(
     groups, used, attempt = first, list(first.prompts), 0
     while attempt < most:
         scores = groups.wait_for_scores()
-        zero = zero_per_group(advantages(scores), scores.groups)  # [P]
+        zero = groups_without_advantage(advantages(scores), scores.groups)  # [P]
         places = zero.nonzero()[:, 0].tolist()  # ids ascend with places
         if not places:
             break

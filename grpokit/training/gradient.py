@@ -21,10 +21,10 @@ from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
 from grpokit.settings import Correction
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.memory import Sizes, explain_memory
 from grpokit.training.metrics import StepLog, Tally
 from grpokit.training.micro_batches import Cut, Limit
 from grpokit.training.minibatches import Batch
+from grpokit.training.out_of_memory import Sizes, explain_memory
 from grpokit.training.updates import Updates
 from grpokit.types import Ask, Decisions
 

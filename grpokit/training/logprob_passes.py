@@ -16,10 +16,10 @@ from grpokit.processes.fsdp2 import any_shards
 from grpokit.processes.team import Team
 from grpokit.settings import Correction, TrainerSettings
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.memory import Sizes, explain_memory
 from grpokit.training.metrics import StepLog
 from grpokit.training.minibatches import FixedLogprobs
 from grpokit.training.modifier import Modifiers
+from grpokit.training.out_of_memory import Sizes, explain_memory
 from grpokit.training.reference_probe import ReferenceProbe
 from grpokit.training.rollouts import Draw
 from grpokit.types import Ask, Decisions, Rollout

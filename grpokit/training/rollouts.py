@@ -26,8 +26,8 @@ from grpokit.settings import TrainerSettings
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.checks import check_policy_lag
 from grpokit.training.dynamic_sampling import DrawnGroups, draw_with_spread
-from grpokit.training.memory import Sizes
 from grpokit.training.metrics import StepLog
+from grpokit.training.out_of_memory import Sizes
 from grpokit.training.rollout_parts import AllRows, concatenate_rollouts, gather_rows
 from grpokit.types import PendingRollout, Prompt, Rollout, Seeds
 

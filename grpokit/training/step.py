@@ -55,7 +55,7 @@ class LearningStep(Step):
     """A step whose samples have their advantages; its optimizer steps follow.
 
     Attributes:
-        zero_std_groups: [P] bool, those whose rows have the same reward: they have no advantage before any modifier.
+        zero_std_groups: [P] bool, those whose advantages are all 0 before any modifier.
         signal: what the rows of all processes teach, after all modifiers.
         minibatch: this process's rows of the latest optimizer step.
         losses: of the optimizer steps so far, each as the parts of all processes.

@@ -14,8 +14,8 @@ from grpokit.processes.team import Team, fingerprints, is_sharded, local, refuse
 from grpokit.settings import TrainerSettings
 from grpokit.training import checks
 from grpokit.training.devices import is_low_precision, loss_scaler, place, wait_for
-from grpokit.training.memory import explain_memory
 from grpokit.training.optimizers import learning_rate, optimizer_of
+from grpokit.training.out_of_memory import explain_memory
 from grpokit.training.state import State
 
 _MANY = 0.1  # the share of weak updates from which a warning is due

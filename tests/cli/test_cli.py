@@ -28,7 +28,7 @@ from command_line import Call, config, embedded, rows, steady
 from grpokit import RunError, cli
 from grpokit.config import presets
 from grpokit.phases.phased_trainer import PhasedTrainer
-from grpokit.report.scores import headline
+from grpokit.report.verdict import headline
 from grpokit.run_folder import rollout_record
 from grpokit.run_folder.reader import read_run
 from grpokit.runs import train as run

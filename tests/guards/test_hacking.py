@@ -18,7 +18,7 @@ from command_line import Call, config, embedded, rows
 from grpokit import RewardTerm, Trainer, UsageError
 from grpokit.evaluation.paired import Change
 from grpokit.guards.hacking import LEAST, LIMIT, MOST, RewardHacking, too_seldom, trend
-from grpokit.report.scores import hacking_alarm
+from grpokit.report.verdict import hacking_alarm
 from grpokit.rewards.scoring import Scores
 from grpokit.training.metrics import correlation, reward_metrics
 from steps import a_step

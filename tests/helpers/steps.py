@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from grpokit.group_statistics import zero_per_group
+from grpokit.group_statistics import groups_without_advantage
 from grpokit.rewards.scoring import Scores
 from grpokit.training.metrics import StepLog
 from grpokit.training.minibatches import Signal
@@ -21,5 +21,5 @@ def a_step(number: int, scores: Scores, advantages: Tensor | None = None, ends: 
     step = Step(number=number, log=StepLog(torch.device("cpu")), draw=draw, scores=scores)
     if advantages is None:
         return step
-    zero_std_groups = zero_per_group(advantages, scores.groups)
+    zero_std_groups = groups_without_advantage(advantages, scores.groups)
     return LearningStep(**vars(step), zero_std_groups=zero_std_groups, signal=Signal.of(advantages))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, frozen_copy, swapped
-from grpokit.builtin.objectives import BNPO, CISPO, DPPO, LUSPO, SAPO, VESPO
+from grpokit.builtin.more_objectives import BNPO, CISPO, DPPO, LUSPO, SAPO, VESPO
 from grpokit.flow import gaussian_logprobs
 from grpokit.objectives import DAPO, GRPO, GSPO, DrGRPO
 from grpokit.sampling import sample_categorical, uniforms

@@ -20,7 +20,7 @@ from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.halves import halves
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny import tiny_pipeline
-from grpokit_glm_image.writer import Writer
+from grpokit_glm_image.token_writer import Writer
 
 pytestmark = pytest.mark.usefixtures("small_draft")
 PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign')]

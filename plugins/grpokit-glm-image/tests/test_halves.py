@@ -18,7 +18,7 @@ from grpokit.config.schema import parse
 from grpokit.runs import train as run
 from grpokit.runs.export import export
 from grpokit.sampling import derive_seeds
-from grpokit_glm_image import writer
+from grpokit_glm_image import token_writer
 from grpokit_glm_image.attribution import attribute
 from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.halves import halves, reader
@@ -221,7 +221,7 @@ def test_tokens_to_paint_are_drawn_as_merge_adapter_says(merged: bool, monkeypat
         ways.append(merged)
         return for_decoding(model, merged=merged, **options)
 
-    monkeypatch.setattr(writer, "for_decoding", noted)
+    monkeypatch.setattr(token_writer, "for_decoding", noted)
     own = {"lora": {"r": 2}, "merge_adapter": merged}
     drawn(halves("tiny", size=(64, 64), ar=own, dit={"steps": 3, "eval_steps": 2})["dit"])
     assert ways == [merged]

@@ -13,8 +13,8 @@ from grpokit import Prompt, Sample, UsageError
 from grpokit.builtin.quotes import quotations
 from grpokit_ocr.evaluations import prompts
 from grpokit_ocr.reward import OCRReward
-from grpokit_ocr.scoring import word_accuracy
 from grpokit_ocr.targets import unscorable
+from grpokit_ocr.text_scoring import word_accuracy
 
 
 def test_prompts_of_each_language_and_length():

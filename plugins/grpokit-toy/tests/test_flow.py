@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from grpokit import CheckpointError, Prompt, Sample, Trainer, UsageError, create, evaluate, objectives
-from grpokit.builtin.objectives import NFT
+from grpokit.builtin.more_objectives import NFT
 from grpokit.config import presets
 from grpokit.divergence import kl_divergence
 from grpokit.runs import build, build_rewards

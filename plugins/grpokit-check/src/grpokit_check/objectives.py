@@ -135,7 +135,7 @@ class _Case:
 
 
 def _try(objective: Objective, kind: str) -> None:
-    objective.check_dimensions(1 if kind == "tokens" else _DIMENSIONS)
+    objective.check_action_dims(1 if kind == "tokens" else _DIMENSIONS)
     _batch(objective, kind, 0.0).loss()
 
 

@@ -26,7 +26,7 @@ from grpokit_glm_image.pipeline import Loaded, prepare
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.settings import PaintingSettings, PipelineSettings
-from grpokit_glm_image.writer import Writer
+from grpokit_glm_image.token_writer import Writer
 from grpokit_hf.diffusion.family import Size
 from grpokit_hf.diffusion.flow_policy import FlowPolicy
 from grpokit_hf.tokens.packed_attention import install

@@ -27,7 +27,7 @@ from grpokit_glm_image.painter import Painter
 from grpokit_glm_image.pipeline import Prepared, prepare
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.settings import WritingSettings
-from grpokit_glm_image.writer import Writer
+from grpokit_glm_image.token_writer import Writer
 from grpokit_hf.models.adapters import add_adapter, inner
 from grpokit_hf.models.checkpointing import recomputed
 from grpokit_hf.models.quantized import check_trainable

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from grpokit import Ask, Prompt, Rollout, Trainer, UsageError
 from grpokit.builtin.image_rewards import brightness
-from grpokit.builtin.objectives import NFT
+from grpokit.builtin.more_objectives import NFT
 from grpokit.objectives import GRPO, Loss, Objective
 from grpokit.sampling import derive_seeds, normals
 from grpokit.settings import Precision

@@ -19,7 +19,7 @@ from grpokit import Sample, UsageError
 from grpokit.builtin.quotes import quotations
 from grpokit.images import to_rgb
 from grpokit_ocr.engine import Engine, EngineName, Layout, build
-from grpokit_ocr.scoring import score_text, word_accuracy
+from grpokit_ocr.text_scoring import score_text, word_accuracy
 
 Measure = Literal["text", "words"]
 

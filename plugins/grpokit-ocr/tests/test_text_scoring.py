@@ -9,12 +9,12 @@ import time
 import pytest
 from rapidfuzz.distance import Levenshtein
 
-from grpokit_ocr import scoring
-from grpokit_ocr.scoring import MAX_FREE_ORDER, MAX_WORDS, normalise, score_text, similarity, word_accuracy
+from grpokit_ocr import text_scoring
+from grpokit_ocr.text_scoring import MAX_FREE_ORDER, MAX_WORDS, normalise, score_text, similarity, word_accuracy
 
 
 def test_doctests():
-    assert doctest.testmod(scoring).failed == 0
+    assert doctest.testmod(text_scoring).failed == 0
 
 
 @pytest.mark.parametrize(

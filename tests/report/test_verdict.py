@@ -15,7 +15,7 @@ from PIL import Image
 from grpokit import report
 from grpokit.evaluation.intervals import half_width, mean_of_totals, student_t
 from grpokit.report.pictures import Inlined
-from grpokit.report.scores import headline, verdict
+from grpokit.report.verdict import headline, verdict
 from grpokit.report.view import view
 from grpokit.run_folder.reader import read_run
 from made_runs import make_run, picture, read_rows, write_rows

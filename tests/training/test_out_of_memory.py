@@ -11,7 +11,7 @@ import torch
 from grpokit import Prompt, RunError, Seeds, Trace, Trainer, evaluate
 from grpokit.evaluation.held_out import draw
 from grpokit.sampling import derive_seeds
-from grpokit.training.memory import fitting
+from grpokit.training.out_of_memory import fitting
 from grpokit.training.rollout_parts import Call, call_at, concatenate_rollouts
 from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
 
