@@ -103,19 +103,20 @@ def grpokit_advantages() -> Iterator[AdvantageSpec]:
 
 @hookimpl
 def grpokit_objectives() -> Iterator[ObjectiveSpec]:
+    more = "builtin.more_objectives"
     """Objectives."""
     for name, home, summary in (
         ("grpo", "objectives:GRPO", "clipped ratios, mean of sequence means"),
         ("dapo", "objectives:DAPO", "clip-higher, mean over all tokens"),
         ("dr_grpo", "objectives:DrGRPO", "clipped ratios, divided by a fixed length"),
-        ("bnpo", "builtin.more_objectives:BNPO", "clipped ratios, mean over all tokens"),
+        ("bnpo", f"{more}:BNPO", "clipped ratios, mean over all tokens"),
         ("gspo", "objectives:GSPO", "one clipped ratio per sequence"),
-        ("luspo", "builtin.more_objectives:LUSPO", "one clipped ratio per sequence, sum over its tokens"),
-        ("cispo", "builtin.more_objectives:CISPO", "capped, detached ratio as a weight"),
-        ("sapo", "builtin.more_objectives:SAPO", "a smooth gate in place of the clip"),
-        ("dppo", "builtin.more_objectives:DPPO", "no clip; decisions where old and new policy are far apart are dropped"),
-        ("vespo", "builtin.more_objectives:VESPO", "a smooth, detached weight of the whole sequence"),
-        ("nft", "builtin.more_objectives:NFT", "good samples attract predictions, bad ones repel them; flows with matching"),
+        ("luspo", f"{more}:LUSPO", "one clipped ratio per sequence, sum over its tokens"),
+        ("cispo", f"{more}:CISPO", "capped, detached ratio as a weight"),
+        ("sapo", f"{more}:SAPO", "a smooth gate in place of the clip"),
+        ("dppo", f"{more}:DPPO", "no clip; decisions where old and new policy are far apart are dropped"),
+        ("vespo", f"{more}:VESPO", "a smooth, detached weight of the whole sequence"),
+        ("nft", f"{more}:NFT", "good samples attract predictions, bad ones repel them; flows with matching"),
     ):
         yield ObjectiveSpec(api=1, name=name, factory=f"grpokit.{home}", summary=summary)
 
