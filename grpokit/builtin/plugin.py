@@ -103,8 +103,8 @@ def grpokit_advantages() -> Iterator[AdvantageSpec]:
 
 @hookimpl
 def grpokit_objectives() -> Iterator[ObjectiveSpec]:
-    more = "builtin.more_objectives"
     """Objectives."""
+    more = "builtin.more_objectives"
     for name, home, summary in (
         ("grpo", "objectives:GRPO", "clipped ratios, mean of sequence means"),
         ("dapo", "objectives:DAPO", "clip-higher, mean over all tokens"),
