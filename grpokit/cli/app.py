@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
 import sys
 import time
 import warnings
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 import typer.core
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 FAILED, INTERRUPTED = 1, 130  # exit codes, beside those of errors, which have their own
 
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # a terminal would obey those of a prompt
 _SETTINGS: dict[str, Any] = {
     "add_completion": False,
     "pretty_exceptions_enable": False,
@@ -222,9 +224,12 @@ def grid(titles: Iterable[str], rows: Iterable[Iterable[str]], *, words: Collect
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
+    lines = [[_CONTROL.sub("", cell) for cell in row] for row in rows]
     for place, title in enumerate(titles):
         number = place > 0 and title not in words
-        table.add_column(Text(title), justify="right" if number else "left", no_wrap=number)
-    for row in rows:
-        table.add_row(*map(Text, row))  # as Text: brackets in it are no markup
+        width = max((len(line[place]) for line in lines), default=0) if number else None
+        justify: Literal["left", "right"] = "right" if number else "left"
+        table.add_column(Text(title), justify=justify, min_width=width, overflow="fold", vertical="bottom")
+    for line in lines:
+        table.add_row(*map(Text, line))  # as Text: brackets in it are no markup
     return table

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -119,15 +120,15 @@ def evaluate(
             raise UsageError(f"Leave out {' and '.join(options.given)}: a record has its own samples.")
         _score_record(Path(what).parent, evaluation, out, as_json=as_json)
         return
-    if out is not None:
-        inputs = [*names, *filter(None, map(str, (prompts, targets, sources)))]
-        inside = [name for name in inputs if Path(name).resolve().is_relative_to(out.resolve())]
-        if inside:
-            raise UsageError(f"{inside[0]} lies in {out}, which the result replaces. Choose another folder with --out.")
     name = "" if using is None else Path(using).stem.rpartition(":")[2]
     task = prepare(names, drawn, evaluation, options, name=name, changed=bool(overrides))
     for line in task.warnings:
         _say(f"warning: {line}")
+    if out is not None:
+        inputs: list[str | Path] = [*names, *filter(None, (prompts, targets, sources)), *task.files]
+        inside = [each for each in inputs if Path(each).resolve().is_relative_to(out.resolve())]
+        if inside:
+            raise UsageError(f"{inside[0]} lies in {out}, which the result replaces. Choose another folder with --out.")
     folder = out or task.folder([*(words or []), repr(options), *map(os.path.abspath, names[:-1])])
     _evaluate(task, folder, batch_size, as_json=as_json)
 
@@ -199,17 +200,25 @@ def _evaluate(task: Task, folder: Path | None, batch_size: int, *, as_json: bool
     from grpokit.runs import evaluations
 
     with evaluations.reserved(folder) as own_folder:
-        results, lines = _scored(task, own_folder, batch_size)
+        with _stdout_kept(as_json):
+            results, lines = _scored(task, own_folder, batch_size)
         columns = evaluations.compare_sources(results)
         parts = evaluations.by_value(results, task.evaluation.by)
         judges = task.judges(next(iter(results.values())).scores.names)
+        shared = evaluations.shared_prompts(results)
         if as_json:
             facts = task.facts() | _as_json(columns)
             facts |= {"by": {part: _as_json(own) for part, own in parts.items()}, "scored_by": judges}
+            if len(results) == 2:
+                facts["shared_prompts"] = shared
             print(json.dumps({**facts, "samples": lines} if lines else facts))
         else:
             _print_each(task.sources, results, next(iter(columns.values())).means)
             print_scores(columns, title=task.name, parts=parts)
+            if not shared:
+                print("change: the two have no prompt in common, so their means count as independent")
+            elif any(shared < len({*each.scores.groups.tolist()}) for each in results.values()):
+                print(f"change: over the {plural(shared, 'prompt')} that both have")
             for name, judge in judges.items():
                 if judge != f"{{use: {name}}}":
                     print(f"{name}: {judge}")
@@ -228,7 +237,8 @@ def _score_record(run: Path, evaluation: EvaluationConfig, out: Path | None, *, 
     from grpokit.runs.rescore import HEADINGS, lines, ranking_table, rescore
 
     with evaluations.reserved(out) as folder:
-        result = rescore(run, evaluation)
+        with _stdout_kept(as_json):
+            result = rescore(run, evaluation)
         rows = list(ranking_table(result))
         if as_json:
             rankings = [dict(zip(HEADINGS, row, strict=True)) for row in rows]
@@ -244,6 +254,11 @@ def _score_record(run: Path, evaluation: EvaluationConfig, out: Path | None, *, 
             f"{result.name} scored no sample of {run}. It may need a target or a source, which the run's prompts do "
             "not have."
         )
+
+
+def _stdout_kept(as_json: bool) -> AbstractContextManager[Any]:
+    """Inside, what rewards print goes to stderr if stdout is for JSON alone."""
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
 def _print_report(folder: Path, *, as_json: bool) -> None:
@@ -270,13 +285,14 @@ def _scored(task: Task, folder: Path | None, batch_size: int) -> tuple[dict[str,
     from rich.progress import Progress
 
     from grpokit.evaluation.intervals import or_none
-    from grpokit.files import delete
+    from grpokit.files import delete, writing
     from grpokit.run_folder.names import PARTIAL_LINES
     from grpokit.runs import evaluations
 
     lines: list[dict[str, Any]] = []
     if folder is not None:
-        delete(folder / PARTIAL_LINES)
+        with writing(folder):
+            delete(folder / PARTIAL_LINES)
     screen = console(stderr=True)
     count = sum(len(source.entries) for source in task.sources)
     with Progress(console=screen, transient=True, disable=not (count and screen.is_terminal)) as progress:

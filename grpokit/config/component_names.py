@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from grpokit import registry
-from grpokit.config.schema import RunConfig, to_dict
+from grpokit.config.schema import to_dict
 from grpokit.config.yaml_source import KeyPath
 from grpokit.registry.specs import Spec
 
@@ -57,11 +57,11 @@ def _walk(value: Any, key: str, place: KeyPath) -> Iterator[tuple[KeyPath, str, 
             yield from _walk(item, name, (*place, name))
 
 
-def with_lasting_names(config: RunConfig, before: Names | None = None) -> tuple[RunConfig, list[str]]:
+def with_lasting_names(config: _Model, before: Names | None = None) -> tuple[_Model, list[str]]:
     """A copy of a config in which each name means its component whatever else is installed.
 
     Args:
-        config: of a run.
+        config: of a run or an evaluation.
         before: the names that the run was started with, if it goes on. A name that stands there with its distribution
             in front means the same component now.
 

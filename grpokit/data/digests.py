@@ -7,7 +7,7 @@ values. An object of an unknown class counts by its class alone, since its text 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from PIL import Image
 
 from grpokit.data.sequences import PromptSequence, Stored
 from grpokit.errors import DataError, one_line
+from grpokit.types import Prompt
 
 _READERS = 8  # threads; decoding and hashing let go of Python's lock
 _PORTION = 100  # prompts that a thread takes at a time
@@ -64,6 +65,17 @@ def digests(prompts: PromptSequence) -> dict[str, list[str]]:
         "targets": [target for _, target, _ in rows],
         "images": [images for _, _, images in rows],
     }
+
+
+def picture_digests(prompts: Sequence[Prompt]) -> list[str]:
+    """A digest of the source pictures of each prompt, by their pixels; empty where it has none."""
+    known: dict[int, str] = {}  # the samples of a group share their prompt
+    found = []
+    for prompt in prompts:
+        if id(prompt) not in known:
+            known[id(prompt)] = digest(prompt.images) if prompt.images else ""
+        found.append(known[id(prompt)])
+    return found
 
 
 def digest(value: Any) -> str:

@@ -26,12 +26,14 @@ class Evaluation:
         prompts: B prompts, without the pictures of those in files.
         scores: their scores [B, R].
         problems: row -> why its files could not be read.
+        pictures: a digest of each prompt's source pictures, empty where it has none; or nothing at all.
     """
 
     samples: Sequence[Sample]
     prompts: Sequence[Prompt]
     scores: Scores
     problems: Mapping[int, str] = field(default_factory=dict)
+    pictures: Sequence[str] = ()
 
     @property
     def texts(self) -> list[str]:
@@ -44,6 +46,7 @@ class Evaluation:
             samples=(),
             prompts=[self.prompts[i] for i in rows],
             scores=self.scores.select(torch.tensor(rows, dtype=torch.int64)),
+            pictures=[self.pictures[i] for i in rows] if self.pictures else (),
         )
 
     def columns(self) -> dict[str, Tensor]:

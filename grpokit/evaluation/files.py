@@ -14,6 +14,7 @@ from typing import Any, overload
 import torch
 
 from grpokit import registry
+from grpokit.data.digests import picture_digests
 from grpokit.errors import DataError, GrpokitError, UsageError, reword
 from grpokit.evaluation.evaluation import Evaluation
 from grpokit.evaluation.intervals import or_none
@@ -74,6 +75,7 @@ def evaluate_files(
     terms = as_terms(rewards)
     lost = torch.zeros(len(terms), dtype=torch.int64)
     parts: list[Scores] = []
+    pictures: list[str] = []
     problems: dict[int, str] = {}
     row = 0
     for batch in _batches(entries, batch_size, whole_groups):
@@ -81,6 +83,7 @@ def evaluate_files(
         opened = [_open(entry, prompts) for entry in batch]
         scores = _scores(terms, batch, [sample for sample, _ in opened])
         parts.append(scores)
+        pictures += picture_digests([sample.prompt for sample, _ in opened])
         for entry, (_, problem), values in zip(batch, opened, scores.matrix.tolist(), strict=True):
             if problem:
                 problems[row] = problem
@@ -93,6 +96,7 @@ def evaluate_files(
         prompts=[_without_pictures(entry) for entry in entries],
         scores=join_scores(terms, parts),
         problems=problems,
+        pictures=pictures,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from grpokit.data import as_prompts
+from grpokit.data.digests import picture_digests
 from grpokit.errors import UsageError
 from grpokit.evaluation.evaluation import Evaluation
 from grpokit.policy import Policy
@@ -111,4 +112,5 @@ def evaluate(
         scores = join_scores(terms, team.gather(Scoring(terms, samples).result()))
         everyone = [sample for part in team.gather_in_first(samples) for sample in part]
     own = everyone or samples
-    return Evaluation(samples=own, prompts=[sample.prompt for sample in own], scores=scores)
+    asked = [sample.prompt for sample in own]
+    return Evaluation(samples=own, prompts=asked, scores=scores, pictures=picture_digests(asked))

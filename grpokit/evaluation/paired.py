@@ -31,9 +31,9 @@ class Change:
         after: mean.
         before_width: half the 95 % confidence interval.
         after_width: the same for `after`.
-        change: mean difference, over the prompts that both have; else of the means.
+        change: mean difference, over the prompts that both have; without any, of the means.
         width: half the 95 % confidence interval of the difference.
-        paired: whether both have the same prompts, so that differences are paired by prompt.
+        shared: how many prompts both have; differences are paired by these.
         verdict: "even" where the change is smaller than its interval; "unknown" without an interval, and for a sum of
             which a part is missing.
         monitor: whether the reward is only measured.
@@ -46,7 +46,7 @@ class Change:
     after_width: float | None
     change: float | None
     width: float | None
-    paired: bool
+    shared: int
     verdict: Verdict
     monitor: bool = False
 
@@ -101,7 +101,7 @@ def changes(
     old = old or _NO_SCORES
     new = new or _NO_SCORES
     parts = {name: weight for name, weight in weights.items() if name != "reward"}
-    paired = bool(old.prompts) and set(old.prompts) == set(new.prompts)
+    shared = len({*old.prompts} & {*new.prompts})
     rows = []
     for name, weight in weights.items():
         change, width = _difference(before, after, old, new, name, parts)
@@ -115,7 +115,7 @@ def changes(
                 after_width=after["ci95"].get(name),
                 change=change,
                 width=width,
-                paired=paired,
+                shared=shared,
                 verdict="unknown" if name == "reward" and gaps else verdict,
                 monitor=weight == 0,
             )

@@ -217,8 +217,10 @@ def _basis(run: RunHistory, scores: Sequence[Change]) -> str:
     text += "± is half of a 95 % confidence interval (Student's t over the prompts)"
     if first == last:
         return f"{text}."
-    if any(change.paired for change in scores):
-        return f"{text}; the interval of the change is of differences paired by prompt."
+    shared = scores[0].shared
+    if shared:
+        prompts = "prompt" if shared == held_out else f"the {plural(shared, 'prompt')} that both have"
+        return f"{text}; the change and its interval are of differences paired by {prompts}."
     return f"{text}; both means count as independent in the interval of the change, since their prompts differ."
 
 

@@ -230,14 +230,18 @@ def all_scores(evaluation: Evaluation) -> ScoreTable:
     groups = evaluation.scores.groups.tolist()
     prompts = dict(zip(groups, evaluation.prompts, strict=True))
     places = {group: place for place, group in enumerate(prompts)}
-    asked = [(prompt.text, prompt.target if isinstance(prompt.target, str) else "") for prompt in prompts.values()]
+    pictures = dict(zip(groups, evaluation.pictures or [""] * len(groups), strict=True))
+    asked = []
+    for group, prompt in prompts.items():
+        target = prompt.target if isinstance(prompt.target, str) else ""
+        asked.append((prompt.text, target, pictures[group]))
     scores = {}
     for name, column in evaluation.columns().items():
         scores[name] = [score if math.isfinite(score) else None for score in column.tolist()]
     return ScoreTable.model_construct(
         prompts=[digest([*words, turn]) for words, turn in zip(asked, turns(asked), strict=True)],
         prompt=[places[group] for group in groups],
-        texts=[shorten_prompt(text) for text, _ in asked],
+        texts=[shorten_prompt(text) for text, _, _ in asked],
         scores=scores,
     )
 

@@ -24,7 +24,7 @@ from grpokit.types import Prompt
 
 _RESERVED = {
     *("source", "against", "checkpoint", "step", "seed", "prompts", "samples_per_prompt"),
-    *("before", "after", "change", "by", "scored_by", "samples"),
+    *("before", "after", "change", "shared_prompts", "by", "scored_by", "samples"),
 }
 """What the answer of `grpokit evaluate --json` has beside the titles of sources."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from grpokit import report
 from grpokit.config import yaml_source
+from grpokit.config.component_names import with_lasting_names
 from grpokit.config.evaluation import EvaluationConfig
 from grpokit.config.schema import RunConfig, to_dict
 from grpokit.data import PromptSequence, check_prompts
@@ -112,6 +113,12 @@ class Task:
         config = self.sources[-1].config
         return config is not None and config is self.sources[0].config
 
+    @property
+    def files(self) -> list[Path]:
+        """The pictures that are scored."""
+        entries = [entry for source in self.sources for entry in source.entries]
+        return [entry.output for entry in entries if isinstance(entry.output, Path)]
+
     def judges(self, names: Sequence[str]) -> dict[str, str]:
         """Each reward's name -> what computes it: the plugin's name and the parameters that are set."""
         rewards = self.rewarding.rewards
@@ -132,7 +139,9 @@ class Task:
     def settings(self) -> dict[str, Any]:
         """What is evaluated, as the config of the result's folder."""
         titles = [source.title for source in self.sources]
-        return {**to_dict(self.evaluation), **to_dict(self.rewarding), "sources": titles}
+        evaluation, _ = with_lasting_names(self.evaluation)
+        rewarding, _ = with_lasting_names(self.rewarding)
+        return {**to_dict(evaluation), **to_dict(rewarding), "sources": titles}
 
     def in_order(self, results: Mapping[str, Evaluation]) -> Iterator[tuple[int, Evaluation, str]]:
         """The results for `write`: before and after training by their steps, others by their titles."""
@@ -227,6 +236,12 @@ def advised() -> Iterator[None]:
     except UsageError as error:
         remedy = "Evaluate another policy, or give prompts that this one can draw with --prompts FILE."
         raise reword(error, f"{error} {remedy}") from error
+
+
+def shared_prompts(results: Mapping[str, Evaluation]) -> int:
+    """How many prompts all evaluations have."""
+    prompts = [{*all_scores(evaluation).prompts} for evaluation in results.values()]
+    return len(set.intersection(*prompts))
 
 
 def compare_sources(results: Mapping[str, Evaluation]) -> Comparison:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -30,11 +30,11 @@ class StepReport:
 
     step: int
     metrics: Mapping[str, float]
-    rollout: Rollout
-    rewards: Tensor
+    rollout: Rollout = field(repr=False)
+    rewards: Tensor = field(repr=False)
     reward_names: Sequence[str]
-    totals: Tensor
-    advantages: Tensor
+    totals: Tensor = field(repr=False)
+    advantages: Tensor = field(repr=False)
     prompts: Sequence[int] = ()
     warnings: Sequence[str] = ()
     phase: str = ""

@@ -198,8 +198,8 @@ class Updates:
             counts = parts if is_sharded(state["exp_avg_sq"]) else whole
             counts += both.to(self.device)
         if self.sharded:
-            parts = torch.tensor(self.team.gather(parts.tolist())).sum(0)
-        small, moving = (whole.cpu() + parts.cpu()).tolist()
+            parts = torch.tensor(self.team.gather(parts.tolist()), device=self.device).sum(0)
+        small, moving = (whole + parts).tolist()  # waits for the device once
         share = small / max(1, moving)
         if share >= _MANY and step > 1 and not self._warned:
             self._warned = True

@@ -319,7 +319,37 @@ def test_prompts_are_paired_by_text_and_target_in_any_order(call: Call, tmp_path
         "def letters(samples):\n    return [float(len(s.output)) for s in samples]\n"
     )
     done = call("b.jsonl", "--against", "a.jsonl", "--reward", "own_letters:letters", "--json")
-    assert json.loads(done.out)["change"]["letters"] == {"mean": pytest.approx(2), "ci95": pytest.approx(0)}
+    answer = json.loads(done.out)
+    assert answer["change"]["letters"] == {"mean": pytest.approx(2), "ci95": pytest.approx(0)}
+    assert answer["shared_prompts"] == 3
+    assert (
+        "change: over the 3 prompts that both have\n"
+        in call("b.jsonl", "--against", "a.jsonl", "--reward", "own_letters:letters").out
+    )
+
+
+def test_edits_with_the_same_text_are_paired_by_their_source(call: Call, tmp_path: Path) -> None:
+    """Each picture scores the same on both sides; by the order of the lines each would meet another one."""
+    rows = []
+    for n in range(4):
+        picture(tmp_path / f"{n}.png", 60 * n)
+        picture(tmp_path / f"source{n}.png", 50 * n)
+        rows.append({"prompt": "make it blue", "image": f"source{n}.png", "output": f"{n}.png"})
+    (tmp_path / "old.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in reversed(rows[1:])))
+    answer = json.loads(call("new.jsonl", "--against", "old.jsonl", "--reward", "brightness", "--json").out)
+    assert (answer["shared_prompts"], answer["change"]["brightness"]) == (3, {"mean": 0, "ci95": 0})
+
+
+def test_long_names_leave_the_numbers_whole(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [f"a-run-of-2026-11-{day}-with-a-learning-rate-of-{day}e-4.jsonl" for day in (28, 29)]
+    for name, output in zip(names, ("abcdefg", "abcd"), strict=True):
+        rows = [{"prompt": f"p{n}\x1b[31m", "output": output[: 9 - n]} for n in range(6)]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = call(names[1], "--against", names[0], "--reward", "length", "length.maximum=1")
+    assert table(done.out)["length"].split("  ")[-1].strip() == "+2.000 ± 1.327"
+    assert "\x1b" not in done.out
 
 
 def test_a_value_that_one_side_has_is_shown_on_that_side(call: Call, tmp_path: Path) -> None:
@@ -341,6 +371,9 @@ def test_what_a_result_would_replace_or_ignore_is_refused(call: Call, three: Pat
     assert "e.yaml has its own rewards" in call("e.yaml", "--reward", "mse").err
     assert set(json.loads(call("e.yaml", "--json").out)["by"]) == {"tags ['x']"}
     assert "lies in pictures, which the result replaces" in call("pictures/1.png", *WITH, "--out", "pictures").err
+    (three / "far.jsonl").write_text('{"prompt": "p", "output": "pictures/1.png"}\n')
+    assert "lies in pictures, which the result replaces" in call("far.jsonl", *WITH, "--out", "pictures").err
+    assert "cannot be written" in call("pictures", *WITH, "--out", "/dev/null").err
     (three / "samples").symlink_to(three / "pictures")
     answer = json.loads(call("samples", *WITH, "--targets", "targets/1.png", "--json").out)
     assert len(answer["samples"]) == 4

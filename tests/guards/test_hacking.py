@@ -188,7 +188,7 @@ def test_columns_of_other_rewards_are_not_continued() -> None:
 def change(name: str, gap: float, *, monitor: bool = False, width: float = 0.1) -> Change:
     verdict: Any = "even" if abs(gap) <= width else "better" if gap > 0 else "worse"
     return Change(
-        name=name, before=0.0, after=gap, before_width=None, after_width=None, change=gap, width=width, paired=True,
+        name=name, before=0.0, after=gap, before_width=None, after_width=None, change=gap, width=width, shared=20,
         verdict=verdict, monitor=monitor,
     )  # fmt: skip
 

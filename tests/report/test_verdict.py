@@ -82,17 +82,17 @@ def test_the_change_is_paired(tmp_path: Path) -> None:
     """Every sample gains 0.05 where the samples differ by far more: only the pairs show it."""
     folder = make_run(tmp_path / "run", gain=0.025)
     _, nice, length = headline(read_run(folder))
-    assert nice.paired
+    assert nice.shared == 20
     assert nice.change == pytest.approx(0.05, abs=0.001)
     assert nice.width < 0.001 < 0.03 < nice.before_width
     assert (nice.verdict, length.verdict, length.change) == ("better", "even", 0)
     content = view([read_run(folder)], [Inlined()])["runs"][0]
     assert content["verdict"] == "Rewards rose: 0.570 → 0.594 (+0.025 ± 0.00029)"
-    assert "the interval of the change is of differences paired by prompt" in content["basis"]
+    assert "the change and its interval are of differences paired by prompt" in content["basis"]
     for place in folder.glob("samples/*/scores.json"):
         place.unlink()
     _, nice, _ = headline(read_run(folder))
-    assert (nice.paired, nice.verdict, nice.width) == (False, "unknown", None)
+    assert (nice.shared, nice.verdict, nice.width) == (0, "unknown", None)
     assert nice.change == pytest.approx(0.05, abs=0.001)
 
 
@@ -143,9 +143,13 @@ def test_other_held_out_prompts_are_independent(tmp_path: Path) -> None:
     kept["prompts"] = [f"other {n}" for n in range(20)]
     path.write_text(json.dumps(kept))
     apart = headline(read_run(folder))
-    assert [c.paired for c in apart] == [False] * 3
+    assert [c.shared for c in apart] == [0] * 3
     assert apart[1].width == pytest.approx(math.hypot(apart[1].before_width, apart[1].after_width))
     assert "count as independent" in view([read_run(folder)], [Inlined()])["runs"][0]["basis"]
+    kept["prompts"][:6] = json.loads((folder / "samples/step_000000/scores.json").read_text())["prompts"][:6]
+    path.write_text(json.dumps(kept))
+    assert [c.shared for c in headline(read_run(folder))] == [6] * 3
+    assert "paired by the 6 prompts that both have" in view([read_run(folder)], [Inlined()])["runs"][0]["basis"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ function promptTable() {
   const name = state.reward && names.includes(state.reward) ? state.reward : names[0];
   if (!name) return null;
   const columns = several() ? runs.map(({ run, prompts }) => `${run.name}, ${prompts.labels[1]}`)
-    : runs[0].prompts.labels;
+    : [...new Set(runs[0].prompts.labels)];
+  const compared = columns.length > 1;
   const rows = new Map();
   runs.forEach(({ prompts }, i) => {
     const at = prompts.names.indexOf(name);
@@ -23,14 +24,15 @@ function promptTable() {
   });
   const list = [...rows.values()].filter(({ prompt }) => fits(prompt)).map(({ prompt, values }) => {
     const ends = [values[0], values[columns.length - 1]];
-    return [prompt, ...columns.map((_, i) => values[i]), ends.every(isNumber) ? ends[1] - ends[0] : null];
+    const change = ends.every(isNumber) ? ends[1] - ends[0] : null;
+    return [prompt, ...columns.map((_, i) => values[i]), ...(compared ? [change] : [])];
   });
   if (state.sorted.column === null && several()) list.sort((a, b) => (distance(b.slice(1, -1)) ?? -1) - (distance(a.slice(1, -1)) ?? -1));
   const left = Math.max(...runs.map(({ prompts }) => prompts.left_out)) + Math.max(0, list.length - ROWS);
   return section("prompts", "Prompt by prompt",
     note(`Mean ${name} over the samples of each held-out prompt${state.reward ? "" : "; choose another reward at the top of the page"}. `
       + "Click a heading to sort.", left ? ` ${counted(left, "further prompt")} of this order are not shown.` : ""),
-    table("Scores of each held-out prompt", ["prompt", ...columns, several() ? `${columns.at(-1)} minus ${columns[0]}` : "change"],
+    table("Scores of each held-out prompt", ["prompt", ...columns, ...(compared ? [several() ? `${columns.at(-1)} minus ${columns[0]}` : "change"] : [])],
       inOrder(list, state.sorted), {
         show: (value, i) => (i ? figure(value, 3, i === columns.length + 1) : el("span", { class: "clip", title: value }, value)), most: ROWS,
         sorted: state.sorted, onsort: i => change({ sorted: { column: i, down: state.sorted.column === i ? !state.sorted.down : i > 0 } }),
