@@ -115,7 +115,7 @@ function heldOut() {
     oninput: event => change({ step: Number(event.target.value) === steps.length - 1 ? null : steps[Number(event.target.value)] }),
   });
   return [
-    note(several() || state.view.runs[0].planned ? "The same held-out prompts with the same random draws at every evaluation. " : "", gains.length ? `Of ${counted(gains.length, "sample")} kept `
+    note(state.view.runs.every(run => run.planned) ? "The same held-out prompts with the same random draws at every evaluation. " : "", gains.length ? `Of ${counted(gains.length, "sample")} kept `
       + `both times, ${gains.filter(g => g > 0).length} gained, ${gains.filter(g => g < 0).length} lost and ${gains.filter(g => g === 0).length} did not `
       + `change, from ${shown[0].label} to ${shown.at(-1).label}. ` : "", "Click one to see it large."),
     el("div", { class: "slider" }, steps.length > 1 ? slider : null, el("output", {}, text)),
