@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -95,13 +95,14 @@ def evaluate(
     RUN/rollouts scores a recorded run again, and shows how its rankings would change.
     """
     evaluation, what, overrides = _asked(what, words or [], using, reward or [])
-    if against is not None and _kind(against) not in ("policy", "files"):
+    names = [what] if against is None else [against, what]
+    kinds = {name: _kind(name) for name in names}
+    if against is not None and kinds[against] not in ("policy", "files"):
         raise UsageError(
             f"--against {against}: expected a run, a checkpoint, a preset, a config file, pictures or a table. An "
             "evaluation file goes with --with, and a run's record is scored alone."
         )
-    names = [what] if against is None else [against, what]
-    drawn = {name: read_source(name, overrides if name == what else []) for name in names if _kind(name) == "policy"}
+    drawn = {name: read_source(name, overrides if name == what else []) for name in names if kinds[name] == "policy"}
     from grpokit.runs.evaluation_task import Options, prepare
 
     options = Options(
@@ -113,7 +114,7 @@ def evaluate(
         limit=limit,
         max_pixels=max_pixels,
     )
-    if _kind(what) == "record":
+    if kinds[what] == "record":
         if against is not None or using is not None or evaluation is None:
             raise UsageError("A record is scored with --reward NAME, and compared with the rewards of its run.")
         if options.given:
@@ -125,12 +126,16 @@ def evaluate(
     for line in task.warnings:
         _say(f"warning: {line}")
     if out is not None:
-        inputs: list[str | Path] = [*names, *filter(None, (prompts, targets, sources)), *task.files]
-        inside = [each for each in inputs if Path(each).resolve().is_relative_to(out.resolve())]
-        if inside:
-            raise UsageError(f"{inside[0]} lies in {out}, which the result replaces. Choose another folder with --out.")
+        _refuse_inside(out, [*names, *filter(None, (prompts, targets, sources)), *task.files])
     folder = out or task.folder([*(words or []), repr(options), *map(os.path.abspath, names[:-1])])
     _evaluate(task, folder, batch_size, as_json=as_json)
+
+
+def _refuse_inside(out: Path, inputs: Iterable[str | Path]) -> None:
+    """Refuse a folder for the result that holds what is evaluated."""
+    for each in inputs:
+        if Path(each).resolve().is_relative_to(out.resolve()):
+            raise UsageError(f"{each} lies in {out}, which the result replaces. Choose another folder with --out.")
 
 
 def _kind(what: str) -> Literal["policy", "evaluation", "record", "files"]:

@@ -82,10 +82,4 @@ def follow(console: Console) -> Iterator[Watcher]:
 
     screen = _Screen(console)
     with screen.bar:
-        yield Watcher(
-            say=screen.say,
-            start=screen.start,
-            step=screen.step,
-            evaluating=screen.evaluating,
-            evaluated=screen.evaluated,
-        )
+        yield Watcher.of(screen)

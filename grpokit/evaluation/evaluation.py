@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from grpokit.data.digests import picture_digests
 from grpokit.evaluation.intervals import Summary, half_width, mean_of_totals, or_none
 from grpokit.rewards.scoring import Scores
 from grpokit.types import Prompt, Sample
@@ -26,19 +27,24 @@ class Evaluation:
         prompts: B prompts, without the pictures of those in files.
         scores: their scores [B, R].
         problems: row -> why its files could not be read.
-        pictures: a digest of each prompt's source pictures, empty where it has none; or nothing at all.
+        file_pictures: of samples in files, as `pictures`.
     """
 
     samples: Sequence[Sample]
     prompts: Sequence[Prompt]
     scores: Scores
     problems: Mapping[int, str] = field(default_factory=dict)
-    pictures: Sequence[str] = ()
+    file_pictures: Sequence[str] = ()
 
     @property
     def texts(self) -> list[str]:
         """The texts of the prompts."""
         return [prompt.text for prompt in self.prompts]
+
+    @cached_property
+    def pictures(self) -> Sequence[str]:
+        """A digest of each prompt's source pictures, empty where it has none."""
+        return self.file_pictures or picture_digests(self.prompts)
 
     def part(self, rows: Sequence[int]) -> Evaluation:
         """The scores of some samples alone, without the samples, which would be read from their files."""
@@ -46,7 +52,7 @@ class Evaluation:
             samples=(),
             prompts=[self.prompts[i] for i in rows],
             scores=self.scores.select(torch.tensor(rows, dtype=torch.int64)),
-            pictures=[self.pictures[i] for i in rows] if self.pictures else (),
+            file_pictures=[self.pictures[i] for i in rows],
         )
 
     def columns(self) -> dict[str, Tensor]:

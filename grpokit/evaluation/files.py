@@ -96,7 +96,7 @@ def evaluate_files(
         prompts=[_without_pictures(entry) for entry in entries],
         scores=join_scores(terms, parts),
         problems=problems,
-        pictures=pictures,
+        file_pictures=pictures,
     )
 
 

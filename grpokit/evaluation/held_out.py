@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from grpokit.data import as_prompts
-from grpokit.data.digests import picture_digests
 from grpokit.errors import UsageError
 from grpokit.evaluation.evaluation import Evaluation
 from grpokit.policy import Policy
@@ -112,5 +111,4 @@ def evaluate(
         scores = join_scores(terms, team.gather(Scoring(terms, samples).result()))
         everyone = [sample for part in team.gather_in_first(samples) for sample in part]
     own = everyone or samples
-    asked = [sample.prompt for sample in own]
-    return Evaluation(samples=own, prompts=asked, scores=scores, pictures=picture_digests(asked))
+    return Evaluation(samples=own, prompts=[sample.prompt for sample in own], scores=scores)

@@ -48,13 +48,7 @@ def watch(trainer: Trainer | PhasedTrainer | None = None, *, samples: int = 4) -
     block = _Block(samples)
     if trainer is not None:
         return _steps(trainer, block)
-    return Watcher(
-        say=block.say,
-        start=block.start,
-        step=block.step,
-        evaluating=block.evaluating,
-        evaluated=block.evaluated,
-    )
+    return Watcher.of(block)
 
 
 def _steps(trainer: Trainer | PhasedTrainer, block: _Block) -> Iterator[StepReport]:

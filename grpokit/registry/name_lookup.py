@@ -37,8 +37,10 @@ def find(kind: str, name: str) -> Owned:
     matches = named(kind, name)
     if len(matches) == 1:
         return matches[0]
-    if matches:
+    if matches and not _twice(matches):
         raise PluginError(f"The {kind} name '{name}' is ambiguous: write {_choices(matches)}.")
+    if matches:
+        raise PluginError(f"The {kind} name '{name}' is ambiguous: {_twice(matches)}")
     raise unknown(name, kind)
 
 
@@ -106,7 +108,8 @@ def clashes(commands: Collection[str]) -> Iterator[tuple[str, str]]:
         if others and own:
             yield f"the {kind} name '{name}' means grpokit's own", f"For the other one write {_choices(others)}."
         elif len(others) > 1:
-            yield f"the {kind} name '{name}' is ambiguous", f"Write {_choices(others)}."
+            advice = _twice(others) or f"Write {_choices(others)}."
+            yield f"the {kind} name '{name}' is ambiguous", advice
 
 
 def named(kind: str, name: str) -> list[Owned]:
@@ -138,6 +141,19 @@ def spelling(path: str) -> str:
     package, _, short = path.rpartition(":")
     name = f"{entry_points.normal(package)}:{short}"
     return f" (did you mean '{name}'?)" if name in map(full_name, _all_specs()) else ""
+
+
+def _twice(some: Collection[Owned]) -> str:
+    """That one distribution brings several components of one name, which no name tells apart; else empty."""
+    packages = [plugin.package for plugin, _ in some]
+    package = max(packages, key=packages.count)
+    if packages.count(package) == 1:
+        return ""
+    factories = [f"'{spec.factory}'" for plugin, spec in some if plugin.package == package]
+    return (
+        f"{package} brings several, {' and '.join(factories)}. Its author has to rename them. Until then a config can "
+        "name the function itself."
+    )
 
 
 def _choices(some: Collection[Owned]) -> str:

@@ -29,6 +29,7 @@ from grpokit.run_folder.reader import Row, RunHistory
 from grpokit.run_folder.scales import on_another_scale, packages_of, same_mix
 
 _EVALUATIONS, _GROUPS = 20, 6  # whose samples are on a page; several runs share them
+_HALF = "± is half of a 95 % confidence interval (Student's t over the prompts)"
 _RANGES = 8  # of the steps of a warning, which are named
 
 
@@ -214,14 +215,13 @@ def _basis(run: RunHistory, scores: Sequence[Change]) -> str:
     held_out = prompts_of(run)
     text = f"Mean on {f'{held_out:,} ' if held_out else ''}{'held-out ' if run.planned else ''}prompts"
     text += f", {first} → {last}. " if first != last else f", {last}. "
-    text += "± is half of a 95 % confidence interval (Student's t over the prompts)"
     if first == last:
-        return f"{text}."
+        return f"{text}{_HALF}."
     shared = scores[0].shared
     if shared:
         prompts = "prompt" if shared == held_out else f"the {plural(shared, 'prompt')} that both have"
-        return f"{text}; the change and its interval are of differences paired by {prompts}."
-    return f"{text}; both means count as independent in the interval of the change, since their prompts differ."
+        return f"{text}{_HALF}; the change and its interval are of differences paired by {prompts}."
+    return f"{text}{_HALF}; both means count as independent in the interval of the change, since their prompts differ."
 
 
 def _equal_step(runs: Sequence[RunHistory]) -> int | None:
@@ -272,7 +272,24 @@ def _at(runs: Sequence[RunHistory], rows: Sequence[Row | None]) -> dict[str, Any
     if gaps:
         notes += [_apart(first, other) for other in runs[1:]]
     steps = [row["step"] if row else None for row in rows]
-    return {"steps": steps, "gaps": gaps, "note": " ".join(filter(None, notes))}
+    return {
+        "steps": steps,
+        "gaps": gaps,
+        "note": " ".join(filter(None, notes)),
+        "basis": _basis_of_many(runs, steps, gaps),
+    }
+
+
+def _basis_of_many(runs: Sequence[RunHistory], steps: Sequence[int | None], gaps: Sequence[dict[str, Any]]) -> str:
+    """The same as `_basis`, of runs that are compared with the first one."""
+    changed = [score for gap in gaps for score in gap["scores"]]
+    if not changed:
+        return ""
+    places = [f"step {step} of {run.title}" for run, step in zip(runs, steps, strict=True) if step is not None]
+    counts = sorted({score["shared"] for score in changed} - {0})
+    paired = f"differences paired by the {' or '.join(map(str, counts))} prompts that both have"
+    independent = "two independent means, since their held-out prompts differ"
+    return f"Mean on held-out prompts after {', '.join(places)}. {_HALF}, of {paired if counts else independent}."
 
 
 def _apart(first: RunHistory, other: RunHistory) -> str:

@@ -230,7 +230,7 @@ def all_scores(evaluation: Evaluation) -> ScoreTable:
     groups = evaluation.scores.groups.tolist()
     prompts = dict(zip(groups, evaluation.prompts, strict=True))
     places = {group: place for place, group in enumerate(prompts)}
-    pictures = dict(zip(groups, evaluation.pictures or [""] * len(groups), strict=True))
+    pictures = dict(zip(groups, evaluation.pictures, strict=True))
     asked = []
     for group, prompt in prompts.items():
         target = prompt.target if isinstance(prompt.target, str) else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,11 @@ class Watcher:
     step: Callable[[StepReport], None] = lambda report: None
     evaluating: Callable[[int], None] = lambda samples: None
     evaluated: Callable[[int, Evaluation], None] = lambda step, evaluation: None
+
+    @classmethod
+    def of(cls, front_end: object) -> Watcher:
+        """The callbacks that an object has as methods of these names."""
+        return cls(**{each.name: getattr(front_end, each.name) for each in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)

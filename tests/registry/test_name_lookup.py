@@ -111,6 +111,19 @@ def test_a_command_of_the_core_stays_the_cores(site: Path, call: Call) -> None:
     assert "  painter:schema " in call("--help").out
 
 
+@pytest.mark.parametrize("kind", ["reward", "preset"])
+def test_a_distribution_that_brings_a_name_twice_is_the_authors_mistake(site: Path, kind: str) -> None:
+    factories = ("one.module:part", "another.module:part")
+    specs = [f"api=1, name='twin', factory='{factory}'" for factory in factories]
+    distribution(site, "grokit.double", "double", announcing(KINDS[kind], *specs))
+    way_out = "grokit-double brings several, 'one.module:part' and 'another.module:part'. Its author"
+    for name in ("twin", "grokit-double:twin"):
+        with pytest.raises(PluginError, match=way_out):
+            registry.find(kind, name)
+    (finding,) = [f for f in environment.plugins([]) if "'twin'" in f.what and "ambiguous" in f.what]
+    assert way_out in finding.advice
+
+
 @pytest.mark.parametrize("name", ["Grpokit_Twin.X:alone", "grpokit_twin_x:alone", "grpokit_twin_x:len"])
 def test_a_distribution_in_another_spelling(site: Path, name: str) -> None:
     distribution(site, "Grpokit_Twin.X", "twin", announcing("Reward", "api=1, name='alone'"))

@@ -325,6 +325,8 @@ def test_a_comparison(tmp_path: Path) -> None:
     assert (last["steps"], equal["steps"]) == ([4, 6, 4], [4, 4, 4])
     nice = last["gaps"][0]["scores"][1]
     assert (nice["verdict"], nice["shared"]) == ("better", 20)
+    assert last["basis"].startswith("Mean on held-out prompts after step 4 of a, step 6 of b, step 4 of c. ")
+    assert last["basis"].endswith(", of differences paired by the 20 prompts that both have.")
     assert nice["change"] == pytest.approx(0.4, abs=0.005)  # 3 x 0.2 against 2 x 0.1
     assert nice["width"] < 0.01
     assert equal["gaps"][0]["scores"][1]["change"] == pytest.approx(0.2, abs=0.005)

@@ -59,15 +59,12 @@ function headOfMany() {
     el("ul", { class: "tiles" }, scores.map(score => el("li", { class: "tile" },
       el("span", {}, score.name), el("b", {}, `${figure(score.before)} | ${figure(score.after)}`),
       changed(score, { better: `${runs[run].name} is better`, worse: `${runs[0].name} is better`, even: "no clear difference", unknown: "" })))));
-  const shared = [...new Set((at?.gaps ?? []).flatMap(({ scores }) => scores.map(score => score.shared)))].filter(Boolean);
   const choose = Object.keys(comparison?.modes ?? {}).length > 1 ? choice("Compare", "mode", mode,
     [["last", "the last evaluation of each run"], ["equal", `equal steps (after step ${comparison.modes.equal.steps[0]})`]], value => change({ mode: value })) : null;
   return el("header", {}, el("h1", {}, runs.map(run => run.name).join(", ")), el("ul", { class: "tiles runs" }, cards),
     runs.map(run => (run.waiting ? null : warnings(run, ` in ${run.name}`))), choose,
     at?.gaps.map(gap), at?.note ? note(at.note) : null,
-    at?.gaps.some(({ scores }) => scores.length) ? note(`Mean on held-out prompts after ${at.steps.map((step, i) => `step ${step} of ${runs[i].name}`).join(", ")}. `
-      + "± is half of a 95 % confidence interval (Student's t over the prompts), " + (shared.length ? `of differences paired by the ${shared.join(" or ")} prompts that both have.`
-        : "of two independent means, since their held-out prompts differ.")) : null);
+    at?.basis ? note(at.basis) : null);
 }
 
 function differences() {
