@@ -79,6 +79,7 @@ PLUGIN_MAY_IMPORT = {
     "grpokit_check": "",
     "grpokit_http": "",
     "grpokit_plan": "",
+    "grpokit_diagnosis": "",
     "grpokit_hf": "grpokit_plan",
     "grpokit_judge": "grpokit_http",
     "grpokit_preference": "grpokit_hf",
