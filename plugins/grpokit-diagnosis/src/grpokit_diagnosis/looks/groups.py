@@ -1,0 +1,125 @@
+"""Whether the samples of a group differ, and the reward sees it: without that, nothing is learned from a group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from grpokit_diagnosis.evidence import Cause, Evidence, Look
+
+if TYPE_CHECKING:
+    from grpokit_diagnosis.probe.measure import Measured
+    from grpokit_diagnosis.probe.trials import Trial
+
+_EMPTY = 0.5  # share of the groups without spread
+_WRONG = 0.2  # share of the advantages with the wrong sign, in small groups
+_SMALL = 4  # samples
+_WIDER = 2.0  # times the headroom, with which another temperature or noise is worth naming
+
+
+def group_looks(evidence: Evidence) -> Iterator[Look]:
+    """The spread inside groups, and what is in its way."""
+    yield from _alike(evidence)
+    yield from _empty(evidence)
+    if evidence.measured:
+        yield _size(evidence)
+
+
+def _alike(evidence: Evidence) -> Iterator[Look]:
+    """Whether a usual temperature or noise would give the reward more to select from."""
+    measured = evidence.measured
+    for trial in measured.trials if measured else ():
+        assert measured
+        name = trial.key.removeprefix("policy.")
+        own, other = measured.spread.headroom, trial.spread.headroom
+        figures = f"the best of a group is {own:.3g} above the mean with {name} {trial.own:g}, {other:.3g} with {trial.value:g}"
+        clearer = trial.direction.is_clear and not measured.direction.is_clear
+        if clearer:
+            figures += f"; with {trial.value:g} the gradient has a direction, with {trial.own:g} it has none"
+        cause = _wider(measured, trial) if other > _WIDER * own or clearer else None
+        yield Look(topic=f"{name} of the samples", figures=figures, cause=cause)
+
+
+def _wider(measured: Measured, trial: Trial) -> Cause:
+    name = trial.key.removeprefix("policy.")
+    return Cause(
+        id="samples-alike",
+        title="The samples of a group are almost alike: what the policy decides hardly changes them.",
+        lost=1 - min(0.5, measured.spread.headroom / trial.spread.headroom),
+        advice=f"Raise the {name} from {trial.own:g} to {trial.value:g}, so that there is something to select from.",
+        overrides=[f"{trial.key}={trial.value:g}"],
+    )
+
+
+def _empty(evidence: Evidence) -> Iterator[Look]:
+    """Groups without spread, and why."""
+    share = evidence.logged("frac_reward_zero_std")
+    if math.isnan(share):
+        return
+    figures = f"{share:.0%} of the groups had no spread"
+    measured = evidence.measured
+    reason = ""
+    if measured:
+        counts = dict(measured.spread.without)
+        share = sum(counts.values()) / measured.spread.groups
+        figures += f"; of {measured.spread.groups} that were drawn again {sum(counts.values())}"
+        if counts:
+            listed = ", ".join(f"{reason} {count}" for reason, count in counts.items())
+            figures += f" ({listed})"
+            reason = max(counts, key=lambda each: counts[each])
+    yield Look(topic="groups without spread", figures=figures, cause=_why(reason, share) if share >= _EMPTY else None)
+
+
+def _why(reason: str, share: float) -> Cause:
+    again = min(10, math.ceil(1 / max(0.1, 1 - share)))
+    if reason == "same outputs":
+        return Cause(
+            id="samples-alike",
+            title="The samples of most groups are the same.",
+            lost=share,
+            advice="Raise the temperature or the noise of the policy.",
+        )
+    if reason == "all at the top":
+        return Cause(
+            id="reward-saturated",
+            title="Most samples already have the highest score: the reward has nothing left to teach.",
+            lost=share,
+            advice="Take harder prompts, or a reward that still tells good samples apart.",
+            overrides=[f"trainer.dynamic_sampling={again}"],
+        )
+    if reason == "all at the bottom":
+        return Cause(
+            id="prompts-too-hard",
+            title="Most groups fail altogether: the prompts are too hard.",
+            lost=share,
+            advice="Take easier prompts first, give credit for parts of an answer, or draw larger groups.",
+            overrides=[f"trainer.dynamic_sampling={again}"],
+        )
+    return Cause(
+        id="reward-coarse",
+        title="The reward gives the samples of most groups the same score.",
+        lost=share,
+        advice="Take a reward with finer steps, or leave out prompts on which it is constant. trainer.dynamic_sampling "
+        "draws groups without spread again.",
+        overrides=[f"trainer.dynamic_sampling={again}"],
+    )
+
+
+def _size(evidence: Evidence) -> Look:
+    """Whether groups are too small to tell good from bad."""
+    assert evidence.measured
+    size = evidence.config.trainer.group_size
+    wrong = evidence.measured.repeat.wrong
+    shares = [f"{share:.0%} with {each}" for each, share in wrong.items()]
+    figures = f"advantages of the wrong sign, by the size of the group: {', '.join(shares)}"
+    cause = None
+    if size < _SMALL and wrong[size] >= _WRONG:
+        cause = Cause(
+            id="group-too-small",
+            title=f"Groups of {size} are too small: {wrong[size]:.0%} of the advantages have the wrong sign.",
+            lost=min(1.0, 2 * wrong[size]),
+            advice=f"Draw groups of {4 * size} or more; take fewer prompts in a step if memory or time are short.",
+            overrides=[f"trainer.group_size={4 * size}"],
+        )
+    return Look(topic="size of the groups", figures=figures, cause=cause)
