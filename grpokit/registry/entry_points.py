@@ -149,6 +149,14 @@ def _check_spec(spec: Spec) -> None:
     if not isinstance(spec.factory, str) or not all(spec.factory.partition(":")):
         form = "package:path/inside.yaml" if spec.kind in ("preset", "evaluation") else "package.module:Name"
         raise PluginError(f"{what}: the factory must be a text of the form {form}, got {brief(spec.factory)}")
+    words = getattr(spec, "statistic", None)
+    if words is not None and not (
+        isinstance(words, tuple) and len(words) == 2 and all(isinstance(w, str) for w in words)
+    ):
+        raise PluginError(
+            f"{what}: statistic must be the words for a lower and a higher score, such as ('darker', 'brighter'), got "
+            f"{brief(words)}"
+        )
     outputs = getattr(spec, "accepts", {getattr(spec, "makes", "image")})
     if not isinstance(outputs, (set, frozenset)) or not outputs:
         raise PluginError(f"{what}: accepts must be a set of kinds, such as {{'image'}}, got {brief(outputs)}")

@@ -19,7 +19,7 @@ def panels_on_page(run: RunHistory) -> dict[str, Any]:
     """The part of a view that has a run's panels."""
     panels, failures = panels_of(run)
     return {
-        "panels": [_as_data(panel) for panel in panels],
+        "panels": [as_data(panel) for panel in panels],
         "missing_panels": [f"A panel is missing, since {line}" for line in failures],
     }
 
@@ -33,7 +33,8 @@ def _checked(result: Any) -> list[Panel]:
     return panels
 
 
-def _as_data(panel: Panel) -> dict[str, Any]:
+def as_data(panel: Panel) -> dict[str, Any]:
+    """A panel as JSON has it."""
     tables = [_table(table) for table in panel.tables]
     return {"title": panel.title, "text": list(panel.text), "tables": tables}
 
