@@ -29,6 +29,7 @@ from grpokit.evaluation.paired import changes
 from grpokit.evaluation.sample_files import Entry
 from grpokit.files import step_folders
 from grpokit.policy import Policy
+from grpokit.rewards.terms import RewardTerm
 from grpokit.run_folder.journal import Journal, all_scores
 from grpokit.run_folder.lock import locked
 from grpokit.run_folder.names import (
@@ -224,28 +225,56 @@ def run(
                     built = source.config
                     with advised():
                         check_prompts(build.evaluation_policy(policies), task.prompts)
-                samples = plural(len(task.prompts) * task.per_prompt, "sample")
-                held_out = plural(len(task.prompts), "held-out prompt")
-                say(f"{title}: drawing and scoring {samples} of {held_out} ...")
                 if source.place is not None:
                     checkpoint.load_policies(source.place, policies)
-                drawn = partial(
-                    evaluate,
-                    build.evaluation_policy(policies),
-                    terms,
-                    seed=task.rewarding.seed,
-                    mixed_precision=source.config.trainer.mixed_precision,
-                )
-                results[title] = drawn(task.prompts, samples_per_prompt=task.per_prompt)
+                policy = build.evaluation_policy(policies)
+                results[title] = _drawn(task, source, policy, terms, say)
                 if task.group_size:
-                    prompts = task.prompts.first(TAUGHT_GROUPS)
-                    say(f"{title}: drawing and scoring {plural(len(prompts), 'group')} as in training ...")
-                    groups[title] = drawn(prompts, samples_per_prompt=task.group_size, as_in_training=True)
+                    groups[title] = _drawn_groups(task, source, policy, terms, say)
             for line in results[title].scores.notes:
                 say(f"warning, {title}: {line}")
     finally:
         build_rewards.close(terms)
     return results, groups
+
+
+def _drawn(
+    task: Task, source: SampleSource, policy: Policy, terms: Sequence[RewardTerm], say: Callable[[str], None]
+) -> Evaluation:
+    """What a policy draws for the prompts of a task, with scores."""
+    samples = plural(len(task.prompts) * task.per_prompt, "sample")
+    held_out = plural(len(task.prompts), "held-out prompt")
+    say(f"{source.title}: drawing and scoring {samples} of {held_out} ...")
+    return evaluate(
+        policy,
+        terms,
+        task.prompts,
+        seed=task.rewarding.seed,
+        samples_per_prompt=task.per_prompt,
+        mixed_precision=_precision(source),
+    )
+
+
+def _drawn_groups(
+    task: Task, source: SampleSource, policy: Policy, terms: Sequence[RewardTerm], say: Callable[[str], None]
+) -> Evaluation:
+    """Groups of the first prompts, drawn with the settings of training."""
+    prompts = task.prompts.first(TAUGHT_GROUPS)
+    size = plural(task.group_size, "sample")
+    say(f"{source.title}: drawing and scoring {plural(len(prompts), 'group')} of {size} as in training ...")
+    return evaluate(
+        policy,
+        terms,
+        prompts,
+        seed=task.rewarding.seed,
+        samples_per_prompt=task.group_size,
+        mixed_precision=_precision(source),
+        as_in_training=True,
+    )
+
+
+def _precision(source: SampleSource) -> str:
+    return "no" if source.config is None else source.config.trainer.mixed_precision
 
 
 @contextmanager
