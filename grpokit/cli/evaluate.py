@@ -72,6 +72,12 @@ MaxPixels = Annotated[
 Taught = Annotated[
     bool, typer.Option("--taught", help="Also say what changed besides the rewards, and what explains the reward.")
 ]
+Gold = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gold", help="With --taught: a reward to measure though nobody trains on it; by default cheap ones."
+    ),
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Samples of files in memory.")]
 
 
@@ -90,14 +96,16 @@ def evaluate(
     count: SampleCount = None,
     limit: PromptLimit = None,
     taught: Taught = False,
+    gold: Gold = None,
     max_pixels: MaxPixels = None,
     batch_size: BatchSize = 32,
     as_json: Json = False,
 ) -> None:
     """Score samples, and compare them prompt by prompt.
 
-    A run is evaluated before and after training, with its own held-out prompts and rewards. Files need --with or
-    --reward. With --against, both sides have the same prompts and rewards, and policies draw from the same seeds.
+    A run is evaluated before and after training, with its own held-out prompts and rewards; --taught also says what
+    changed besides. Files need --with or --reward. With --against, both sides have the same prompts and rewards, and
+    policies draw from the same seeds.
     RUN/rollouts scores a recorded run again, and shows how its rankings would change.
     """
     evaluation, what, overrides = _asked(what, words or [], using, reward or [])
@@ -120,7 +128,10 @@ def evaluate(
         limit=limit,
         max_pixels=max_pixels,
         taught=taught or None,
+        gold=gold or None,
     )
+    if gold and not taught:
+        raise UsageError("--gold goes with --taught. Name the rewards to score with by --reward.")
     if kinds[what] == "record":
         if against is not None or using is not None or evaluation is None:
             raise UsageError("A record is scored with --reward NAME, and compared with the rewards of its run.")

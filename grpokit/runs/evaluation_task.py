@@ -42,6 +42,7 @@ class Options:
         limit: the most prompts.
         max_pixels: a picture with more is refused.
         taught: whether statistics and gold rewards are measured as well.
+        gold: names of these rewards.
     """
 
     prompt: str | None = None
@@ -52,6 +53,7 @@ class Options:
     limit: int | None = None
     max_pixels: int | None = None
     taught: bool | None = None
+    gold: Sequence[str] | None = None
 
     @property
     def given(self) -> list[str]:
@@ -126,9 +128,7 @@ def prepare(
     prompts, warnings = _prompts(own, options, config, None if changed else place)
     asked_rewards = len(own.rewards)
     if options.taught:
-        if place is None or len(names) > 1:
-            raise UsageError("--taught compares a run before and after its training. Give a run, and no --against.")
-        own = taught.with_statistics(own, config, prompts)
+        own = _of_taught(own, options, None if place is None or len(names) > 1 else config, prompts)
     if drawn and prompts is None:
         raise UsageError("A policy needs prompts to draw for. Give --prompts FILE, or --with EVALUATION.")
     drawn = {each: (put_in(config, own), place) for each, (config, place) in drawn.items()}
@@ -194,6 +194,17 @@ def _of_run(config: RunConfig | None) -> EvaluationConfig:
     evaluation = EvaluationConfig(rewards=config.rewards, samples=config.eval.samples, seed=config.seed)
     evaluation._source = config._source
     return evaluation
+
+
+def _of_taught(
+    evaluation: EvaluationConfig, options: Options, config: RunConfig | None, prompts: PromptSequence | None
+) -> EvaluationConfig:
+    """An evaluation with what --taught measures; `config` is that of a run that is evaluated before and after."""
+    if config is None or prompts is None:
+        raise UsageError("--taught compares a run before and after its training. Give a run, and no --against.")
+    if options.gold is not None:
+        evaluation = evaluation.model_copy(update={"gold": options.gold})
+    return taught.with_statistics(evaluation, config, prompts)
 
 
 def _prompts(

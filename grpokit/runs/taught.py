@@ -24,21 +24,17 @@ GROUPS = 16
 _ASKED = 64  # prompts that a gold reward must be able to score
 
 
-def with_statistics(
-    evaluation: EvaluationConfig, config: RunConfig | None, prompts: PromptSequence | None
-) -> EvaluationConfig:
+def with_statistics(evaluation: EvaluationConfig, config: RunConfig, prompts: PromptSequence) -> EvaluationConfig:
     """An evaluation with all statistics of what a policy makes, and with gold rewards.
 
     Args:
         evaluation: names the gold rewards, or leaves them open: then they are those that are cheap.
-        config: the policy's; None for files.
+        config: the policy's.
         prompts: the evaluation's.
 
     Raises:
-        UsageError: there is no policy, or no plugin says what it makes.
+        UsageError: no plugin says what the policy makes.
     """
-    if config is None or prompts is None:
-        raise UsageError("--taught compares a policy before and after its training; files have none. Leave it out.")
     kind = build.output_kind(config)
     if kind is None:
         raise UsageError(f"--taught needs to know what '{config.policy.use}' makes, which its plugin's spec would say.")

@@ -94,6 +94,8 @@ _TWO_EPISODES = [
     )
 ]
 
+_READS_INFO = {"wrong-type": "it reads what the policy tells of a sample, whatever its output is"}
+
 
 @hookimpl
 def grpokit_commands() -> Iterator[CommandSpec]:
@@ -124,6 +126,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
                 accepts={kind},
                 range=bounds,
                 examples=_TWO_EPISODES if kind == "episode" else (),
+                expected_failures=_READS_INFO if kind == "episode" else {},
                 install="pip install 'grpokit[diagnosis]'",
                 statistic=(lower, higher),
             )
