@@ -96,7 +96,8 @@ def text_area(samples: Sequence[Sample]) -> list[float]:
     """The share of each output that looks like printed text: squares of two tones with thin strokes in most rows.
 
     It reads nothing. Stripes, lattices and brick walls count as well, and letters with strokes wider than 8 pixels of
-    256 do not. Of a page of lines it finds about half, of photographs at most a tenth. Arguments and results as of `contrast`.
+    256 do not. Of a page of lines it finds about half, of photographs at most a tenth. Arguments and results as of
+    `contrast`.
     """
     return _each(samples, _text_area)
 

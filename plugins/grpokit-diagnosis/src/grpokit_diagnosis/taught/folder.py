@@ -93,10 +93,10 @@ def _kind(run: RunHistory, folder: Path) -> Kind:
     policy = run.settings.get("policy") or {}
     for _, spec in registry.named("policy", str(policy.get("use", ""))):
         return str(getattr(spec, "makes", ""))
-    rows = read_rows(folder / "samples.jsonl")
-    if all("output" in row and "file" not in row for row in rows):
-        return "text"
-    return "image" if all("file" in row and "output" not in row for row in rows) else ""
+    keys = {key for row in read_rows(folder / "samples.jsonl") for key in row}
+    if "file" in keys:
+        return "" if "output" in keys else "image"  # with both it is something that can be drawn
+    return "text" if "output" in keys else ""
 
 
 def _room(folder: Path, kind: Kind) -> tuple[int, int]:

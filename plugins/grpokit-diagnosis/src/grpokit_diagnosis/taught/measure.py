@@ -21,6 +21,7 @@ from grpokit.training.metrics import correlation
 
 LEAST = 0.2
 """The smallest change that is named, in spreads: a fifth of a standard deviation."""
+_MANY = 1.5  # times an interval that a named change exceeds, since the largest of about ten changes are named
 _EXPLAINS = 0.2  # the smallest share of the reward that is named
 _CHANCE = 4.0  # standard errors of a correlation, since the largest of many is named
 _ALIKE = 0.95  # the correlation of two statistics that say the same
@@ -57,8 +58,8 @@ class Shift:
 
     @property
     def size(self) -> float:
-        """How large the change is, in spreads; 0 where it may be chance, or is not known."""
-        if self.change is None or self.width is None or abs(self.change) <= self.width:
+        """How large the change is, in spreads; 0 where it may be chance, also as one of many, or is not known."""
+        if self.change is None or self.width is None or abs(self.change) <= _MANY * self.width:
             return 0.0
         return abs(self.change)
 

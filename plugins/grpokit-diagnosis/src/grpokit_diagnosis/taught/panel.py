@@ -61,7 +61,7 @@ def _basis(run: RunHistory, found: Material) -> str:
     text += "Changes are in spreads, the standard deviation over the samples before. "
     if found.groups is not None:
         rows = plural(len(found.groups.prompt), "sample")
-        groups = plural(len(found.groups.prompts), "group")
+        groups = plural(len({*found.groups.prompt}), "group")
         origin = "drawn as in training" if run.taught else "of training"
         text += f"The correlations are within groups: {rows} of {groups} {origin}. "
     if not run.taught:

@@ -18,7 +18,10 @@ def sentence(shifts: Sequence[Shift], explains: Shift | None, fallen: Sequence[C
     """
     parts = [_taught(shifts)]
     if explains is not None:
-        parts.append(f"Within a group, {explains.name} explains {100 * explains.explained:.0f} % of the reward.")
+        lower, higher = explains.words
+        word = higher if (explains.correlation or 0.0) > 0 else lower
+        share = f"{100 * explains.explained:.0f} %"
+        parts.append(f"Within a group, {explains.name} explains {share} of the reward ({word} scores more).")
     if fallen:
         parts.append(_fell(fallen))
     return " ".join(parts)
