@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def bright(tmp_path: Path) -> Path:
             grey(100 + 3 * n + gain).save(run / f"samples/step_{step:06d}/{n:04d}.png")
     for step in (1, 2):
         for n in range(8):
-            grey(200 - 10 * n).save(run / f"groups/step_{step:06d}/{n:04d}.png")
+            grey(200 - 10 * n + (0, -4, 4, 0)[n % 4]).save(run / f"groups/step_{step:06d}/{n:04d}.png")
     return run
 
 
@@ -54,7 +55,7 @@ def test_pictures(bright: Path) -> None:
     panel = panel_of(bright)
     answer, basis = panel.text
     assert answer.startswith("It taught: brighter (+2.")
-    assert "brightness explains 100 % of the reward (brighter scores more)." in answer
+    assert "brightness explains 94 % of the reward (brighter scores more)." in answer
     assert basis == (
         "From 16 held-out samples of step 0 and of step 2, paired by prompt and seed. Changes are in spreads, the "
         "standard deviation over the samples before. The correlations are within groups: 16 samples of 4 groups of "
@@ -66,7 +67,7 @@ def test_pictures(bright: Path) -> None:
     assert after - before == pytest.approx(40 / 255, abs=1e-3)
     assert change == pytest.approx(40 / 255 / np.std(levels, ddof=1), rel=0.01)
     assert width < 0.05
-    assert r > 0.99
+    assert r == pytest.approx(46 / math.sqrt(452 * 5), abs=0.01)  # of 0, 14, 16, 30 with 0, 1, 2, 3
     assert len(panel.tables) == 1  # monitors have tiles on a run's page
 
 
@@ -78,13 +79,13 @@ def test_texts(tmp_path: Path) -> None:
         write_rows(place, rows)
     for step in (1, 2):
         place = run / f"groups/step_{step:06d}/samples.jsonl"
-        rows = [{**row, "output": "x" * 10 * (8 - n)} for n, row in enumerate(read_rows(place))]
+        rows = [{**row, "output": "x" * (8 - n) ** 2} for n, row in enumerate(read_rows(place))]
         write_rows(place, [{key: value for key, value in row.items() if key != "file"} for row in rows])
     panel = panel_of(run)
     _, before, after, *_ = row_of(panel, "words")
     assert after - before == 6
     assert panel.text[0].startswith("It taught: longer (+4.")
-    assert row_of(panel, "characters")[-1] == pytest.approx(1)
+    assert row_of(panel, "characters")[-1] > 0.9
 
 
 def test_episodes(tmp_path: Path) -> None:
@@ -145,6 +146,8 @@ def test_missing_pictures_and_links_cost_their_own_numbers(bright: Path) -> None
     assert part[1] < 0.6  # and without the white one
     for place in bright.glob("samples/*/*.png"):
         place.unlink()
+    for place in bright.glob("samples/*/samples.jsonl"):
+        place.touch()
     assert taught_panels(read_run(bright)) == []
 
 
@@ -162,7 +165,7 @@ def test_files_are_measured_once(bright: Path, monkeypatch: pytest.MonkeyPatch) 
     assert {folder.name for folder in opened} == {"step_000000", "step_000002"}
 
 
-@pytest.mark.parametrize(("side", "pairs", "rows"), [(64, 16, 256), (512, 16, 45), (1024, 6, 12), (4096, 6, 12)])
+@pytest.mark.parametrize(("side", "pairs", "rows"), [(64, 16, 256), (512, 15, 30), (1024, 6, 12), (4096, 6, 12)])
 def test_large_pictures_are_fewer(tmp_path: Path, side: int, pairs: int, rows: int) -> None:
     run = make_run(tmp_path / "run", steps=2, every=2)
     place = run / "samples/step_000000"
@@ -189,7 +192,10 @@ def test_an_evaluation_has_all_its_scores(tmp_path: Path) -> None:
         row["ci95"] = dict.fromkeys(scores, 0.1)
         groups = run / f"groups/step_{row['step']:06d}"
         groups.mkdir(exist_ok=True)
-        group_scores = {"reward": [float(n) for n in range(20)], "brightness": [float(-n) for n in range(20)]}
+        group_scores = {
+            "reward": [float(n) for n in range(20)],
+            "brightness": [float(-((n % 10) ** 2)) for n in range(20)],
+        }
         (groups / "scores.json").write_text(
             json.dumps({**table, "prompt": [n // 10 for n in range(20)], "scores": group_scores})
         )
@@ -198,7 +204,7 @@ def test_an_evaluation_has_all_its_scores(tmp_path: Path) -> None:
     spread = np.std([n / 19 for n in range(20)], ddof=1)
     assert row_of(panel, "brightness")[3] == pytest.approx(1 / spread)
     assert panel.text[0] == (
-        f"It taught: brighter (+{1 / spread:.3f} ± 0.000). Within a group, brightness explains 100 % of the reward "
+        f"It taught: brighter (+{1 / spread:.3f} ± 0.000). Within a group, brightness explains 93 % of the reward "
         "(darker scores more). But mse fell by 1.000 ± 0.000."
     )
     assert "40 samples of 4 groups drawn as in training" in panel.text[1]

@@ -24,8 +24,8 @@ _PICTURES = (
     (
         "text-area",
         "text_area",
-        "less text",
-        "more text",
+        "less like text",
+        "more like text",
         (0, 1),
         "the share with two tones and thin strokes, as text has; it reads nothing",
     ),

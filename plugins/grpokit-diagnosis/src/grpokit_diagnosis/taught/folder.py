@@ -22,7 +22,7 @@ from grpokit_diagnosis.taught.measure import Material
 
 _PAIRS = 16  # of samples before and after; further ones in a folder are its best and worst
 _GROUP_ROWS = 256
-_PIXELS = 24e6  # of all pictures that are read, half of them held out: decoding takes most of the time
+_PIXELS = 16e6  # of all pictures that are read, half of them held out: decoding takes most of the time
 _FEWEST = 12  # pictures of each half, however large they are
 
 Kind = str

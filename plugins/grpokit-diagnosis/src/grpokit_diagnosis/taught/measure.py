@@ -23,6 +23,7 @@ LEAST = 0.2
 """The smallest change that is named, in spreads: a fifth of a standard deviation."""
 _MANY = 1.5  # times an interval that a named change exceeds, since the largest of about ten changes are named
 _EXPLAINS = 0.2  # the smallest share of the reward that is named
+_ITSELF = 0.99  # a share from which on a statistic is the reward by another name
 _CHANCE = 4.0  # standard errors of a correlation, since the largest of many is named
 _ALIKE = 0.95  # the correlation of two statistics that say the same
 
@@ -68,7 +69,8 @@ class Shift:
         """The share of the reward within a group that it explains; 0 where that may be chance or says nothing new."""
         if self.correlation is None or self.trained or not self.beyond_chance:
             return 0.0
-        return self.correlation**2
+        share = self.correlation**2
+        return share if share < _ITSELF else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
