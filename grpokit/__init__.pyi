@@ -19,6 +19,8 @@ from .reference import frozen_copy as frozen_copy
 from .reference import swapped as swapped
 from .registry import create as create
 from .registry.hookspecs import hookimpl as hookimpl
+from .registry.panels import Panel as Panel
+from .registry.panels import PanelTable as PanelTable
 from .registry.specs import AdvantageSpec as AdvantageSpec
 from .registry.specs import Asset as Asset
 from .registry.specs import CommandSpec as CommandSpec

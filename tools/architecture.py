@@ -65,7 +65,7 @@ MAY_IMPORT = {
     "phases": "errors files sampling policy processes tracking training trainer",
     "evaluation": "errors types images sampling policy processes reward_totals data registry rewards training",
     "run_folder": "errors files settings types images processes registry config data tracking training evaluation",
-    "report": "errors files images config run_folder evaluation",
+    "report": "errors files images registry config run_folder evaluation",
     "runs": "errors files settings types images sampling policy processes advantages objectives data registry config "
     "rewards tracking training guards trainer phases evaluation run_folder report",
     "notebook": "types trainer tracking phases evaluation runs",

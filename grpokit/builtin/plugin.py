@@ -59,6 +59,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         accepts={"image"},
         range=(None, 0),
         summary="minus the picture's bytes / 100,000 as a JPEG of quality 95, for trials: a flat colour is best",
+        statistic=("larger files", "smaller files"),
     )
     yield RewardSpec(
         api=1,
@@ -67,6 +68,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         accepts={"image"},
         range=(0, 1),
         summary="the picture's mean brightness from black to white, for trials",
+        statistic=("darker", "brighter"),
     )
     yield RewardSpec(
         api=1,
@@ -76,6 +78,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         range=(0, 1),
         per_sample=False,
         summary="how unlike the nearest other picture of its group it is, a monitor for the modifier `diversity`",
+        statistic=("less varied", "more varied"),
     )
     yield RewardSpec(
         api=1,

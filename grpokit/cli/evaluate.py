@@ -14,12 +14,14 @@ import typer
 
 from grpokit.cli.app import app, console, grid
 from grpokit.cli.options import ConfigCommand, Json, PromptLimit, SampleCount
+from grpokit.cli.panels import print_panels
 from grpokit.cli.runs import print_scores, read_source
 from grpokit.errors import DataError, UsageError, plural
 
 if TYPE_CHECKING:
     from grpokit.config.evaluation import EvaluationConfig
     from grpokit.evaluation.evaluation import Evaluation
+    from grpokit.registry.panels import Panel
     from grpokit.runs.evaluations import Comparison, SampleSource, Task
 
 _FEW = 20  # samples that a table shows one by one
@@ -67,6 +69,15 @@ Out = Annotated[Path | None, typer.Option("--out", file_okay=False, help="Folder
 MaxPixels = Annotated[
     int | None, typer.Option("--max-pixels", min=1, help="Most pixels of a picture; by default 36 million.")
 ]
+Taught = Annotated[
+    bool, typer.Option("--taught", help="Also say what changed besides the rewards, and what explains the reward.")
+]
+Gold = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gold", help="With --taught: a reward to measure though nobody trains on it; by default cheap ones."
+    ),
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Samples of files in memory.")]
 
 
@@ -84,14 +95,17 @@ def evaluate(
     out: Out = None,
     count: SampleCount = None,
     limit: PromptLimit = None,
+    taught: Taught = False,
+    gold: Gold = None,
     max_pixels: MaxPixels = None,
     batch_size: BatchSize = 32,
     as_json: Json = False,
 ) -> None:
     """Score samples, and compare them prompt by prompt.
 
-    A run is evaluated before and after training, with its own held-out prompts and rewards. Files need --with or
-    --reward. With --against, both sides have the same prompts and rewards, and policies draw from the same seeds.
+    A run is evaluated before and after training, with its own held-out prompts and rewards; --taught also says what
+    changed besides. Files need --with or --reward. With --against, both sides have the same prompts and rewards, and
+    policies draw from the same seeds.
     RUN/rollouts scores a recorded run again, and shows how its rankings would change.
     """
     evaluation, what, overrides = _asked(what, words or [], using, reward or [])
@@ -113,7 +127,11 @@ def evaluate(
         count=count,
         limit=limit,
         max_pixels=max_pixels,
+        taught=taught or None,
+        gold=gold or None,
     )
+    if gold and not taught:
+        raise UsageError("--gold goes with --taught. Name the rewards to score with by --reward.")
     if kinds[what] == "record":
         if against is not None or using is not None or evaluation is None:
             raise UsageError("A record is scored with --reward NAME, and compared with the rewards of its run.")
@@ -206,33 +224,73 @@ def _evaluate(task: Task, folder: Path | None, batch_size: int, *, as_json: bool
 
     with evaluations.reserved(folder) as own_folder:
         with _stdout_kept(as_json):
-            results, lines = _scored(task, own_folder, batch_size)
-        columns = evaluations.compare_sources(results)
-        parts = evaluations.by_value(results, task.evaluation.by)
-        judges = task.judges(next(iter(results.values())).scores.names)
-        shared = evaluations.shared_prompts(results)
-        if as_json:
-            facts = task.facts() | _as_json(columns)
-            facts |= {"by": {part: _as_json(own) for part, own in parts.items()}, "scored_by": judges}
-            if len(results) == 2:
-                facts["shared_prompts"] = shared
-            print(json.dumps({**facts, "samples": lines} if lines else facts))
-        else:
-            _print_each(task.sources, results, next(iter(columns.values())).means)
-            print_scores(columns, title=task.name, parts=parts)
-            if not shared:
-                print("change: the two have no prompt in common, so their means count as independent")
-            elif any(shared < len({*each.scores.groups.tolist()}) for each in results.values()):
-                print(f"change: over the {plural(shared, 'prompt')} that both have")
-            for name, judge in judges.items():
-                if judge != f"{{use: {name}}}":
-                    print(f"{name}: {judge}")
+            results, groups, lines = _scored(task, own_folder, batch_size)
+        if not as_json:
+            _print_scores(task, results)
+        panels: list[Panel] = []
         if own_folder is not None:
-            evaluations.write(own_folder, task.settings(), task.in_order(results))
+            evaluations.write(own_folder, task.settings(), task.in_order(results), task.in_order(groups))
             if lines:
                 _append(own_folder / SCORE_LINES, lines)
+            panels = _panels(own_folder)
+        if as_json:
+            print(json.dumps(_facts(task, results, lines, panels)))
+        else:
+            print_panels(panels)
+        if own_folder is not None:
             _print_report(own_folder, as_json=as_json)
-    _say_what_is_missing(task.sources, results)
+    _say_what_is_missing(task, results)
+
+
+def _print_scores(task: Task, results: Mapping[str, Evaluation]) -> None:
+    """The mean scores of each source and what changed, without the statistics of --taught, which have a table."""
+    from grpokit.runs import evaluations
+
+    columns = evaluations.compare_sources(results)
+    parts = evaluations.by_value(results, task.evaluation.by)
+    scores = next(iter(results.values())).scores
+    names = [name for name in next(iter(columns.values())).means if name not in task.added(scores.statistics)]
+    _print_each(task.sources, results, names)
+    print_scores(columns, names, title=task.name, parts=parts)
+    shared = evaluations.shared_prompts(results)
+    if not shared:
+        print("change: the two have no prompt in common, so their means count as independent")
+    elif any(shared < len({*each.scores.groups.tolist()}) for each in results.values()):
+        print(f"change: over the {plural(shared, 'prompt')} that both have")
+    for name, judge in task.judges(scores.names).items():
+        if name in names and judge != f"{{use: {name}}}":
+            print(f"{name}: {judge}")
+
+
+def _facts(
+    task: Task, results: Mapping[str, Evaluation], lines: Sequence[Mapping[str, Any]], panels: Sequence[Panel]
+) -> dict[str, Any]:
+    """The answer to --json."""
+    from grpokit.report.panels import as_data
+    from grpokit.runs import evaluations
+
+    facts = task.facts() | _as_json(evaluations.compare_sources(results))
+    parts = evaluations.by_value(results, task.evaluation.by)
+    facts["by"] = {part: _as_json(own) for part, own in parts.items()}
+    facts["scored_by"] = task.judges(next(iter(results.values())).scores.names)
+    if len(results) == 2:
+        facts["shared_prompts"] = evaluations.shared_prompts(results)
+    if panels:
+        facts["panels"] = [as_data(panel) for panel in panels]
+    if lines:
+        facts["samples"] = lines
+    return facts
+
+
+def _panels(folder: Path) -> list[Panel]:
+    """What plugins say of an evaluation."""
+    from grpokit.report.panels import panels_of
+    from grpokit.run_folder.reader import read_run
+
+    panels, failures = panels_of(read_run(folder))
+    for line in failures:
+        _say(f"warning: {line}")
+    return panels
 
 
 def _score_record(run: Path, evaluation: EvaluationConfig, out: Path | None, *, as_json: bool) -> None:
@@ -282,8 +340,10 @@ def _as_json(columns: Comparison) -> dict[str, dict[str, dict[str, float | None]
     return facts
 
 
-def _scored(task: Task, folder: Path | None, batch_size: int) -> tuple[dict[str, Evaluation], list[dict[str, Any]]]:
-    """Score all samples, with a bar on a terminal for those in files, and their lines.
+def _scored(
+    task: Task, folder: Path | None, batch_size: int
+) -> tuple[dict[str, Evaluation], dict[str, Evaluation], list[dict[str, Any]]]:
+    """Score all samples, with a bar on a terminal for those in files: evaluations, groups and lines.
 
     An error leaves the lines that were ready in the folder.
     """
@@ -309,14 +369,14 @@ def _scored(task: Task, folder: Path | None, batch_size: int) -> tuple[dict[str,
             if folder is not None:
                 _append(folder / PARTIAL_LINES, lines[-1:])
 
-        results = evaluations.run(task, batch_size=batch_size, scored=scored, say=_say)
+        results, groups = evaluations.run(task, batch_size=batch_size, scored=scored, say=_say)
     totals = []
     for source in task.sources:
         if source.entries:
             totals += results[source.title].scores.totals.tolist()
     for line, total in zip(lines, totals, strict=True):
         line["reward"] = or_none(total)
-    return results, lines
+    return results, groups, lines
 
 
 def _append(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -330,7 +390,7 @@ def _append(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
             file.write(text)
 
 
-def _print_each(sources: Sequence[SampleSource], results: Mapping[str, Evaluation], names: Mapping[str, Any]) -> None:
+def _print_each(sources: Sequence[SampleSource], results: Mapping[str, Evaluation], names: Sequence[str]) -> None:
     """A table of the samples in files, if they are few."""
     for source in sources:
         if not 1 < len(source.entries) <= _FEW:
@@ -347,14 +407,14 @@ def _print_each(sources: Sequence[SampleSource], results: Mapping[str, Evaluatio
         print()
 
 
-def _say_what_is_missing(sources: Sequence[SampleSource], results: Mapping[str, Evaluation]) -> None:
+def _say_what_is_missing(task: Task, results: Mapping[str, Evaluation]) -> None:
     """Name what has no score.
 
     Raises:
         DataError: files could not be read, or a reward could score nothing.
     """
     wrong = []
-    for source in sources:
+    for source in task.sources:
         evaluation = results[source.title]
         problems = evaluation.problems
         total = f"{plural(len(evaluation.prompts), 'sample')} of {source.title}"
@@ -363,7 +423,7 @@ def _say_what_is_missing(sources: Sequence[SampleSource], results: Mapping[str, 
             unread = {places[row]: problem for row, problem in problems.items()}
             lines = [problem if where in problem else f"{where} ({problem})" for where, problem in unread.items()]
             wrong.append(f"{len(problems):,} of {total} cannot be read:{_listed(lines)}")
-        for name in evaluation.scores.names:
+        for name in evaluation.scores.names[: task.asked_rewards]:
             missing = evaluation.scores.column(name).isnan().nonzero()[:, 0].tolist()
             unscored = [row for row in missing if row not in problems]
             if unscored and len(missing) == len(evaluation.prompts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -230,6 +230,7 @@ def read_source(source: str, overrides: list[str] | None) -> tuple[RunConfig, Pa
 
 def print_scores(
     columns: Mapping[str, Summary],
+    names: Iterable[str] | None = None,
     *,
     title: str = "held-out",
     parts: Mapping[str, Mapping[str, Summary]] | None = None,
@@ -238,11 +239,12 @@ def print_scores(
 
     Args:
         columns: title -> the means; that of "change" has differences.
+        names: of the scores; by default all.
         title: of the scores' names.
         parts: name of some of the prompts -> the same for them alone; a reward's follow its mean over all.
     """
     rows = []
-    for name in next(iter(columns.values())).means:
+    for name in next(iter(columns.values())).means if names is None else names:
         for part, own in {"": columns, **(parts or {})}.items():
             cells = [summary.text(name, sign="+" * (column == "change")) for column, summary in own.items()]
             rows.append([f"{name}{part and f', {part}'}", *cells])

@@ -17,7 +17,7 @@ from grpokit import files, registry
 from grpokit.config import presets
 from grpokit.config.component_names import with_own_names
 from grpokit.config.overrides import parse_parameters
-from grpokit.config.parts import DataConfig, EvalConfig, PathText, RewardConfigs, Text
+from grpokit.config.parts import Component, DataConfig, EvalConfig, PathText, RewardConfigs, Text
 from grpokit.config.schema import Located, RunConfig, validate
 from grpokit.config.yaml_source import KeyPlaces, read_yaml, to_yaml
 from grpokit.errors import ConfigError, UsageError
@@ -32,6 +32,10 @@ class EvaluationConfig(Located, SeedSettings):
     rewards: RewardConfigs
     samples: Count = Field(default=1, description="samples per prompt")
     by: list[Text] = Field(default_factory=list, description="columns of the prompts whose values have scores as well")
+    gold: list[Text | Component] | None = Field(
+        default=None,
+        description="with --taught: rewards that are measured though nobody trains on them; null: the cheap ones",
+    )
     files: PathText | None = Field(default=None, description="pictures or records that are scored, without a policy")
 
 

@@ -80,18 +80,20 @@ def evaluate(
     samples_per_prompt: int = 1,
     batch_size: int = 64,
     mixed_precision: str = "no",
+    as_in_training: bool = False,
     team: Team | None = None,
 ) -> Evaluation:
     """Draw samples on held-out prompts and score them.
 
     Args:
-        policy: the policy, used with its own settings for evaluation.
+        policy: the policy.
         rewards: as for `Trainer`.
         prompts: held-out texts or prompts.
         seed: all randomness follows from it, so the draws before and after training are the same.
         samples_per_prompt: samples for each prompt.
         batch_size: the most samples at a time; halved if memory runs out.
         mixed_precision: "no", "bf16" or "fp16", as in training.
+        as_in_training: draw with the policy's settings for training, not those for evaluation, which may be greedy.
         team: the processes that share out the prompts. Process 0 gets all samples, the others their own, and all get
             the scores.
     """
@@ -105,6 +107,7 @@ def evaluate(
             seed=seed,
             samples_per_prompt=samples_per_prompt,
             batch_size=batch_size,
+            evaluate=not as_in_training,
             mixed_precision=mixed_precision,
             team=team,
         )

@@ -27,7 +27,7 @@ LIMIT = 3.5
 
 def too_seldom(terms: Sequence[RewardTerm], steps: int) -> list[str]:
     """A warning for each monitor that a run measures too seldom to be judged, where it need not."""
-    monitors = [term for term in terms if term.monitor]
+    monitors = [term for term in terms if term.monitor and not term.statistic]
     counts = {term.name: math.ceil(steps / term.every) for term in monitors}
     return [
         f"the monitor '{name}' is measured {plural(count, 'time')} in {plural(steps, 'step')}, and the alarm for "

@@ -9,6 +9,7 @@ from grpokit.registry.accepts import check_accepts as check_accepts
 from grpokit.registry.compatibility import mismatch as mismatch
 from grpokit.registry.compatibility import refusal as refusal
 from grpokit.registry.entry_points import Plugin as Plugin
+from grpokit.registry.entry_points import answers as answers
 from grpokit.registry.entry_points import explained as explained
 from grpokit.registry.entry_points import notify as notify
 from grpokit.registry.entry_points import observers as observers

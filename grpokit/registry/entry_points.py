@@ -14,10 +14,10 @@ import inspect
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import pluggy
 
@@ -26,6 +26,8 @@ from grpokit.processes.forks import forks_ended
 from grpokit.registry import hookspecs
 from grpokit.registry.compatibility import mismatch, readable, refusal
 from grpokit.registry.specs import KINDS, Spec
+
+Answer = TypeVar("Answer")
 
 _HOOKS = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("grpokit_")}
 _RETURNS = {name: get_type_hints(hook)["return"] for name, hook in _HOOKS.items()}
@@ -147,6 +149,14 @@ def _check_spec(spec: Spec) -> None:
     if not isinstance(spec.factory, str) or not all(spec.factory.partition(":")):
         form = "package:path/inside.yaml" if spec.kind in ("preset", "evaluation") else "package.module:Name"
         raise PluginError(f"{what}: the factory must be a text of the form {form}, got {brief(spec.factory)}")
+    words = getattr(spec, "statistic", None)
+    if words is not None and not (
+        isinstance(words, tuple) and len(words) == 2 and all(isinstance(w, str) for w in words)
+    ):
+        raise PluginError(
+            f"{what}: statistic must be the words for a lower and a higher score, such as ('darker', 'brighter'), got "
+            f"{brief(words)}"
+        )
     outputs = getattr(spec, "accepts", {getattr(spec, "makes", "image")})
     if not isinstance(outputs, (set, frozenset)) or not outputs:
         raise PluginError(f"{what}: accepts must be a set of kinds, such as {{'image'}}, got {brief(outputs)}")
@@ -202,14 +212,33 @@ def observers() -> dict[str, Any]:
 
 def notify(hook: str, **arguments: Any) -> list[str]:
     """Call a run event on every plugin; returns one line per plugin that raised (the run continues)."""
+    _, failures = answers(hook, lambda result: (), **arguments)
+    return failures
+
+
+def answers(hook: str, read: Callable[[Any], Iterable[Answer]], /, **arguments: Any) -> tuple[list[Answer], list[str]]:
+    """Call a hook on every plugin, and go on where one raises.
+
+    Args:
+        hook: its name.
+        read: what is taken of a result; an error in it counts as the plugin's.
+        arguments: the hook's.
+
+    Returns:
+        What all plugins answered, and a line for each one that raised.
+    """
+    collected: list[Answer] = []
     failures = []
     for plugin in plugins():
         if plugin.manager is not None:
             try:
                 with forks_ended():
-                    getattr(plugin.manager.hook, hook)(**arguments)
+                    own: list[Answer] = []
+                    for result in getattr(plugin.manager.hook, hook)(**arguments):
+                        own += read(result)
+                collected += own
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a watcher's mistake must not end a run
                 failures.append(f"plugin '{plugin.name}' failed in {hook}: {describe(error)}")
-    return failures
+    return collected, failures

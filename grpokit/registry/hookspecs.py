@@ -8,11 +8,12 @@ A plugin is a light module (it imports only grpokit) named in its package's meta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pluggy
 
+from grpokit.registry.panels import Panel
 from grpokit.registry.specs import (
     AdvantageSpec,
     CommandSpec,
@@ -233,6 +234,28 @@ def grpokit_observers() -> Mapping[str, Any]:  # type: ignore[empty-body]
         @hookimpl
         def grpokit_observers():
             return {"patience": Patience()}
+        ```
+    """
+
+
+@hookspec
+def grpokit_panels(run: Any) -> Sequence[Panel]:  # type: ignore[empty-body]
+    """Return panels for the page of a run or of an evaluation; `run` is its `grpokit.run_folder.reader.RunHistory`.
+
+    `grpokit watch` calls it again whenever the run has grown, so it should take far less than a second: keep what was
+    computed for as long as the files are the same. A plugin that has nothing to say returns nothing.
+
+    Example:
+        ```python
+        from grpokit import Panel, PanelTable, hookimpl
+
+        @hookimpl
+        def grpokit_panels(run):
+            times = [row["step_time"] for row in run.metrics if "step_time" in row]
+            if not times:
+                return []
+            table = PanelTable(caption="Seconds of a step", head=["step", "s"], rows=[*enumerate(times, 1)])
+            return [Panel(title="Speed", text=[f"The slowest step took {max(times):.1f} s."], tables=[table])]
         ```
     """
 

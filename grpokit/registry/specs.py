@@ -88,6 +88,9 @@ class RewardSpec(Spec):
         gpu_memory: the bytes that it takes on a GPU with its defaults, by weights and a pass; 0 if it uses none.
         expected_failures: checks of the conformance kit that it cannot pass by design -> why; they do not count as
             failed.
+        statistic: the words for a lower and a higher score, such as ("darker", "brighter"), of a reward that describes
+            an output and does not judge it; None for one that judges. `grpokit evaluate --taught` measures statistics
+            before and after training. As a monitor, one neither rises nor falls for the better, so no alarm reads it.
     """
 
     kind: ClassVar[str] = "reward"
@@ -99,6 +102,7 @@ class RewardSpec(Spec):
     unscorable: str = ""
     gpu_memory: float = 0.0
     expected_failures: Mapping[str, str] = field(default_factory=dict)
+    statistic: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from grpokit.run_folder.names import COMPARISON, REPORT, REPORT_PICTURE
 from grpokit.run_folder.reader import RunHistory, read_run
 
 _PROGRAMS = {  # in the order in which they run
-    "runs": ("dom.js", "follow.js", "samples.js", "curves.js", "tables.js", "compare.js", "app.js"),
+    "runs": ("dom.js", "follow.js", "samples.js", "curves.js", "panels.js", "tables.js", "compare.js", "app.js"),
     "index": ("dom.js", "follow.js", "index.js"),
 }
 _TITLE_ENDS = " · grpokit</title>".encode()  # in every page

@@ -56,7 +56,7 @@ def evaluations(run: RunHistory, album: Album, *, most: int, also: int | None = 
         side = LARGE if (step, folder) in large else SMALL
         rows = []
         for (prompt, n), row in by_prompt(folder).items():
-            rows.append({"prompt": prompt, "n": n} | _sample(folder, row, album, side))
+            rows.append({"prompt": prompt, "n": n} | _sample(run, folder, row, album, side))
         parts.append({"step": step, "label": run.label(step), "rows": rows})
     return parts
 
@@ -80,7 +80,7 @@ def groups(run: RunHistory, album: Album, *, most: int) -> list[dict[str, Any]]:
                     "prompt": shorten_prompt(group_rows[0].get("prompt", "")),
                     "mean": sum(finite) / len(finite) if finite else None,
                     "count": len(group_rows),
-                    "rows": [_sample(folder, row, album, MEDIUM) for row in shown],
+                    "rows": [_sample(run, folder, row, album, MEDIUM) for row in shown],
                 }
             )
         if sides:
@@ -127,13 +127,14 @@ def prompt_table(run: RunHistory) -> dict[str, Any] | None:
     return {"names": names, "labels": [run.label(first), run.label(last)], "rows": rows, "left_out": left_out}
 
 
-def _sample(folder: Path, row: Row, album: Album, side: int) -> dict[str, Any]:
+def _sample(run: RunHistory, folder: Path, row: Row, album: Album, side: int) -> dict[str, Any]:
     """A row as the page shows it: what came out, the source and the target where it has them, and its scores."""
     shown: dict[str, Any] = {"output": _card(folder, row, "file", album, side)}
     for part in ("source", "target"):
         if card := _card(folder, row, part, album, side):
             shown[part] = card
-    shown["scores"] = dict(row.get("scores", {}))
+    scores = row.get("scores", {})
+    shown["scores"] = {name: score for name, score in scores.items() if name in run.weights or not run.taught}
     for name in ("reward", "advantage"):
         if name in row:
             shown[name] = row[name]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from grpokit.evaluation.paired import Change, ScoreTable, changes, unscored_rewards
@@ -13,10 +14,15 @@ from grpokit.run_folder.reader import Row, RunHistory
 
 
 def headline(run: RunHistory) -> list[Change]:
-    """The first and the last evaluation of a run."""
+    """How scores changed from a run's first to its last evaluation; of a statistic no change is better."""
     if not run.evaluations:
         return []
-    return changes(*_ends(run))
+    found = changes(*_ends(run))
+    return [replace(change, verdict="unknown") if _describes(run, change) else change for change in found]
+
+
+def _describes(run: RunHistory, change: Change) -> bool:
+    return change.monitor and change.name in run.statistics
 
 
 def missing_rewards(run: RunHistory) -> list[str]:

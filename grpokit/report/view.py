@@ -21,6 +21,7 @@ from grpokit.files import read_json
 from grpokit.report import samples
 from grpokit.report.curves import advantages, charts, reward_against_kl
 from grpokit.report.metric_words import words
+from grpokit.report.panels import panels_on_page
 from grpokit.report.pictures import Album
 from grpokit.report.sameness import sameness
 from grpokit.report.verdict import alarms, attribution_table, headline, main_change, mood_of, prompts_of, verdict
@@ -81,6 +82,7 @@ def _run(run: RunHistory, album: Album, runs: int, equal: int | None) -> dict[st
         "last": [[words(key, run.names), value] for key, value in last.items()],
         "config": run.config,
         "versions": run.versions,
+        **panels_on_page(run),
     }
 
 

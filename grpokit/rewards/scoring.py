@@ -38,6 +38,7 @@ class Scores:
         notes: sentences on rewards that raised and were skipped.
         decision_rewards: B tensors [t], what the policy's environment gave for each decision, NaN where nothing was
             decided; empty if the policy does not tell.
+        statistics: the names of those that describe and do not judge.
     """
 
     matrix: Tensor
@@ -49,6 +50,7 @@ class Scores:
     asked: Sequence[bool]
     notes: Sequence[str] = ()
     decision_rewards: Sequence[Tensor] = ()
+    statistics: Sequence[str] = ()
 
     @property
     def trained(self) -> Scores:
@@ -66,8 +68,9 @@ class Scores:
 
     @property
     def monitors(self) -> list[str]:
-        """The names of the rewards that are measured and not trained on."""
-        return [self.names[place] for place in (self.weights == 0).nonzero()[:, 0]]
+        """The names of the rewards that judge and are not trained on."""
+        measured = [self.names[place] for place in (self.weights == 0).nonzero()[:, 0]]
+        return [name for name in measured if name not in self.statistics]
 
     def column(self, name: str) -> Tensor:
         """[B] the scores of a reward by its name."""
@@ -156,6 +159,7 @@ class Scoring:
             lost=lost,
             asked=self.asked,
             notes=[note for c in columns for note in c.notes],
+            statistics=[t.name for t in terms if t.statistic],
         )
 
     def cancel(self) -> None:
@@ -193,6 +197,7 @@ def join_scores(terms: Sequence[RewardTerm], parts: Sequence[Scores], beside: Sc
         asked=list(map(any, asked)),
         notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
         decision_rewards=[row for part in parts for row in part.decision_rewards],
+        statistics=parts[0].statistics,
     )
     lost = scores.lost if beside is None else torch.cat([scores.lost, beside.lost])
     refuse_losses(terms, lost.sum(0).tolist(), len(lost), scores.notes)

@@ -28,11 +28,13 @@ class RewardTerm(RewardSettings):
         name: the column's name in metrics.
         reward: the callable, or an object with `submit` and `close`.
         unscorable: says why no sample of a prompt can be scored, or "" if they can be; None where that is not known.
+        statistic: whether it describes and does not judge.
     """
 
     name: str
     reward: Reward | Submits
     unscorable: Callable[[Prompt], str] | None = None
+    statistic: bool = False
 
     @property
     def monitor(self) -> bool:

@@ -181,6 +181,13 @@ class Journal:
         if rows:
             write_text(folder / ROWS, _lines(rows))
 
+    def group_scores(self, step: int, groups: Evaluation) -> None:
+        """Keep all scores of groups that an evaluation has drawn as in training."""
+        place = self.folder / GROUPS / step_name(step)
+        with writing(place):
+            place.mkdir(parents=True, exist_ok=True)
+        write_text(place / SCORES, json.dumps(all_scores(groups).model_dump()))
+
 
 def _append(path: Path, row: Row) -> None:
     with writing(path), path.open("a", encoding="utf-8", errors="backslashreplace") as file:
@@ -273,6 +280,9 @@ def _output(folder: Path, index: int, sample: Sample) -> dict[str, Any]:
         row["output"] = sample.output if isinstance(sample.output, str) else repr(sample.output)
     if prompt.target is not None and "target" not in row:
         row["target_text"] = str(prompt.target)
+    numbers = {name: value for name, value in sample.info.items() if isinstance(value, int | float)}
+    if numbers:
+        row["info"] = finite(numbers)
     return row
 
 

@@ -14,14 +14,16 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from grpokit import registry
 from grpokit.config import yaml_source
 from grpokit.errors import UsageError, one_line
 from grpokit.evaluation.paired import ScoreTable
 from grpokit.files import read_json, read_text, step_folders, step_name
+from grpokit.registry.specs import RewardSpec
 from grpokit.run_folder.lock import is_running
 from grpokit.run_folder.names import (
     ATTRIBUTION,
@@ -122,12 +124,32 @@ class RunHistory:
             rewards = {**_by_name(part.get("rewards") or ()), **rewards}
         return rewards
 
+    @property
+    def taught(self) -> bool:
+        """Whether it is an evaluation of what training taught, with all the statistics that are installed."""
+        return bool(self.settings.get("taught"))
+
+    @cached_property
+    def statistics(self) -> dict[str, tuple[str, str]]:
+        """Name -> the words for a lower and a higher score, of the rewards that describe and do not judge."""
+        words = {}
+        for name, reward in self.rewards.items():
+            for _, spec in registry.named("reward", reward["use"]):
+                if isinstance(spec, RewardSpec) and spec.statistic:
+                    words[name] = spec.statistic
+        return words
+
     @cached_property
     def weights(self) -> dict[str, float]:
-        """Name -> weight, of "reward" (the weighted sum) and of the rewards; no sum of one with the weight 1."""
+        """Name -> weight, of "reward" (the weighted sum) and of the rewards; no sum of one with the weight 1.
+
+        The many statistics of an evaluation of what was taught are left out.
+        """
         weights = {}
         for name in self.names:
-            weights[name] = self.rewards.get(name, {}).get("weight", 1.0)
+            weight = self.rewards.get(name, {}).get("weight", 1.0)
+            if weight or not self.taught or name not in self.statistics:
+                weights[name] = weight
         trained = [weight for weight in weights.values() if weight]
         if trained == [1.0]:
             return weights
@@ -143,9 +165,9 @@ class RunHistory:
         titles = [row["title"] for row in self.evaluations if row["step"] == step and row.get("title")]
         return titles[0] if titles else f"step {step}"
 
-    def scored(self, step: int) -> ScoreTable | None:
-        """All scores of the evaluation after `step`, or None where they were not kept."""
-        rows = read_rows(self.folder / SAMPLES / step_name(step) / SCORES)
+    def scored(self, step: int, kind: Literal["samples", "groups"] = "samples") -> ScoreTable | None:
+        """All scores of the evaluation after `step`, or of its groups drawn as in training; None without any."""
+        rows = read_rows(self.folder / kind / step_name(step) / SCORES)
         return ScoreTable.model_construct(**rows[0]) if rows else None
 
 

@@ -106,6 +106,7 @@ def _terms(config: RunConfig | EvaluationConfig, scorers: dict[str, Any]) -> lis
             name=name_of(reward),
             reward=scorers[key],
             unscorable=unscorable(config, i),
+            statistic=_is_statistic(config, i),
             **settings,
         )
         terms.append(term)
@@ -163,6 +164,13 @@ def unscorable(config: RunConfig | EvaluationConfig, index: int) -> Callable[[Pr
         params = config.rewards[index].params
         named = inspect.signature(function).parameters.keys() & params
         return partial(function, **{name: params[name] for name in named})
+
+
+def _is_statistic(config: RunConfig | EvaluationConfig, index: int) -> bool:
+    """Whether a reward describes and does not judge, as its plugin says."""
+    with config.at("rewards", index):
+        spec = _spec(config.rewards[index])
+        return isinstance(spec, RewardSpec) and spec.statistic is not None
 
 
 def name_of(reward: RewardConfig) -> str:

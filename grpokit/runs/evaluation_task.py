@@ -18,7 +18,7 @@ from grpokit.evaluation.sample_files import Entry
 from grpokit.files import is_plain_name
 from grpokit.images import MAX_PIXELS, PICTURES, open_picture, other_pictures, to_convert
 from grpokit.run_folder.names import CHECKPOINTS
-from grpokit.runs import build, build_rewards, preflight, resuming
+from grpokit.runs import build, build_rewards, preflight, resuming, taught
 from grpokit.runs.evaluations import SampleSource, Task, advised
 from grpokit.types import Prompt
 
@@ -41,6 +41,8 @@ class Options:
         count: samples that a policy draws for each prompt.
         limit: the most prompts.
         max_pixels: a picture with more is refused.
+        taught: whether statistics and gold rewards are measured as well.
+        gold: names of these rewards.
     """
 
     prompt: str | None = None
@@ -50,6 +52,8 @@ class Options:
     count: int | None = None
     limit: int | None = None
     max_pixels: int | None = None
+    taught: bool | None = None
+    gold: Sequence[str] | None = None
 
     @property
     def given(self) -> list[str]:
@@ -122,10 +126,45 @@ def prepare(
         raise UsageError("Leave out --count: no policy draws samples.")
     own = evaluation or _of_run(config)
     prompts, warnings = _prompts(own, options, config, None if changed else place)
+    asked_rewards = len(own.rewards)
+    if options.taught:
+        own = _of_taught(own, options, None if place is None or len(names) > 1 else config, prompts)
     if drawn and prompts is None:
         raise UsageError("A policy needs prompts to draw for. Give --prompts FILE, or --with EVALUATION.")
     drawn = {each: (put_in(config, own), place) for each, (config, place) in drawn.items()}
+    sources, other_kinds = _sources(names, drawn, prompts, options)
+    warnings += other_kinds
+    asked = data.as_prompts([]) if prompts is None else prompts.first(options.limit)
+    rewarding = sources[-1].config or own
+    if isinstance(rewarding, RunConfig):
+        warnings += preflight.unscorable_prompts(rewarding, asked.first(0), asked)
+    is_own = own.data is not None or "samples" in own.model_fields_set
+    samples = own.samples if is_own or config is None else config.eval.samples
+    task = Task(
+        name=name or ("held-out" if evaluation is None else _name_of(evaluation)),
+        what=what,
+        sources=_before_and_after(*sources) if config is not None and len(sources) == 1 else sources,
+        evaluation=own,
+        rewarding=rewarding,
+        per_prompt=options.count or samples,
+        prompts=asked,
+        warnings=warnings,
+        asked_rewards=asked_rewards,
+        group_size=config.trainer.group_size if config is not None and options.taught else 0,
+    )
+    _check(task, [config for config, _ in drawn.values()])
+    return task
+
+
+def _sources(
+    names: Sequence[str],
+    drawn: Mapping[str, tuple[RunConfig, Path | None]],
+    prompts: PromptSequence | None,
+    options: Options,
+) -> tuple[list[SampleSource], list[str]]:
+    """The source of each word, and warnings about pictures that are not scored."""
     sources = []
+    warnings = []
     for each, title in zip(names, _titles(names), strict=True):
         if each in drawn:
             source = SampleSource(title=title, config=drawn[each][0], place=drawn[each][1])
@@ -134,24 +173,7 @@ def prepare(
             warnings += _about_other_kinds(path)
             source = SampleSource(title=title, entries=_entries(path, prompts, options, draws=bool(drawn)))
         sources.append(source)
-    asked = data.as_prompts([]) if prompts is None else prompts.first(options.limit)
-    rewarding = sources[-1].config or own
-    if isinstance(rewarding, RunConfig):
-        warnings += preflight.unscorable_prompts(rewarding, asked.first(0), asked)
-    is_own = own.data is not None or "samples" in own.model_fields_set
-    samples = own.samples if is_own or config is None else config.eval.samples
-    task = Task(
-        name=name or ("held-out" if evaluation is None else _name_of(own)),
-        what=what,
-        sources=_before_and_after(*sources) if config is not None and len(sources) == 1 else sources,
-        evaluation=own,
-        rewarding=rewarding,
-        per_prompt=options.count or samples,
-        prompts=asked,
-        warnings=warnings,
-    )
-    _check(task, [config for config, _ in drawn.values()])
-    return task
+    return sources, warnings
 
 
 def _name_of(evaluation: EvaluationConfig) -> str:
@@ -172,6 +194,17 @@ def _of_run(config: RunConfig | None) -> EvaluationConfig:
     evaluation = EvaluationConfig(rewards=config.rewards, samples=config.eval.samples, seed=config.seed)
     evaluation._source = config._source
     return evaluation
+
+
+def _of_taught(
+    evaluation: EvaluationConfig, options: Options, config: RunConfig | None, prompts: PromptSequence | None
+) -> EvaluationConfig:
+    """An evaluation with what --taught measures; `config` is that of a run that is evaluated before and after."""
+    if config is None or prompts is None:
+        raise UsageError("--taught compares a run before and after its training. Give a run, and no --against.")
+    if options.gold is not None:
+        evaluation = evaluation.model_copy(update={"gold": options.gold})
+    return taught.with_statistics(evaluation, config, prompts)
 
 
 def _prompts(

@@ -29,6 +29,7 @@ from grpokit.evaluation.paired import changes
 from grpokit.evaluation.sample_files import Entry
 from grpokit.files import step_folders
 from grpokit.policy import Policy
+from grpokit.rewards.terms import RewardTerm
 from grpokit.run_folder.journal import Journal, all_scores
 from grpokit.run_folder.lock import locked
 from grpokit.run_folder.names import (
@@ -37,6 +38,7 @@ from grpokit.run_folder.names import (
     DATA,
     END,
     EVALUATIONS,
+    GROUPS,
     METRICS,
     PARTIAL_LINES,
     REPORT,
@@ -49,11 +51,13 @@ from grpokit.run_folder.reader import read_object
 from grpokit.run_folder.run_metadata import write_header
 from grpokit.run_folder.start import UNFINISHED, initialised
 from grpokit.runs import build, build_rewards
+from grpokit.runs.taught import GROUPS as TAUGHT_GROUPS
+from grpokit.settings import numbered_names
 from grpokit.training import checkpoint
 
 _SHOWN = 64  # samples of each evaluation on the page
 _FILES = {  # all that an evaluation has
-    *(VERSIONS, DATA, CONFIG, METRICS, EVALUATIONS, END, SAMPLES),
+    *(VERSIONS, DATA, CONFIG, METRICS, EVALUATIONS, END, SAMPLES, GROUPS),
     *(SCORE_LINES, PARTIAL_LINES, REPORT, REPORT_PICTURE, COMPARISON),
 }
 
@@ -96,6 +100,8 @@ class Task:
         per_prompt: samples that a policy draws for each prompt.
         prompts: what policies draw for; files may do without.
         warnings: about the prompts and files.
+        asked_rewards: how many of the rewards were asked for; the others are measured to say what was taught.
+        group_size: samples of the groups that are drawn as in training, to say what was taught; 0 draws none.
     """
 
     name: str
@@ -106,6 +112,8 @@ class Task:
     per_prompt: int
     prompts: PromptSequence
     warnings: Sequence[str]
+    asked_rewards: int
+    group_size: int = 0
 
     @property
     def trained(self) -> bool:
@@ -118,6 +126,11 @@ class Task:
         """The pictures that are scored."""
         entries = [entry for source in self.sources for entry in source.entries]
         return [entry.output for entry in entries if isinstance(entry.output, Path)]
+
+    def added(self, names: Sequence[str]) -> list[str]:
+        """Those of some rewards' names that nobody asked for."""
+        own = numbered_names(map(build_rewards.name_of, self.rewarding.rewards))
+        return [name for name in own[self.asked_rewards :] if name in names]
 
     def judges(self, names: Sequence[str]) -> dict[str, str]:
         """Each reward's name -> what computes it: the plugin's name and the parameters that are set."""
@@ -141,11 +154,14 @@ class Task:
         titles = [source.title for source in self.sources]
         evaluation, _ = with_lasting_names(self.evaluation)
         rewarding, _ = with_lasting_names(self.rewarding)
-        return {**to_dict(evaluation), **to_dict(rewarding), "sources": titles}
+        settings = {**to_dict(evaluation), **to_dict(rewarding), "sources": titles}
+        return {**settings, "taught": True} if self.group_size else settings
 
     def in_order(self, results: Mapping[str, Evaluation]) -> Iterator[tuple[int, Evaluation, str]]:
         """The results for `write`: before and after training by their steps, others by their titles."""
         for place, source in enumerate(self.sources):
+            if source.title not in results:
+                continue
             if self.trained:
                 yield source.step, results[source.title], ""
             else:
@@ -169,7 +185,7 @@ class Task:
 
 def run(
     task: Task, *, batch_size: int, scored: Callable[[str, dict[str, Any]], None], say: Callable[[str], None]
-) -> dict[str, Evaluation]:
+) -> tuple[dict[str, Evaluation], dict[str, Evaluation]]:
     """Evaluate the sources one after the other; policies draw with the same seeds.
 
     Args:
@@ -179,7 +195,7 @@ def run(
         say: gets a line about each policy, and about rewards that failed and were skipped.
 
     Returns:
-        Title -> evaluation.
+        Title -> evaluation, and title -> the groups that were drawn as in training, if the task asks for them.
 
     Raises:
         UsageError: a policy cannot read the prompts, or a reward cannot score what a source has.
@@ -190,6 +206,7 @@ def run(
     built: RunConfig | None = None
     policies: Mapping[str, Policy] = {}
     results = {}
+    groups = {}
     try:
         for source in task.sources:
             title = source.title
@@ -208,24 +225,56 @@ def run(
                     built = source.config
                     with advised():
                         check_prompts(build.evaluation_policy(policies), task.prompts)
-                samples = plural(len(task.prompts) * task.per_prompt, "sample")
-                held_out = plural(len(task.prompts), "held-out prompt")
-                say(f"{title}: drawing and scoring {samples} of {held_out} ...")
                 if source.place is not None:
                     checkpoint.load_policies(source.place, policies)
-                results[title] = evaluate(
-                    build.evaluation_policy(policies),
-                    terms,
-                    task.prompts,
-                    seed=task.rewarding.seed,
-                    samples_per_prompt=task.per_prompt,
-                    mixed_precision=source.config.trainer.mixed_precision,
-                )
+                policy = build.evaluation_policy(policies)
+                results[title] = _drawn(task, source, policy, terms, say)
+                if task.group_size:
+                    groups[title] = _drawn_groups(task, source, policy, terms, say)
             for line in results[title].scores.notes:
                 say(f"warning, {title}: {line}")
     finally:
         build_rewards.close(terms)
-    return results
+    return results, groups
+
+
+def _drawn(
+    task: Task, source: SampleSource, policy: Policy, terms: Sequence[RewardTerm], say: Callable[[str], None]
+) -> Evaluation:
+    """What a policy draws for the prompts of a task, with scores."""
+    samples = plural(len(task.prompts) * task.per_prompt, "sample")
+    held_out = plural(len(task.prompts), "held-out prompt")
+    say(f"{source.title}: drawing and scoring {samples} of {held_out} ...")
+    return evaluate(
+        policy,
+        terms,
+        task.prompts,
+        seed=task.rewarding.seed,
+        samples_per_prompt=task.per_prompt,
+        mixed_precision=_precision(source),
+    )
+
+
+def _drawn_groups(
+    task: Task, source: SampleSource, policy: Policy, terms: Sequence[RewardTerm], say: Callable[[str], None]
+) -> Evaluation:
+    """Groups of the first prompts, drawn with the settings of training."""
+    prompts = task.prompts.first(TAUGHT_GROUPS)
+    size = plural(task.group_size, "sample")
+    say(f"{source.title}: drawing and scoring {plural(len(prompts), 'group')} of {size} as in training ...")
+    return evaluate(
+        policy,
+        terms,
+        prompts,
+        seed=task.rewarding.seed,
+        samples_per_prompt=task.group_size,
+        mixed_precision=_precision(source),
+        as_in_training=True,
+    )
+
+
+def _precision(source: SampleSource) -> str:
+    return "no" if source.config is None else source.config.trainer.mixed_precision
 
 
 @contextmanager
@@ -329,13 +378,19 @@ def _may_be_replaced(folder: Path) -> bool:
     return {CONFIG, DATA} <= names <= _FILES and read_object(folder / DATA)["train"] is None
 
 
-def write(folder: Path, settings: Mapping[str, Any], evaluations: Iterable[tuple[int, Evaluation, str]]) -> None:
+def write(
+    folder: Path,
+    settings: Mapping[str, Any],
+    evaluations: Iterable[tuple[int, Evaluation, str]],
+    groups: Iterable[tuple[int, Evaluation, str]] = (),
+) -> None:
     """Keep evaluations in a folder that `grpokit report` reads and compares, with their page.
 
     Args:
         folder: of the evaluation, and reserved for it; an earlier one in it is replaced.
         settings: what was evaluated, as a resolved config.
         evaluations: the place of each among the others, it, and what the page calls it; by default its place.
+        groups: likewise, groups that were drawn as in training; only their scores are kept.
 
     Raises:
         RunError: it cannot be written.
@@ -345,5 +400,7 @@ def write(folder: Path, settings: Mapping[str, Any], evaluations: Iterable[tuple
         journal = Journal(folder, 0)
         for step, evaluation, title in evaluations:
             journal.evaluation(step, evaluation, most=_SHOWN, title=title)
+        for step, evaluation, _ in groups:
+            journal.group_scores(step, evaluation)
         journal.end("finished", planned=0)
         report.write(folder)

@@ -187,7 +187,7 @@ def test_the_copy_of_an_import_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("work", [registry.observers, lambda: registry.notify("grpokit_step_end")])
 def test_the_copy_of_a_plugin_that_watches_ends(work: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    hooks = SimpleNamespace(grpokit_step_end=os.fork, grpokit_observers=lambda: [{"o": os.fork()}])
+    hooks = SimpleNamespace(grpokit_step_end=lambda: [os.fork()], grpokit_observers=lambda: [{"o": os.fork()}])
     plugin = SimpleNamespace(name="forking", package="forking", manager=SimpleNamespace(hook=hooks))
     monkeypatch.setattr("grpokit.registry.entry_points.plugins", lambda: [plugin])
     with copy_ended():

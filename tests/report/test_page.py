@@ -19,6 +19,7 @@ from PIL import Image
 
 from grpokit import report
 from grpokit.report.watch import serving
+from made_plugins import install_only
 from made_runs import EVIL, make_run, picture, read_rows, write_rows
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -81,6 +82,17 @@ EDGES = (
 }"""
 )
 
+PANELS = """
+from grpokit import Panel, PanelTable, hookimpl
+
+@hookimpl
+def grpokit_panels(run):
+    table = PanelTable(caption="Rewards", head=["reward", "weight", "change", "count"],
+        rows=[[name, weight, f"-{weight:.2f} ± 0.12", 1234] for name, weight in run.weights.items()])
+    sentences = [f"{name} went by -0.25 ± 0.12, " * 4 + "and no further." for name in run.weights]
+    yield Panel(title="What plugins say", text=sentences, tables=[table])
+    yield Panel(title=f"A panel of {run.title}", text=["It is alone."])
+"""
 
 pytestmark = pytest.mark.slow
 
@@ -142,6 +154,12 @@ def drawn(page: Any, name: str = "reward-on-held-out-prompts") -> Any:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A page of each kind; with pictures, with texts, with markup in the data, and of three runs."""
     folder = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as patch:
+        install_only(folder, patch, words=PANELS, broken=PANELS.replace("yield", "len(1); yield", 1))
+        return pages_in(folder)
+
+
+def pages_in(folder: Path) -> dict[str, Path]:
     pictures = make_run(folder / "pictures", side=96, steps=200, every=50)
     write_rows(pictures / "warnings.jsonl", [{"step": s, "message": f"Step {s} was odd."} for s in range(8)])
     texts = make_run(
@@ -222,6 +240,22 @@ def test_headings_are_an_outline(visit: Callable[..., Any], pages: dict[str, Pat
     assert group.evaluate("e => e.closest('section').querySelector('h3:not(article h3)').textContent") == (
         "Best and worst groups in training"
     )
+
+
+def test_panels_of_plugins(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["three"])
+    titles = page.locator(".part-panels h2").all_text_contents()
+    assert titles == ["What plugins say", "A panel of pictures", "A panel of other", "A panel of third"]
+    assert page.locator("nav a").all_text_contents()[:4] == titles
+    first = page.locator(".part-panels section").first
+    assert first.locator("h3").all_text_contents() == ["pictures", "other", "third"]
+    row = first.locator("tbody tr").first
+    assert row.locator("th, td").all_text_contents() == ["reward", "1.000", "−1.00 ± 0.12", "1,234"]
+    assert first.locator(".answer").first.text_content().startswith("reward went by −0.25 ± 0.12, ")
+    missing = page.locator(".part-panels > .note").all_text_contents()
+    assert missing[1].startswith("other: A panel is missing, since plugin 'broken' failed in grpokit_panels: TypeError")
+    parts = page.locator("#page > div").evaluate_all("parts => parts.map(part => part.className)")
+    assert parts[:5] == ["part-head", "part-contents", "part-panels", "part-toolbar", "part-samples"]
 
 
 def test_a_chart_is_a_picture_with_a_sentence(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
@@ -527,7 +561,7 @@ def test_runs_at_equal_steps(visit: Callable[..., Any], pages: dict[str, Path]) 
     page = visit(pages["three"])
     tile = page.locator("section[aria-label='other against pictures'] .tile", has_text="nice")
     assert "no clear difference" in tile.inner_text()  # 2 x 0.2 against 4 x 0.1
-    assert page.locator("nav a").first.inner_text() == page.locator("#samples h2").inner_text()
+    assert page.locator("nav a[href='#samples']").inner_text() == page.locator("#samples h2").inner_text()
     labels = page.locator(".pairs .label")
     assert labels.all_inner_texts()[:3] == ["pictures, step 200", "other, step 100", "third, step 100"]
     page.locator("[data-key=mode]").select_option("equal")

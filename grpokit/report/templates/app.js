@@ -26,6 +26,7 @@ const heads = ["name", "steps", "state", "facts", "verdict", "mood", "failure", 
 const SECTIONS = {
   head: [() => [of(...heads), state.view.comparison?.modes, chosen("mode")], () => (several() ? headOfMany() : headOfOne())],
   contents: [() => present(), () => el("nav", { "aria-label": "Sections" }, present().map(([id, title]) => el("a", { href: `#${id}` }, title)))],
+  panels: [() => of("name", "panels", "missing_panels"), panels],
   toolbar: [() => [of("rewards", "waiting")], () => (ready().length ? toolbar() : null)],
   samples: [() => [of("evaluations", "groups"), state.view.weights, chosen("filter", "reward", "sort", "all", "step", "mode", "linked")], samples],
   curves: [() => [of("charts", "advantages", "reward_against_kl", "phases"), chosen("reward", "hidden", "logs")], curves],
@@ -35,7 +36,7 @@ const SECTIONS = {
   details: [() => of("last", "config", "versions"), details],
 };
 const ready = () => state.view.runs.filter(run => !run.waiting);
-const present = () => Object.keys(SECTIONS).map(byId).filter(Boolean).map(part => [part.id, part.querySelector("h2").textContent]);
+const present = () => [...document.querySelectorAll("#page > div > section[id]")].map(part => [part.id, part.querySelector("h2").textContent]);
 const drawn = {}; // name -> [what it was drawn from, its place]
 const stops = place => [...place.querySelectorAll("a, button, input, select, summary, [tabindex]")]; // of the Tab key
 
@@ -64,11 +65,11 @@ function draw() {
     const stop = stops(place).indexOf(document.activeElement);
     const open = new Map([...place.querySelectorAll("details[data-open]")].map(part => [part.dataset.open, part.open]));
     if (name === "curves" && place.firstChild && !blank) redoCurves(place, make());
-    else place.replaceChildren(...[blank ? null : make()].filter(Boolean));
+    else place.replaceChildren(...[blank ? null : make()].flat().filter(Boolean));
     for (const part of place.querySelectorAll("details[data-open]")) if (open.has(part.dataset.open)) part.open = open.get(part.dataset.open);
     if (stop >= 0) stops(place)[stop]?.focus({ preventScroll: true });
   }
-  byId("page").insertBefore(drawn.contents, drawn.toolbar);
+  byId("page").insertBefore(drawn.contents, drawn.panels);
   if (focus && document.activeElement?.dataset?.key !== focus) {
     [...document.querySelectorAll("#page [data-key]")].find(element => element.dataset.key === focus)?.focus();
   }

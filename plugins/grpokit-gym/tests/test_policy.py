@@ -50,10 +50,14 @@ def test_stored_actions_play_the_same_episodes_in_gymnasium(name: str) -> None:
             seen, reward, ended, cut, _ = env.step(action)
             assert rollout.decision_rewards[row, t] == float(reward)
         assert ended or cut
+        actions = rollout.trace.per_row["actions"][row, : t + 1, 0].double().numpy()
+        changes = np.abs(np.diff(actions))  # of an action of 0 or 1, or of one number
         assert sample.info == {
             "return": pytest.approx(float(rollout.decision_rewards[row].sum())),
             "length": int(rollout.lengths[row]),
             "truncated": bool(cut and not ended),
+            "mean_action": pytest.approx(float(actions.mean())),
+            "action_changes": pytest.approx(float(changes.mean())),
         }
         assert not rollout.decision_rewards[row, t + 1 :].any()
 

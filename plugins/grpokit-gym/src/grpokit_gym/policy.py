@@ -114,7 +114,7 @@ class GymPolicy(Policy):
         prompt_of_row = [prompt for prompt in prompts for _ in range(group_size)]
         old = torch.where(mask, torch.stack(logprobs, 1), 0.0)
         return Rollout(
-            samples=_samples(playing, prompt_of_row, groups.tolist()),
+            samples=_samples(playing, prompt_of_row, groups.tolist(), action_facts(torch.stack(actions, 1), mask)),
             groups=groups,
             old=Decisions(logprobs=old),
             mask=mask,
@@ -163,12 +163,31 @@ class GymPolicy(Policy):
         return self._frozen
 
 
-def _samples(playing: Playing, prompts: Sequence[Prompt], groups: Sequence[int]) -> list[Sample]:
+def action_facts(actions: Tensor, mask: Tensor) -> list[dict[str, float]]:
+    """What samples tell of the actions of each episode: their mean, and how much they change from step to step.
+
+    Args:
+        actions: [B, T, A], of discrete ones their numbers in int64.
+        mask: [B, T], the steps that were played.
+    """
+    played = mask.double()
+    steps = actions.double().diff(dim=1)  # [B, T - 1, A]
+    sizes = steps.norm(dim=2) if actions.is_floating_point() else steps.any(2).double()
+    mean = (actions.double().mean(2) * played).sum(1) / played.sum(1)
+    changed = played[:, 1:]
+    changes = (sizes * changed).sum(1) / changed.sum(1).clamp(min=1)
+    pairs = zip(mean.tolist(), changes.tolist(), strict=True)
+    return [{"mean_action": own_mean, "action_changes": own_changes} for own_mean, own_changes in pairs]
+
+
+def _samples(
+    playing: Playing, prompts: Sequence[Prompt], groups: Sequence[int], facts: Sequence[dict[str, float]]
+) -> list[Sample]:
     samples = []
     for row, (prompt, group) in enumerate(zip(prompts, groups, strict=True)):
         rewards, cut = playing.rewards[row], playing.truncated[row]
         total, steps = sum(rewards), len(rewards)
-        info: dict[str, Any] = {"return": total, "length": steps, "truncated": cut}
+        info: dict[str, Any] = {"return": total, "length": steps, "truncated": cut, **facts[row]}
         if playing.success[row] is not None:
             info["success"] = playing.success[row]
         line = f"return {total:g} in {steps} steps, {'cut' if cut else 'ended'}"

@@ -1,0 +1,69 @@
+"""The panel "What the reward taught" of a run or an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grpokit import Panel, PanelTable
+from grpokit.errors import plural
+from grpokit.evaluation.paired import Change
+from grpokit.report.verdict import headline, main_change
+from grpokit.run_folder.reader import RunHistory
+from grpokit_diagnosis.taught.folder import material
+from grpokit_diagnosis.taught.measure import Material, Shift, explanation, named, shifts
+from grpokit_diagnosis.taught.sentence import sentence
+
+TITLE = "What the reward taught"
+
+
+def taught_panels(run: RunHistory) -> list[Panel]:
+    """The panel of a run that was evaluated twice; none where no statistic suits its outputs."""
+    found = material(run)
+    if found is None or not found.statistics:
+        return []
+    every = shifts(found, run.weights)
+    if not any(shift.before is not None for shift in every):
+        return []
+    changes = headline(run)
+    gold = [change for change in changes if change.monitor and change.name not in run.statistics]
+    answer = sentence(named(every, found.before), explanation(every), _fallen(changes, gold))
+    tables = [_table_of(every)]
+    if run.taught and gold:
+        tables.append(_table_of_gold(gold))
+    return [Panel(title=TITLE, text=[answer, _basis(run, found)], tables=tables)]
+
+
+def _fallen(changes: Sequence[Change], gold: Sequence[Change]) -> list[Change]:
+    """The rewards that nobody trained on and that fell beyond chance, if the trained reward rose."""
+    main = main_change(changes)
+    if main is None or main.verdict != "better":
+        return []
+    return [change for change in gold if change.verdict == "worse"]
+
+
+def _table_of(every: Sequence[Shift]) -> PanelTable:
+    head = ["statistic", "before", "after", "change in spreads", "±", "correlation with the reward"]
+    rows = [[shift.name, shift.before, shift.after, shift.change, shift.width, shift.correlation] for shift in every]
+    return PanelTable(caption="Statistics of the outputs", head=head, rows=rows)
+
+
+def _table_of_gold(gold: Sequence[Change]) -> PanelTable:
+    rows = [[change.name, change.before, change.after, change.change, change.width] for change in gold]
+    return PanelTable(
+        caption="Rewards that were not trained on", head=["reward", "before", "after", "change", "±"], rows=rows
+    )
+
+
+def _basis(run: RunHistory, found: Material) -> str:
+    """From how many samples it comes, and what a spread is."""
+    samples = plural(len(found.before.prompt), "held-out sample")
+    text = f"From {samples} of {found.labels[0]} and of {found.labels[1]}, paired by prompt and seed. "
+    text += "Changes are in spreads, the standard deviation over the samples before. "
+    if found.groups is not None:
+        rows = plural(len(found.groups.prompt), "sample")
+        groups = plural(len({*found.groups.prompt}), "group")
+        origin = "drawn as in training" if run.taught else "of training"
+        text += f"The correlations are within groups: {rows} of {groups} {origin}. "
+    if not run.taught:
+        text += "grpokit evaluate RUN --taught measures it in full."
+    return text.strip()
