@@ -12,7 +12,6 @@ import typer
 
 from grpokit import report
 from grpokit.cli.options import Json
-from grpokit.files import write_text
 from grpokit.run_folder.reader import read_run
 from grpokit_diagnosis.diagnosis import Diagnosis
 from grpokit_diagnosis.diagnosis import diagnose as find
@@ -36,7 +35,7 @@ def diagnose(
     found = find(history, probe=probe, say=lambda line: print(line, file=sys.stderr))
     content = found.as_json()
     if probe:
-        write_text(run / SAVED, json.dumps(content, indent=2))
+        (run / SAVED).write_text(json.dumps(content, indent=2), encoding="utf-8")
         report.write(run)
     print(json.dumps(content) if as_json else "\n".join(_lines(found)))
 
@@ -68,6 +67,6 @@ def _basis(found: Diagnosis) -> str:
     if measured is None:
         return f"From what {found.run.steps} steps have logged. --probe also measures."
     return (
-        f"From what {found.run.steps} steps have logged and from {measured.steps} steps that were taken again, with the "
-        f"weights after step {measured.completed}. It took as long as {measured.cost:.0f} steps."
+        f"From what {found.run.steps} steps have logged and from {measured.steps} steps that were taken again, with "
+        f"the weights after step {measured.completed}. It took as long as {measured.cost:.0f} steps."
     )

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig
-from grpokit.files import step_folders
-from grpokit.report.view import duration
-from grpokit.run_folder.names import CHECKPOINTS
 from grpokit.run_folder.reader import RunHistory
 from grpokit_diagnosis.evidence import Evidence, Look
 from grpokit_diagnosis.looks import looks
@@ -60,8 +56,8 @@ class Diagnosis:
         """The command that trains with changes, and the time that it takes."""
         own = self.run.folder
         words = ["grpokit", "train", str(own), *overrides, f"run.dir={own}-changed"]
-        seconds = self.run.steps * recent(self.run.metrics, "step_time")
-        return f"{shlex.join(words)}  (about {duration(seconds)})"
+        minutes = self.run.steps * recent(self.run.metrics, "step_time") / 60
+        return f"{shlex.join(words)}  (about {max(1, minutes):.0f} min)"
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -114,13 +110,13 @@ def _measured(run: RunHistory, seen: Symptom, config: RunConfig, say: Callable[[
     """What a probe measures, from the last weights, or from the last ones before the reward fell."""
     from grpokit_diagnosis.probe.measure import measure
 
-    places: Mapping[int, Path] = dict(step_folders(run.folder / CHECKPOINTS))
-    usable = [place for step, place in places.items() if seen.course != "falling" or step <= seen.best]
+    places = [place for _, place in run.checkpoints]
+    usable = [place for step, place in run.checkpoints if seen.course != "falling" or step <= seen.best]
     doubted = seen.course in ("unseen", "flat", "slow")
     return measure(
         config,
         usable[-1] if usable else None,
-        [*places.values()][-1] if doubted and places else None,
+        places[-1] if doubted and places else None,
         changed=lambda word: presets.read_config(run.folder, [word])[0],
         say=say,
     )

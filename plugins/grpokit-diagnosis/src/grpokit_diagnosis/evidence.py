@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpokit.config.schema import RunConfig
-from grpokit.run_folder.reader import Row, RunHistory
+from grpokit.run_folder.reader import RunHistory
 from grpokit_diagnosis.symptom import Symptom, recent
 
 if TYPE_CHECKING:  # a report is written without torch
@@ -31,7 +31,7 @@ class Evidence:
     measured: Measured | None
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[Mapping[str, Any]]:
         """The metrics of the steps that matter: those until the reward fell, or else all."""
         if self.symptom.course == "falling":
             return self.run.metrics[: max(3, self.symptom.best)]

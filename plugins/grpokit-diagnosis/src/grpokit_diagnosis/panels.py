@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from grpokit import Panel, PanelTable
-from grpokit.files import read_json
 from grpokit.run_folder.reader import RunHistory
 from grpokit_diagnosis.diagnosis import diagnose
 
@@ -30,13 +30,15 @@ def why(run: RunHistory) -> list[Panel]:
         text.append(f"This is read from what was logged. `grpokit diagnose {run.folder} --probe` also measures.")
     rows = [[cause["title"], cause["figures"]] for cause in causes]
     rows += [[f"fine: {look['topic']}", look["figures"]] for look in content["fine"]]
-    return [Panel(title="Why", text=text, tables=[PanelTable(caption="What was looked at", head=["", "seen"], rows=rows)])]
+    return [
+        Panel(title="Why", text=text, tables=[PanelTable(caption="What was looked at", head=["", "seen"], rows=rows)])
+    ]
 
 
 def _saved(run: RunHistory) -> dict[str, Any] | None:
     """What a probe has found after the run's last step; None without one."""
     try:
-        content = read_json(run.folder / SAVED)
+        content = json.loads((run.folder / SAVED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     fits = isinstance(content, dict) and content.get("steps") == run.steps

@@ -134,7 +134,8 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
 
 @hookimpl
 def grpokit_panels(run: Any) -> Sequence[Panel]:
-    """Return what the reward taught."""
+    """Return why the reward did not move, and what it taught."""
+    from grpokit_diagnosis.panels import why
     from grpokit_diagnosis.taught.panel import taught_panels  # only now, since it imports torch
 
-    return taught_panels(run)
+    return [*why(run), *taught_panels(run)]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpokit.evaluation.intervals import half_width
 from grpokit.evaluation.paired import Change
 from grpokit.report.verdict import headline, main_change
-from grpokit.run_folder.reader import Row, RunHistory
+from grpokit.run_folder.reader import RunHistory
 
 Course = Literal["rising", "slow", "flat", "falling", "unseen", "unknown"]
 """How the reward went. "slow": it rose, by little. "unseen": in training it rose much more than on held-out prompts."""
@@ -100,7 +100,8 @@ def _best(run: RunHistory, rewards: Sequence[float]) -> int:
     means = {row["step"]: row["means"].get(name) for row in run.evaluations}
     scored = {step: sign * mean for step, mean in means.items() if mean is not None}
     if len(scored) > 1:
-        return max(scored, key=lambda step: scored[step])
+        highest = max(scored.values())
+        return int(next(step for step, mean in scored.items() if mean == highest))
     span = max(3, len(rewards) // 10)
     averages = [_mean(rewards[i : i + span]) for i in range(len(rewards) - span + 1)]
     return averages.index(max(averages)) + span // 2
@@ -114,7 +115,7 @@ def _width(values: Sequence[float]) -> float:
     return half_width(values, range(len(values)))
 
 
-def recent(rows: Sequence[Row], name: str) -> float:
+def recent(rows: Sequence[Mapping[str, Any]], name: str) -> float:
     """The mean of a metric over the rows that have it; NaN where none has."""
     values: list[Any] = [row[name] for row in rows if row.get(name) is not None]
     return _mean(values) if values else math.nan

@@ -17,8 +17,10 @@ from grpokit_diagnosis.looks.update import update_looks
 
 def looks(evidence: Evidence) -> Iterator[Look]:
     """All that can be said of a run, in order."""
-    yield from reward_looks(evidence)
-    yield from group_looks(evidence)
-    yield from gradient_looks(evidence)
-    yield from update_looks(evidence)
+    broken = False
+    for part in (reward_looks, group_looks, gradient_looks):
+        for look in part(evidence):
+            broken = broken or look.cause is not None
+            yield look
+    yield from update_looks(evidence, follows=broken)
     yield from evaluation_looks(evidence)

@@ -42,7 +42,7 @@ def _stale(evidence: Evidence) -> Iterator[Look]:
 
 def _beside(evidence: Evidence) -> Iterator[Look]:
     """Whether the KL is stronger than the rewards."""
-    coefficient = evidence.config.trainer.kl_coef or 0.0
+    coefficient = evidence.config.trainer.flat_objective.get("kl_coef")
     measured = evidence.measured
     if not (coefficient and measured):
         return
@@ -70,7 +70,7 @@ def _clip_range(evidence: Evidence) -> Iterator[Look]:
     updates = evidence.config.trainer.updates_per_step
     if low + high >= _CLIPPED and updates > 1:
         change = evidence.measured.logprob_change if evidence.measured else 0.0
-        own = evidence.config.trainer.clip_range
+        own = evidence.config.trainer.flat_objective.get("clip_range")
         wider = max(0.2, min(0.5, 2 * change)) if change else 0.2
         cause = Cause(
             id="clip-too-narrow",

@@ -33,7 +33,10 @@ def _alike(evidence: Evidence) -> Iterator[Look]:
         assert measured
         name = trial.key.removeprefix("policy.")
         own, other = measured.spread.headroom, trial.spread.headroom
-        figures = f"the best of a group is {own:.3g} above the mean with {name} {trial.own:g}, {other:.3g} with {trial.value:g}"
+        figures = (
+            f"the best of a group is {own:.3g} above the mean with {name} {trial.own:g}, "
+            f"{other:.3g} with {trial.value:g}"
+        )
         clearer = trial.direction.is_clear and not measured.direction.is_clear
         if clearer:
             figures += f"; with {trial.value:g} the gradient has a direction, with {trial.own:g} it has none"

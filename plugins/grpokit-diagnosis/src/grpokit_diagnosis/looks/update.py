@@ -21,14 +21,24 @@ _USUAL = 0.01  # nats in a step of runs that learn
 _WEAK_LORA = 0.5  # alpha / r
 
 
-def update_looks(evidence: Evidence) -> Iterator[Look]:
-    """What becomes of a gradient."""
-    yield from _epsilon(evidence)
+def update_looks(evidence: Evidence, *, follows: bool) -> Iterator[Look]:
+    """What becomes of a gradient.
+
+    Args:
+        evidence: what is known.
+        follows: whether something before the update is a cause, which may have left the gradient without a direction.
+    """
+    arriving = [*_epsilon(evidence)]
     measured = evidence.measured
     if measured:
-        yield _rounding(measured)
-        yield _length(evidence, measured)
-        yield _direction(evidence, measured)
+        arriving.append(_rounding(measured))
+    yield from arriving
+    if measured:
+        arrives = all(look.cause is None for look in arriving)
+        length = _length(evidence, measured, arrives=arrives)
+        yield length
+        follows = follows or not arrives or length.cause is not None
+        yield _direction(evidence, measured, follows=follows)
 
 
 def _epsilon(evidence: Evidence) -> Iterator[Look]:
@@ -80,7 +90,7 @@ def _rounding(measured: Measured) -> Look:
     return Look(topic="rounding of the weights", figures=figures, cause=cause)
 
 
-def _length(evidence: Evidence, measured: Measured) -> Look:
+def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
     """Whether steps are too short for the run, or too long for the policy."""
     steps = evidence.run.planned or evidence.run.steps
     reach = steps * measured.logprob_change
@@ -93,7 +103,7 @@ def _length(evidence: Evidence, measured: Measured) -> Look:
     single = next(point for point in measured.search if point.length == 1)
     if measured.logprob_change > _LEAP or (single.verdict < 0 and longest < 1):
         cause = _too_long(evidence, measured, longest)
-    elif reach < _FAR:
+    elif reach < _FAR and arrives:
         cause = _too_short(evidence, reach)
     return Look(topic="length of a step", figures=figures, cause=cause)
 
@@ -151,7 +161,7 @@ def _too_short(evidence: Evidence, reach: float) -> Cause:
     )
 
 
-def _direction(evidence: Evidence, measured: Measured) -> Look:
+def _direction(evidence: Evidence, measured: Measured, *, follows: bool) -> Look:
     """Whether there is a direction at all."""
     own, groups = measured.direction, evidence.config.trainer.prompts_per_step
     cosine = own.cosine(groups)
@@ -160,7 +170,7 @@ def _direction(evidence: Evidence, measured: Measured) -> Look:
     )
     cause = None
     rises = any(point.verdict > 0 for point in measured.search)
-    if not own.is_clear and not rises and own.noise > 0:
+    if not (follows or own.is_clear or rises) and own.noise > 0:
         many = min(own.balance, 8 * groups)
         cause = Cause(
             id="gradient-noise",

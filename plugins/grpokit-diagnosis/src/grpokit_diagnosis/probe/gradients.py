@@ -7,6 +7,7 @@ of single gradients have beyond it is noise (McCandlish et al., 2018, arXiv:1812
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -45,8 +46,8 @@ class Direction:
     @property
     def length(self) -> float:
         """The length that the true gradient has at most, within two standard errors."""
-        error = self.noise * (2 / (self.groups * (self.groups - 1))) ** 0.5
-        return max(0.0, self.signal + 2 * error) ** 0.5
+        error = self.noise * math.sqrt(2 / (self.groups * (self.groups - 1)))
+        return math.sqrt(max(0.0, self.signal + 2 * error))
 
     @property
     def balance(self) -> float:

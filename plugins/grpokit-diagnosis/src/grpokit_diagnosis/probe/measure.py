@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from grpokit import Sample, registry
 from grpokit.config.schema import RunConfig
@@ -94,53 +95,58 @@ def measure(
     """
     began = time.perf_counter()
     with rebuilt(config, checkpoint) as run:
-        trainer = run.trainer
-        completed = trainer.completed
-        count = min(_STEPS[1], max(_STEPS[0], -(-_GROUPS // trainer.prompts_per_step)))
+        count = min(_STEPS[1], max(_STEPS[0], -(-_GROUPS // run.trainer.prompts_per_step)))
         say(f"taking {count} steps from the same weights ...")
-        start = run.weights()
+        completed, start = run.trainer.completed, run.weights()
         taken = list(take(run, count))
-        clipped = _clipped(run, taken)
-        arrived = arrival(run, start, taken[-1].change, clipped=clipped)
-        samples, scores = _first(taken)
-        say(f"scoring {len(samples)} samples again ...")
-        top, bottom = _range(run)
-        whole = join_scores(run.terms, [each.scores for each in taken])
-        every = [sample for each in taken for sample in each.samples]
-        own_spread = spread(every, whole, top=top, bottom=bottom)
-        repeat = repeatability(run.terms, samples, scores, size=trainer.group_size)
-        target = target_score(run.terms, samples)
+        facts = _of_update(run, start, taken) | _of_reward(run, taken) | _directions(taken)
         prompts = run.held_out[:_PROMPTS]
-        per_prompt = samples_for(run, len(prompts))
+        samples = samples_for(run, len(prompts))
         say(f"evaluating steps of several lengths on {len(prompts)} prompts ...")
         change = [torch.stack(parts).mean(0) for parts in zip(*(each.change for each in taken), strict=True)]
-        search = line_search(run, start, change, prompts, samples=per_prompt)
-    directions = _directions(taken)
+        search = line_search(run, start, change, prompts, samples=samples)
     tried = []
-    if _is_narrow(own_spread) or not directions["direction"].is_clear:
+    if _is_narrow(facts["spread"]) or not facts["direction"].is_clear:
         tried = trials(config, changed, checkpoint, steps=count)
     training = evaluation = None
     if last is not None:
-        say("comparing the settings of training with those of the evaluation ...")
-        training, evaluation = gains(config, last, samples=max(2, per_prompt), most=_PROMPTS)
+        say("comparing the settings of training with those of evaluations ...")
+        training, evaluation = gains(config, last, samples=max(2, samples), most=_PROMPTS)
     step_seconds = sum(each.report.metrics["step_time"] for each in taken) / count
     return Measured(
         steps=count,
         completed=completed,
         step_seconds=step_seconds,
         cost=(time.perf_counter() - began) / step_seconds,
-        spread=own_spread,
-        target=target,
-        repeat=repeat,
         trials=tried,
-        clipped=clipped,
-        arrival=arrived,
-        logprob_change=sum(each.logprob_change for each in taken) / count,
         search=search,
         training=training,
         evaluation=evaluation,
-        **directions,
+        **facts,
     )
+
+
+def _of_update(run: Rebuilt, start: Sequence[Tensor], taken: Sequence[Taken]) -> dict[str, Any]:
+    """The fields of `Measured` about the updates."""
+    clipped = _clipped(run, taken)
+    return {
+        "clipped": clipped,
+        "arrival": arrival(run, start, taken[-1].change, clipped=clipped),
+        "logprob_change": sum(each.logprob_change for each in taken) / len(taken),
+    }
+
+
+def _of_reward(run: Rebuilt, taken: Sequence[Taken]) -> dict[str, Any]:
+    """The fields of `Measured` about the reward."""
+    top, bottom = _range(run)
+    samples = [sample for each in taken for sample in each.samples]
+    scores = join_scores(run.terms, [each.scores for each in taken])
+    first, first_scores = _first(taken)
+    return {
+        "spread": spread(samples, scores, top=top, bottom=bottom),
+        "repeat": repeatability(run.terms, first, first_scores, size=run.trainer.group_size),
+        "target": target_score(run.terms, first),
+    }
 
 
 def _directions(taken: Sequence[Taken]) -> dict[str, Any]:

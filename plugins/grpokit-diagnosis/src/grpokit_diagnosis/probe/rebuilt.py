@@ -96,7 +96,7 @@ def rebuilt(config: RunConfig, place: Path | None, *, changed: bool = False) -> 
         configs = {one.name: own for one, own in config.phased()}
         trainer = phase.trainer
         trainer.warmup_steps, trainer.schedule = 0, "constant"
-        trainer.observers.clear()  # guards would end what is known to be sick
+        trainer.observers = {}  # guards would end what is known to be sick
         yield Rebuilt(
             config=configs[phase.name],
             trainer=trainer,

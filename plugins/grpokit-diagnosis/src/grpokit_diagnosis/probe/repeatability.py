@@ -103,7 +103,7 @@ def wrong_signs(noise: float, size: int) -> float:
     """
     generator = torch.Generator().manual_seed(size)
     groups = _DRAWS // size + 1
-    truth = torch.randn(groups, size, generator=generator) * (1 - noise) ** 0.5
-    score = truth + torch.randn(groups, size, generator=generator) * noise**0.5
+    truth = torch.randn(groups, size, generator=generator)
+    score = truth * (1 - noise) ** 0.5 + torch.randn(groups, size, generator=generator) * noise**0.5
     advantage: Tensor = score - score.mean(1, keepdim=True)
     return float((advantage * truth < 0).double().mean())

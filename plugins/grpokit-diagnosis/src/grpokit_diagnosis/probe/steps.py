@@ -73,11 +73,8 @@ def take(run: Rebuilt, count: int) -> Iterator[Taken]:
     trainer, start = run.trainer, run.weights()
     for _ in range(count):
         watch = _Watch()
-        trainer.observers["diagnosis"] = watch
-        try:
-            report = trainer.step(log=False)
-        finally:
-            del trainer.observers["diagnosis"]
+        trainer.observers = {"diagnosis": watch}
+        report = trainer.step(log=False)
         assert watch.step is not None
         step = watch.step
         batches = watch.batches[: trainer.minibatches]  # of the first pass over the rollout
