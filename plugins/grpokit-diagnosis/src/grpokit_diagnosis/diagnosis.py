@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig
-from grpokit.run_folder.reader import RunHistory
+from grpokit.run_folder.reader import RunHistory, read_run
 from grpokit_diagnosis.evidence import Evidence, Look
 from grpokit_diagnosis.looks import looks
 from grpokit_diagnosis.symptom import Symptom, recent, symptom
@@ -35,6 +36,35 @@ class Diagnosis:
     symptom: Symptom
     looks: Sequence[Look]
     measured: Measured | None
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        """The diagnosis for a terminal."""
+        yield str(self.symptom)
+        yield self._basis()
+        causes = self.as_json()["causes"]
+        for number, cause in enumerate(causes, 1):
+            yield f"\n{number}. {cause['title']}"
+            yield f"   {cause['figures']}"
+            yield f"   {cause['advice']}"
+            if cause["check"]:
+                yield f"   To check: {cause['check']}"
+        if not causes:
+            rising = self.symptom.course == "rising"
+            yield "\nNothing holds it back." if rising else "\nNo cause was found in what was looked at."
+        yield "\nlooked at and fine"
+        yield from (f"  {look.topic}: {look.figures}" for look in self.fine)
+
+    def _basis(self) -> str:
+        """What it rests on."""
+        if self.measured is None:
+            return f"From what {self.run.steps} steps have logged. --probe also measures."
+        return (
+            f"From what {self.run.steps} steps have logged and from {self.measured.steps} steps that were taken again, "
+            f"with the weights after step {self.measured.completed}. It took as long as {self.measured.cost:.0f} steps."
+        )
 
     @property
     def causes(self) -> list[Look]:
@@ -88,17 +118,22 @@ class Diagnosis:
         }
 
 
-def diagnose(run: RunHistory, *, probe: bool = False, say: Callable[[str], None] = lambda line: None) -> Diagnosis:
-    """Find out why a run's reward does not move.
+def diagnose(run: Path | str, *, probe: bool = False, say: Callable[[str], None] = lambda line: None) -> Diagnosis:
+    """Find out why a run's reward does not move; `print` shows the result.
 
     Args:
-        run: the run.
+        run: the run's folder.
         probe: also measure, with the policy and the rewards of the run.
         say: gets a line about what is done.
 
     Raises:
-        UsageError: its parts cannot be built again.
+        UsageError: it is not a run folder, or its parts cannot be built again.
     """
+    return diagnosis_of(read_run(Path(run)), probe=probe, say=say)
+
+
+def diagnosis_of(run: RunHistory, *, probe: bool, say: Callable[[str], None]) -> Diagnosis:
+    """The diagnosis of a run that was read."""
     seen = symptom(run)
     config, _ = presets.read_config(run.folder)
     measured = _measured(run, seen, config, say) if probe else None
@@ -107,11 +142,12 @@ def diagnose(run: RunHistory, *, probe: bool = False, say: Callable[[str], None]
 
 
 def _measured(run: RunHistory, seen: Symptom, config: RunConfig, say: Callable[[str], None]) -> Measured:
-    """What a probe measures, from the last weights, or from the last ones before the reward fell."""
+    """What a probe measures: from the last weights, or from those before the reward fell or had risen."""
     from grpokit_diagnosis.probe.measure import measure
 
     places = [place for _, place in run.checkpoints]
-    usable = [place for step, place in run.checkpoints if seen.course != "falling" or step <= seen.best]
+    latest = {"falling": seen.best, "rising": run.steps // 2}.get(seen.course, run.steps)
+    usable = [place for step, place in run.checkpoints if step <= latest]
     doubted = seen.course in ("unseen", "flat", "slow")
     return measure(
         config,

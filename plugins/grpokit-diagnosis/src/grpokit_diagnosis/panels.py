@@ -7,7 +7,7 @@ from typing import Any
 
 from grpokit import Panel, PanelTable
 from grpokit.run_folder.reader import RunHistory
-from grpokit_diagnosis.diagnosis import diagnose
+from grpokit_diagnosis.diagnosis import diagnosis_of
 
 SAVED = "diagnosis.json"
 """What a probe leaves in a run folder."""
@@ -17,7 +17,7 @@ def why(run: RunHistory) -> list[Panel]:
     """The panel of a run that has ended; none where the reward rose and nothing was found."""
     if run.state == "running" or not run.planned or not run.metrics:
         return []
-    content = _saved(run) or diagnose(run).as_json()
+    content = _saved(run) or diagnosis_of(run, probe=False, say=print).as_json()
     if content["course"] in ("rising", "unknown") and not content["causes"]:
         return []
     causes = content["causes"]

@@ -93,7 +93,8 @@ def _rounding(measured: Measured) -> Look:
 def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
     """Whether steps are too short for the run, or too long for the policy."""
     steps = evidence.run.planned or evidence.run.steps
-    reach = steps * measured.logprob_change
+    empty = sum(measured.spread.without.values()) / measured.spread.groups
+    reach = steps * measured.logprob_change / max(1 - empty, 0.01)  # if all groups taught something
     longest = _longest(measured.search)
     figures = (
         f"a step changes log-probs by {measured.logprob_change:.2g} nats, {steps} steps by at most {reach:.2g}; "
