@@ -141,8 +141,8 @@ def test_opposed_rewards() -> None:
     assert ids(agreeing, logged=logged, measured=None) == []
 
 
-def test_a_usual_noise_that_gives_a_direction() -> None:
-    trial = Trial(key="policy.noise", own=0.05, value=0.7, spread=SPREAD, direction=CLEAR)
+def test_noise_so_small_that_the_start_decides() -> None:
+    trial = Trial(key="policy.noise", own=0.05, value=0.7, spread=SPREAD, direction=CLEAR, decided=0.4)
     measured = replace(HEALTHY, direction=UNCLEAR, trials=[trial])
     (cause,) = found("policy.noise=0.05", measured=measured)
     assert cause.id == "samples-alike"

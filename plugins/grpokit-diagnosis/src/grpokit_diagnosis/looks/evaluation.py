@@ -11,6 +11,7 @@ from grpokit_diagnosis.evidence import Cause, Evidence, Look
 if TYPE_CHECKING:
     from grpokit_diagnosis.probe.gains import Gain
 
+_LITTLE = 0.25  # of the spread inside groups
 _SEEN = 0.5  # of the gain with the settings of training
 
 
@@ -28,8 +29,7 @@ def _settings(evidence: Evidence, training: Gain, evaluation: Gain) -> Look:
         f"settings of training, by {evaluation.change:+.3g} ± {evaluation.width:.2g} with those of evaluations"
     )
     cause = None
-    gained = training.change > training.width
-    if gained and evaluation.change < _SEEN * training.change:
+    if _gained(evidence, training) and evaluation.change < _SEEN * training.change:
         overrides = _same_settings(evidence)
         listed = f": {', '.join(overrides)}" if overrides else ""
         cause = Cause(
@@ -40,6 +40,12 @@ def _settings(evidence: Evidence, training: Gain, evaluation: Gain) -> Look:
             overrides=overrides,
         )
     return Look(topic="settings of training and evaluation", figures=figures, cause=cause, of_evaluation=True)
+
+
+def _gained(evidence: Evidence, training: Gain) -> bool:
+    """Whether training has gained something worth seeing."""
+    assert evidence.measured
+    return training.change > max(training.width, _LITTLE * evidence.measured.spread.inside)
 
 
 def _same_settings(evidence: Evidence) -> list[str]:
@@ -60,7 +66,7 @@ def _power(evidence: Evidence, training: Gain, evaluation: Gain) -> Look:
     gain = training.change
     figures = f"the evaluation sees changes of more than {width:.2g}; training gained {gain:.2g}"
     cause = None
-    if gain > training.width and width > gain / 2:
+    if _gained(evidence, training) and width > gain / 2:
         more = next((n for n in (4, 8, 16, 32) if evaluation.expected_width(evaluation.prompts, n) < gain / 2), 32)
         needed = evaluation.prompts * (width / (gain / 2)) ** 2
         cause = Cause(

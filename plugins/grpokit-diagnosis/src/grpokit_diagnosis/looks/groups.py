@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _EMPTY = 0.5  # share of the groups without spread
 _WRONG = 0.2  # share of the advantages with the wrong sign, in small groups
 _SMALL = 4  # samples
+_DECIDED = 0.75  # share of the spread that is the policy's doing
 _WIDER = 2.0  # times the headroom, with which another temperature or noise is worth naming
 
 
@@ -37,10 +38,10 @@ def _alike(evidence: Evidence) -> Iterator[Look]:
             f"the best of a group is {own:.3g} above the mean with {name} {trial.own:g}, "
             f"{other:.3g} with {trial.value:g}"
         )
-        clearer = trial.direction.is_clear and not measured.direction.is_clear
-        if clearer:
-            figures += f"; with {trial.value:g} the gradient has a direction, with {trial.own:g} it has none"
-        cause = _wider(measured, trial) if other > _WIDER * own or clearer else None
+        inert = trial.decided is not None and trial.decided < _DECIDED
+        if trial.decided is not None:
+            figures += f"; what the policy decides makes {trial.decided:.0%} of the spread with {trial.own:g}"
+        cause = _wider(measured, trial) if other > _WIDER * own or inert else None
         yield Look(topic=f"{name} of the samples", figures=figures, cause=cause)
 
 
@@ -49,7 +50,7 @@ def _wider(measured: Measured, trial: Trial) -> Cause:
     return Cause(
         id="samples-alike",
         title="The samples of a group are almost alike: what the policy decides hardly changes them.",
-        lost=1 - min(0.5, measured.spread.headroom / trial.spread.headroom),
+        lost=1 - min(0.5, measured.spread.headroom / trial.spread.headroom, trial.decided or 1.0),
         advice=f"Raise the {name} from {trial.own:g} to {trial.value:g}, so that there is something to select from.",
         overrides=[f"{trial.key}={trial.value:g}"],
     )

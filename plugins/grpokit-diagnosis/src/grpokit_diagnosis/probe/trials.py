@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from grpokit import registry
 from grpokit.config.schema import RunConfig
 from grpokit.rewards.scoring import join_scores
+from grpokit.training.metrics import correlation
 from grpokit_diagnosis.probe.gradients import Direction, direction
 from grpokit_diagnosis.probe.rebuilt import rebuilt
 from grpokit_diagnosis.probe.spread import Spread, spread
@@ -18,6 +20,7 @@ from grpokit_diagnosis.probe.steps import take
 
 USUAL = {"temperature": 1.0, "noise": 0.7}
 """Parameters of policies that decide how much samples differ, with values that others use."""
+_BESIDE_A_START = ("noise",)  # those whose samples also differ in the noise that they start with
 _LOWER = 0.7  # times the usual value, below which that one is tried
 
 
@@ -31,6 +34,8 @@ class Trial:
         value: that was tried.
         spread: of the samples' totals.
         direction: of the gradient.
+        decided: share of the reward's spread inside groups that the policy's decisions make with the run's own value;
+            the rest follows from the noise that a sample starts with. None where decisions are all that is random.
     """
 
     key: str
@@ -38,6 +43,7 @@ class Trial:
     value: float
     spread: Spread
     direction: Direction
+    decided: float | None
 
 
 def trials(
@@ -70,6 +76,19 @@ def trials(
                 value=value,
                 spread=spread(samples, scores, top=None, bottom=None),
                 direction=direction(gradients),
+                decided=_decided(changed, checkpoint, key, float(own)) if name in _BESIDE_A_START else None,
             )
         )
     return tried
+
+
+def _decided(changed: Callable[[str], RunConfig], checkpoint: Path | None, key: str, own: float) -> float:
+    """How much of the spread inside groups is gone when decisions hardly differ, from the same starts."""
+    totals = []
+    for value in (own, own / 1000):
+        with rebuilt(changed(f"{key}={value}"), checkpoint, changed=True) as run:
+            prompts = run.trainer.train_prompts[: run.trainer.prompts_per_step]
+            _, scores = run.sample(prompts, run.trainer.group_size, evaluate=False)
+        totals.append(scores.totals)
+    alike = correlation(totals[0], totals[1], scores.groups)
+    return 1.0 if math.isnan(alike) else 1 - max(0.0, alike) ** 2
