@@ -19,17 +19,19 @@ def evaluation_looks(evidence: Evidence) -> Iterator[Look]:
     """Its settings and its size."""
     measured = evidence.measured
     if measured and measured.training and measured.evaluation:
-        yield _settings(evidence, measured.training, measured.evaluation)
-        yield _power(evidence, measured.training, measured.evaluation)
+        worth = max(measured.training.width, _LITTLE * measured.spread.inside)
+        gained = measured.training.change > worth
+        yield _settings(evidence, measured.training, measured.evaluation, gained=gained)
+        yield _power(evidence, measured.training, measured.evaluation, gained=gained)
 
 
-def _settings(evidence: Evidence, training: Gain, evaluation: Gain) -> Look:
+def _settings(evidence: Evidence, training: Gain, evaluation: Gain, *, gained: bool) -> Look:
     figures = (
         f"on the same held-out prompts the reward changed by {training.change:+.3g} ± {training.width:.2g} with the "
         f"settings of training, by {evaluation.change:+.3g} ± {evaluation.width:.2g} with those of evaluations"
     )
     cause = None
-    if _gained(evidence, training) and evaluation.change < _SEEN * training.change:
+    if gained and evaluation.change < _SEEN * training.change:
         overrides = _same_settings(evidence)
         listed = f": {', '.join(overrides)}" if overrides else ""
         cause = Cause(
@@ -40,12 +42,6 @@ def _settings(evidence: Evidence, training: Gain, evaluation: Gain) -> Look:
             overrides=overrides,
         )
     return Look(topic="settings of training and evaluation", figures=figures, cause=cause, of_evaluation=True)
-
-
-def _gained(evidence: Evidence, training: Gain) -> bool:
-    """Whether training has gained something worth seeing."""
-    assert evidence.measured
-    return training.change > max(training.width, _LITTLE * evidence.measured.spread.inside)
 
 
 def _same_settings(evidence: Evidence) -> list[str]:
@@ -59,14 +55,14 @@ def _same_settings(evidence: Evidence) -> list[str]:
     return overrides
 
 
-def _power(evidence: Evidence, training: Gain, evaluation: Gain) -> Look:
+def _power(evidence: Evidence, training: Gain, evaluation: Gain, *, gained: bool) -> Look:
     change = evidence.symptom.held_out
     width = change.width if change and change.width is not None else float("nan")
     samples = evidence.config.eval.samples
     gain = training.change
     figures = f"the evaluation sees changes of more than {width:.2g}; training gained {gain:.2g}"
     cause = None
-    if _gained(evidence, training) and width > gain / 2:
+    if gained and width > gain / 2:
         more = next((n for n in (4, 8, 16, 32) if evaluation.expected_width(evaluation.prompts, n) < gain / 2), 32)
         needed = evaluation.prompts * (width / (gain / 2)) ** 2
         cause = Cause(

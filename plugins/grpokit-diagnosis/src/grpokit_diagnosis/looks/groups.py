@@ -24,14 +24,15 @@ def group_looks(evidence: Evidence) -> Iterator[Look]:
     yield from _alike(evidence)
     yield from _empty(evidence)
     if evidence.measured:
-        yield _size(evidence)
+        yield _size(evidence, evidence.measured)
 
 
 def _alike(evidence: Evidence) -> Iterator[Look]:
     """Whether a usual temperature or noise would give the reward more to select from."""
     measured = evidence.measured
-    for trial in measured.trials if measured else ():
-        assert measured
+    if measured is None:
+        return
+    for trial in measured.trials:
         name = trial.key.removeprefix("policy.")
         own, other = measured.spread.headroom, trial.spread.headroom
         figures = (
@@ -110,11 +111,10 @@ def _why(reason: str, share: float) -> Cause:
     )
 
 
-def _size(evidence: Evidence) -> Look:
+def _size(evidence: Evidence, measured: Measured) -> Look:
     """Whether groups are too small to tell good from bad."""
-    assert evidence.measured
     size = evidence.config.trainer.group_size
-    wrong = evidence.measured.repeat.wrong
+    wrong = measured.repeat.wrong
     shares = [f"{share:.0%} with {each}" for each, share in wrong.items()]
     figures = f"advantages of the wrong sign, by the size of the group: {', '.join(shares)}"
     cause = None

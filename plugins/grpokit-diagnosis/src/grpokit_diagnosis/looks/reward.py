@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from grpokit_diagnosis.evidence import Cause, Evidence, Look
+
+if TYPE_CHECKING:
+    from grpokit_diagnosis.probe.repeatability import Repeatability
+    from grpokit_diagnosis.probe.targets import TargetScore
 
 _NOISY = 0.6  # share of the spread inside groups that is noise
 _LOWER = 0.5  # share of the samples that score better than their target
@@ -16,15 +21,13 @@ def reward_looks(evidence: Evidence) -> Iterator[Look]:
     """The sign of the reward, its noise, and whether rewards oppose each other."""
     measured = evidence.measured
     if measured and measured.target:
-        yield _sign(evidence)
+        yield _sign(evidence, measured.target)
     yield from _opposed(evidence)
     if measured:
-        yield _noise(evidence)
+        yield _noise(measured.repeat)
 
 
-def _sign(evidence: Evidence) -> Look:
-    assert evidence.measured and evidence.measured.target
-    target = evidence.measured.target
+def _sign(evidence: Evidence, target: TargetScore) -> Look:
     cause = None
     if target.lower >= _LOWER:
         negative = [i for i, reward in enumerate(evidence.config.rewards) if reward.weight < 0]
@@ -44,9 +47,7 @@ def _sign(evidence: Evidence) -> Look:
     return Look(topic="sign of the reward", figures=figures, cause=cause)
 
 
-def _noise(evidence: Evidence) -> Look:
-    assert evidence.measured
-    repeat = evidence.measured.repeat
+def _noise(repeat: Repeatability) -> Look:
     jittered = "" if repeat.jittered is None else f", of copies that look the same {repeat.jittered:.0%}"
     wrong = ", ".join(f"{share:.0%} in groups of {size}" for size, share in repeat.wrong.items())
     figures = (
