@@ -49,8 +49,7 @@ class Diagnosis:
             yield f"\n{number}. {cause['title']}"
             yield f"   {cause['figures']}"
             yield f"   {cause['advice']}"
-            if cause["check"]:
-                yield f"   To check: {cause['check']}"
+            yield f"   To check: {cause['check']}"
         if not causes:
             rising = self.symptom.course == "rising"
             yield "\nNothing holds it back." if rising else "\nNo cause was found in what was looked at."
@@ -83,8 +82,10 @@ class Diagnosis:
         return [look for look in self.looks if look not in causes]
 
     def check(self, overrides: Sequence[str]) -> str:
-        """The command that trains with changes, and the time that it takes."""
+        """The command that trains with changes and its time; where no key changes, the one that measures again."""
         own = self.run.folder
+        if not overrides:
+            return f"{shlex.join(['grpokit', 'diagnose', str(own), '--probe'])}, once that is done"
         words = ["grpokit", "train", str(own), *overrides, f"run.dir={own}-changed"]
         minutes = self.run.steps * recent(self.run.metrics, "step_time") / 60
         return f"{shlex.join(words)}  (about {max(1, minutes):.0f} min)"
@@ -100,10 +101,9 @@ class Diagnosis:
                     "id": cause.id,
                     "title": cause.title,
                     "figures": look.figures,
-                    "lost": round(cause.lost, 3),
                     "advice": cause.advice,
                     "overrides": list(cause.overrides),
-                    "check": self.check(cause.overrides) if cause.overrides else None,
+                    "check": self.check(cause.overrides),
                 }
             )
         return {

@@ -54,7 +54,6 @@ class Cause:
     Attributes:
         id: a short name, such as "step-too-short".
         title: the same as a sentence.
-        lost: about how much of what could be learned is lost by it, from 0 to 1.
         advice: what to do, as sentences.
         overrides: the same as `key=value`, where keys of the config can do it.
         always: whether it is a fault even where the reward rose.
@@ -62,7 +61,6 @@ class Cause:
 
     id: str
     title: str
-    lost: float
     advice: str
     overrides: Sequence[str] = ()
     always: bool = False

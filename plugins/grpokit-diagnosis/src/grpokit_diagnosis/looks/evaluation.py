@@ -37,7 +37,6 @@ def _settings(evidence: Evidence, training: Gain, evaluation: Gain, *, gained: b
         cause = Cause(
             id="evaluation-settings",
             title="Evaluations run with other settings than training, which do not show the gain.",
-            lost=1 - max(0.0, evaluation.change) / training.change,
             advice=f"Evaluate as you train{listed}.",
             overrides=overrides,
         )
@@ -68,7 +67,6 @@ def _power(evidence: Evidence, training: Gain, evaluation: Gain, *, gained: bool
         cause = Cause(
             id="evaluation-too-small",
             title="The evaluation is too small to see the gain.",
-            lost=min(1.0, width / gain),
             advice=f"Set eval.samples from {samples} to {more}, or hold out about {needed:.0f} prompts instead of "
             f"{evaluation.prompts}.",
             overrides=[f"eval.samples={more}"],

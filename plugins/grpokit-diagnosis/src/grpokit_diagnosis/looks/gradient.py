@@ -31,7 +31,6 @@ def _stale(evidence: Evidence) -> Iterator[Look]:
         cause = Cause(
             id="stale-rollouts",
             title="The rollouts do not come from the policy that learns.",
-            lost=1 - share,
             always=True,
             advice="Draw with the latest weights (trainer.max_policy_lag: 0), and let drawing and scoring use the same "
             "settings. Where that cannot be, correct for it: trainer.correction.",
@@ -54,7 +53,6 @@ def _beside(evidence: Evidence) -> Iterator[Look]:
         cause = Cause(
             id="kl-too-strong",
             title="The KL holds the policy where it began.",
-            lost=1 - 1 / ratio,
             advice=f"Lower trainer.kl_coef to {lower:g}, and watch kl and the samples.",
             overrides=[f"trainer.kl_coef={lower:g}"],
         )
@@ -75,7 +73,6 @@ def _clip_range(evidence: Evidence) -> Iterator[Look]:
         cause = Cause(
             id="clip-too-narrow",
             title="The clip range stops most of the learning.",
-            lost=low + high,
             always=True,
             advice=f"Widen trainer.clip_range{f' from {own:g}' if own else ''} to {wider:.2g}, or make fewer updates "
             "with each rollout.",

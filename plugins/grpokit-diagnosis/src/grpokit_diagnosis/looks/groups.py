@@ -51,7 +51,6 @@ def _wider(measured: Measured, trial: Trial) -> Cause:
     return Cause(
         id="samples-alike",
         title="The samples of a group are almost alike: what the policy decides hardly changes them.",
-        lost=1 - min(0.5, measured.spread.headroom / trial.spread.headroom, trial.decided or 1.0),
         advice=f"Raise the {name} from {trial.own:g} to {trial.value:g}, so that there is something to select from.",
         overrides=[f"{trial.key}={trial.value:g}"],
     )
@@ -82,14 +81,12 @@ def _why(reason: str, share: float) -> Cause:
         return Cause(
             id="samples-alike",
             title="The samples of most groups are the same.",
-            lost=share,
             advice="Raise the temperature or the noise of the policy.",
         )
     if reason == "all at the top":
         return Cause(
             id="reward-saturated",
             title="Most samples already have the highest score: the reward has nothing left to teach.",
-            lost=share,
             advice="Take harder prompts, or a reward that still tells good samples apart.",
             overrides=[f"trainer.dynamic_sampling={again}"],
         )
@@ -97,14 +94,12 @@ def _why(reason: str, share: float) -> Cause:
         return Cause(
             id="prompts-too-hard",
             title="Most groups fail altogether: the prompts are too hard.",
-            lost=share,
             advice="Take easier prompts first, give credit for parts of an answer, or draw larger groups.",
             overrides=[f"trainer.dynamic_sampling={again}"],
         )
     return Cause(
         id="reward-coarse",
         title="The reward gives the samples of most groups the same score.",
-        lost=share,
         advice="Take a reward with finer steps, or leave out prompts on which it is constant. trainer.dynamic_sampling "
         "draws groups without spread again.",
         overrides=[f"trainer.dynamic_sampling={again}"],
@@ -122,7 +117,6 @@ def _size(evidence: Evidence, measured: Measured) -> Look:
         cause = Cause(
             id="group-too-small",
             title=f"Groups of {size} are too small: {wrong[size]:.0%} of the advantages have the wrong sign.",
-            lost=min(1.0, 2 * wrong[size]),
             advice=f"Draw groups of {4 * size} or more; take fewer prompts in a step if memory or time are short.",
             overrides=[f"trainer.group_size={4 * size}"],
         )

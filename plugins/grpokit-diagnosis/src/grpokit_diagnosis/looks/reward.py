@@ -35,7 +35,6 @@ def _sign(evidence: Evidence, target: TargetScore) -> Look:
         cause = Cause(
             id="reward-sign",
             title="The reward prefers what is worse.",
-            lost=1.0,
             always=True,
             advice="Turn the sign of the reward or of its weight: the highest total must be the best picture.",
             overrides=overrides,
@@ -60,7 +59,6 @@ def _noise(repeat: Repeatability) -> Look:
         cause = Cause(
             id="reward-noise",
             title="Most of the reward is noise.",
-            lost=repeat.noise,
             advice=f"Make the reward repeatable, or score each sample about {often} times and take the mean.",
         )
     return Look(topic="noise of the reward", figures=figures, cause=cause)
@@ -87,7 +85,6 @@ def _opposed(evidence: Evidence) -> Iterator[Look]:
                 cause = Cause(
                     id="rewards-oppose",
                     title=f"The rewards {first} and {second} pull against each other.",
-                    lost=-together,
                     advice="Decide which one matters: lower the weight of the other one, or keep it as a monitor.",
                     overrides=_without(evidence, second),
                 )

@@ -55,7 +55,6 @@ def _epsilon(evidence: Evidence) -> Iterator[Look]:
         cause = Cause(
             id="epsilon-swallows",
             title="Adam's epsilon swallows the updates.",
-            lost=swallowed,
             always=True,
             advice="Set trainer.adam_epsilon to 1e-15: these gradients are tiny.",
             overrides=["trainer.adam_epsilon=1e-15"],
@@ -65,7 +64,6 @@ def _epsilon(evidence: Evidence) -> Iterator[Look]:
             cause = Cause(
                 id="gradient-clipped",
                 title="Clipping makes the gradients so small that Adam's epsilon swallows them.",
-                lost=swallowed - unclipped,
                 always=True,
                 advice=f"Raise trainer.max_grad_norm from {trainer.max_grad_norm:g} to 1.",
                 overrides=["trainer.max_grad_norm=1.0"],
@@ -82,7 +80,6 @@ def _rounding(measured: Measured) -> Look:
         cause = Cause(
             id="weights-rounded",
             title=f"Updates are rounded away by the weights{low}.",
-            lost=arrival.rounded,
             always=True,
             advice="Keep the weights that are trained in float32, and compute with trainer.mixed_precision: bf16.",
             overrides=["policy.dtype=float32"],
@@ -98,7 +95,7 @@ def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
     longest = _longest(measured.search)
     figures = (
         f"a step changes log-probs by {measured.logprob_change:.2g} nats, {steps} steps by at most {reach:.2g}; "
-        + "; ".join(_told(point) for point in measured.search if point.length)
+        f"what steps of other lengths do on held-out prompts: {_told(measured.search)}"
     )
     cause = None
     single = next(point for point in measured.search if point.length == 1)
@@ -109,8 +106,10 @@ def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
     return Look(topic="length of a step", figures=figures, cause=cause)
 
 
-def _told(point: Point) -> str:
-    return f"{point.length:g} x the step: {point.gain:+.3g} ± {point.width:.2g}"
+def _told(search: Sequence[Point]) -> str:
+    """The gains of a line search."""
+    gains = [f"{point.length:g} x {point.gain:+.3g} ± {point.width:.2g}" for point in search if point.length]
+    return ", ".join(gains)
 
 
 def _longest(search: Sequence[Point]) -> float:
@@ -130,7 +129,6 @@ def _too_long(evidence: Evidence, measured: Measured, longest: float) -> Cause:
     return Cause(
         id="step-too-long",
         title="Steps are too long.",
-        lost=1.0,
         always=True,
         advice=f"Lower trainer.learning_rate from {rate:g} to {lower:g}.",
         overrides=[f"trainer.learning_rate={lower:g}"],
@@ -146,7 +144,6 @@ def _too_short(evidence: Evidence, reach: float) -> Cause:
         return Cause(
             id="lora-too-weak",
             title=f"The adapter counts too little: alpha / r is {alpha / rank:g}.",
-            lost=1 - reach / _FAR,
             always=True,
             advice=f"Raise policy.lora.alpha from {alpha:g} to {larger:g}.",
             overrides=[f"policy.lora.alpha={larger:g}"],
@@ -155,7 +152,6 @@ def _too_short(evidence: Evidence, reach: float) -> Cause:
     return Cause(
         id="step-too-short",
         title="Steps are too short to arrive anywhere.",
-        lost=1 - reach / _FAR,
         always=True,
         advice=f"Raise trainer.learning_rate from {rate:g} to {rate * factor:.2g}.",
         overrides=[f"trainer.learning_rate={rate * factor:.2g}"],
@@ -176,7 +172,6 @@ def _direction(evidence: Evidence, measured: Measured, *, follows: bool) -> Look
         cause = Cause(
             id="gradient-noise",
             title="The gradient has no direction: it is noise.",
-            lost=0.6,
             advice=f"Learn from more groups in a step: trainer.prompts_per_step from {groups} to {many:.0f}.",
             overrides=[f"trainer.prompts_per_step={many:.0f}"],
         )
