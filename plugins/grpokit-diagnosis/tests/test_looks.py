@@ -119,6 +119,8 @@ def test_one_broken_link(changes: dict[str, Any], cause: str) -> None:
         ({"logprob_diff/mean": 1.0, "logprob_diff/ess": 0.2}, "stale-rollouts"),
         ({"clip_ratio/low_mean": 0.3, "clip_ratio/high_mean": 0.3}, "clip-too-narrow"),
         ({"frac_reward_zero_std": 0.9}, "reward-coarse"),
+        ({"frac_reward_zero_std": 0.9, "reward": 0.97}, "reward-saturated"),
+        ({"frac_reward_zero_std": 0.9, "reward": 0.01}, "prompts-too-hard"),
         ({"updates_swallowed": 0.9}, "epsilon-swallows"),
     ],
 )

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from grpokit_diagnosis.evidence import Cause, Evidence, Look
+from grpokit_diagnosis.total_range import total_range
 
 if TYPE_CHECKING:
     from grpokit_diagnosis.probe.measure import Measured
     from grpokit_diagnosis.probe.trials import Trial
 
+_NEAR = 0.1  # of the range of the reward, from its ends
 _EMPTY = 0.5  # share of the groups without spread
 _WRONG = 0.2  # share of the advantages with the wrong sign, in small groups
 _SMALL = 4  # samples
@@ -72,7 +74,20 @@ def _empty(evidence: Evidence) -> Iterator[Look]:
             listed = ", ".join(f"{reason} {count}" for reason, count in counts.items())
             figures += f" ({listed})"
             reason = max(counts, key=lambda each: counts[each])
+    elif share >= _EMPTY:
+        reason = _by_level(evidence)
     yield Look(topic="groups without spread", figures=figures, cause=_why(reason, share) if share >= _EMPTY else None)
+
+
+def _by_level(evidence: Evidence) -> str:
+    """Why groups have no spread, by the level of the reward alone; empty where that says nothing."""
+    bottom, top = total_range(evidence.config)
+    if bottom is None or top is None or not bottom < top:
+        return ""
+    level = (evidence.logged("reward") - bottom) / (top - bottom)
+    if level > 1 - _NEAR:
+        return "all at the top"
+    return "all at the bottom" if level < _NEAR else ""
 
 
 def _why(reason: str, share: float) -> Cause:

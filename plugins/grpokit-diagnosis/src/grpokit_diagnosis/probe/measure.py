@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit import Sample, registry
+from grpokit import Sample
 from grpokit.config.schema import RunConfig
 from grpokit.rewards.scoring import Scores, join_scores
 from grpokit_diagnosis.probe.arrival import Arrival, arrival
@@ -24,6 +24,7 @@ from grpokit_diagnosis.probe.spread import Spread, spread
 from grpokit_diagnosis.probe.steps import Taken, take
 from grpokit_diagnosis.probe.targets import TargetScore, target_score
 from grpokit_diagnosis.probe.trials import Trial, trials
+from grpokit_diagnosis.total_range import total_range
 
 _GROUPS = 32  # that gradients are compared between, at least
 _STEPS = 8, 16  # the fewest and the most that are taken
@@ -138,7 +139,7 @@ def _of_update(run: Rebuilt, start: Sequence[Tensor], taken: Sequence[Taken]) ->
 
 def _of_reward(run: Rebuilt, taken: Sequence[Taken]) -> dict[str, Any]:
     """The fields of `Measured` about the reward."""
-    top, bottom = _range(run)
+    bottom, top = total_range(run.config)
     samples = [sample for each in taken for sample in each.samples]
     scores = join_scores(run.terms, [each.scores for each in taken])
     first, first_scores = _first(taken)
@@ -188,21 +189,6 @@ def _first(taken: Sequence[Taken]) -> tuple[Sequence[Sample], Scores]:
     size = len(samples) // len(scores.groups.unique())
     count = max(size, _SCORED_AGAIN // size * size)
     return samples[:count], scores.select(torch.arange(min(count, len(samples))))
-
-
-def _range(run: Rebuilt) -> tuple[float | None, float | None]:
-    """The highest and the lowest total that there can be, where the rewards' plugins say it."""
-    top = bottom = 0.0
-    for reward in run.config.rewards:
-        spec = registry.spec_of("reward", reward.use)
-        low, high = getattr(spec, "range", (None, None))
-        if not reward.weight:
-            continue
-        if low is None or high is None:
-            return None, None
-        ends = sorted((reward.weight * low, reward.weight * high))
-        bottom, top = bottom + ends[0], top + ends[1]
-    return top, bottom
 
 
 def _is_narrow(own: Spread) -> bool:
