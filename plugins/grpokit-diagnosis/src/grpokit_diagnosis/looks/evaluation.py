@@ -49,7 +49,8 @@ def _same_settings(evidence: Evidence) -> list[str]:
     overrides = []
     for name, value in parameters.items():
         own = name.removeprefix("eval_")
-        if own != name and own in parameters and parameters[own] != value:
+        differs = value is not None and value != parameters.get(own)
+        if own != name and own in parameters and differs:
             overrides.append(f"policy.{name}={parameters[own]}")
     return overrides
 
