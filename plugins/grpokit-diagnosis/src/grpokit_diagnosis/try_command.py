@@ -68,6 +68,9 @@ def try_reward(
     given = inputs.samples_of(names, inputs.read_prompt(prompt, target, source, max_pixels), max_pixels=max_pixels)
     path = _place(out, reward, given, needed=out is not None or not as_json)
     trial = _run(reward, parameters, given, squares, maps, batch_size)
+    for each in given:
+        if (count := inputs.frames(each)) > 1:
+            print(f"warning: {each.entry.where} has {count} pictures; the first was scored", file=sys.stderr)
     if path is not None:
         _write(path, trial, squares)
     if as_json:
@@ -109,12 +112,7 @@ def _run(
     from rich.progress import Progress, TextColumn
 
     from grpokit_diagnosis.trial import trial
-    from grpokit_diagnosis.trial.inputs import frames
 
-    for each in given:
-        count = frames(each)
-        if count > 1:
-            print(f"warning: {each.entry.where} has {count} pictures; the first is scored", file=sys.stderr)
     screen = console(stderr=True)
     columns = TextColumn("{task.description} {task.completed} samples")
     with redirect_stdout(sys.stderr), Progress(columns, console=screen, transient=True) as progress:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from PIL import Image
 
-from grpokit import DataError, Prompt, Sample, UsageError
+from grpokit import DataError, Prompt, UsageError
 from grpokit.errors import on_one_line
 from grpokit.evaluation.sample_files import SAMPLES, Entry, find_samples, is_table
 from grpokit.files import read_text
@@ -113,18 +114,11 @@ def _entries(word: str, prompt: Prompt | None, max_pixels: int) -> list[Entry]:
     return [Entry(where=where, output=text, stored=only, prompt=lambda: only, group=0)]
 
 
-def opened(given: Given) -> Sample:
-    """Read a sample's files.
-
-    Raises:
-        DataError: one cannot be read.
-    """
-    return given.entry.open()
-
-
 def frames(given: Given) -> int:
-    """How many pictures a file has, of which the first is scored; 1 for a text."""
+    """How many pictures a file has that was opened before, of which the first is scored; 1 for a text."""
     if not isinstance(given.entry.output, Path):
         return 1
-    with Image.open(given.entry.output) as picture:
-        return getattr(picture, "n_frames", 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the user has raised the limit
+        with Image.open(given.entry.output) as picture:
+            return getattr(picture, "n_frames", 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from grpokit.errors import on_one_line
 from grpokit_diagnosis.trial.measure import Tried
@@ -53,16 +53,23 @@ def in_order(tried: Tried) -> list[int]:
     return sorted(places, key=lambda i: -abs(counted[i]))
 
 
-def why_no_score(reasons: Iterable[str], missing: Sequence[str]) -> str:
-    """Why a sample has no score, and the options that may help.
+def why_no_score(reason: str, missing: Sequence[str]) -> str:
+    """Why a sample has no score, and the option that may help.
 
     Args:
-        reasons: what the reward's plugin says of the prompt; perhaps empty.
+        reason: what the reward's plugin says of the prompt; perhaps empty.
         missing: what the prompt does not have, of "prompt", "target" and "source".
+
+    >>> why_no_score("there is no target", ["prompt", "target"])
+    'there is no target. Give --target FILE|TEXT.'
+    >>> why_no_score("", ["prompt", "source"])
+    'the reward cannot score it. It may need --prompt TEXT or --source FILE.'
     """
-    reason = "; ".join(filter(None, reasons)) or "the reward cannot score it"
-    options = [_OPTIONS[name] for name in missing]
-    return f"{reason}. It may need {' or '.join(options)}." if options else f"{reason}."
+    if reason:
+        named = [name for name in missing if name in reason] or [name for name in missing if name == "prompt"]
+        return f"{reason}. Give {_OPTIONS[named[0]]}." if named else f"{reason}."
+    options = " or ".join(_OPTIONS[name] for name in missing)
+    return f"the reward cannot score it.{options and f' It may need {options}.'}"
 
 
 def about_needs(tried: Tried, *, compares: bool) -> str:

@@ -119,10 +119,9 @@ def run(
         tried = []
         for each, sample, reason, own in zip(given, samples, reasons, scores, strict=True):
             tried.append(_tried(each, sample, reason, own))
-        order = sorted(range(len(tried)), key=lambda i: -math.inf if math.isnan(tried[i].score) else tried[i].score)
-        order.reverse()
+        order = sorted(range(len(tried)), key=lambda i: math.inf if math.isnan(tried[i].score) else -tried[i].score)
         if math.isnan(tried[order[0]].score):
-            raise DataError(f"'{reward}' gives {tried[0].where} no score: {tried[0].problem}")
+            raise DataError(f"'{reward}' gives {tried[0].where} no score with this prompt: {tried[0].problem}")
         for place in order[:maps]:
             if not math.isnan(tried[place].score):
                 tried[place] = _taken_apart(scorer, tried[place], groups[place], squares)
@@ -155,7 +154,7 @@ def _tried(each: Given, sample: Sample, reason: str, scores: Sequence[float]) ->
     prompt = sample.prompt
     has = {"prompt": prompt.text, "target": prompt.target is not None, "source": prompt.images}
     missing = [name for name, value in has.items() if not value]
-    problem = why_no_score([reason], missing) if math.isnan(scores[0]) else ""
+    problem = why_no_score(reason, missing) if math.isnan(scores[0]) else ""
     return Tried(where=each.entry.where, sample=sample, scores=scores, problem=problem)
 
 
