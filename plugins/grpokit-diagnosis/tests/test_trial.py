@@ -14,19 +14,19 @@ from grpokit import Prompt, RewardTerm, Sample
 from grpokit.rewards.terms import Reward
 from grpokit_diagnosis.trial.heat_map import LOWERS, RAISES, cells_of, overlay, tried_cells
 from grpokit_diagnosis.trial.measure import CHANCE, REPEATS, Scorer, Tried, try_whole, without_parts
-from grpokit_diagnosis.trial.parts import MOST_WORDS, DividedPicture, DividedText, Square, squares_of, words_of
+from grpokit_diagnosis.trial.parts import MOST_WORDS, DividedPicture, DividedText, Square, divide, squares_of, words_of
 from grpokit_diagnosis.trial.sentences import about_parts, figure, name_of
 
 
-def ignore(count: int) -> None:
-    pass
+def ignore(scored: int, planned: int) -> None:
+    assert scored <= planned
 
 
-def taken_apart(reward: Reward, output: object, *, squares: int = 8, batch_size: int = 32) -> Tried:
+def taken_apart(reward: Reward, output: Image.Image | str, *, squares: int = 8, batch_size: int = 32) -> Tried:
     scorer = Scorer(RewardTerm(name="reward", reward=reward), batch_size, ignore)
     sample = Sample(prompt=Prompt(""), output=output, group=0)
     (scores,) = try_whole(scorer, [[sample]])
-    return without_parts(scorer, Tried(where="it", sample=sample, scores=scores), [], squares)
+    return without_parts(scorer, Tried(where="it", sample=sample, scores=scores), [], divide(output, squares))
 
 
 def four_fields() -> Image.Image:
@@ -169,7 +169,7 @@ def test_words_without_which_there_is_no_score() -> None:
         (trial_rewards.constant, "", "The text has no words to leave out."),
     ],
 )
-def test_nothing_changes_the_score(reward: Reward, output: object, words: str) -> None:
+def test_nothing_changes_the_score(reward: Reward, output: Image.Image | str, words: str) -> None:
     tried = taken_apart(reward, output)
     assert tried.largest == 0
     assert about_parts(tried)[0].startswith(words)

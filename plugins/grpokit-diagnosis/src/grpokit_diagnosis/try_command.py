@@ -108,15 +108,15 @@ def _place(out: Path | None, reward: str, given: Sequence[Given], *, needed: boo
 def _run(
     reward: str, parameters: Sequence[str], given: Sequence[Given], squares: int, maps: int, batch_size: int
 ) -> Trial:
-    """The trial, with a count of what was scored on a terminal; what the reward prints goes to stderr."""
-    from rich.progress import Progress, TextColumn
+    """The trial, with a bar on a terminal; what the reward prints goes to stderr."""
+    from rich.progress import Progress
 
     from grpokit_diagnosis.trial import trial
 
     screen = console(stderr=True)
-    columns = TextColumn("{task.description} {task.completed} samples")
-    with redirect_stdout(sys.stderr), Progress(columns, console=screen, transient=True) as progress:
-        bar = progress.add_task(f"scoring with {reward}:", total=None)
+    bar = Progress(console=screen, transient=True, disable=not screen.is_terminal)
+    with redirect_stdout(sys.stderr), bar:
+        task = bar.add_task("scoring", total=None)
         return trial.run(
             reward,
             parameters,
@@ -124,7 +124,7 @@ def _run(
             squares=squares,
             maps=maps,
             batch_size=batch_size,
-            progress=lambda count: progress.advance(bar, count),
+            progress=lambda done, planned: bar.update(task, completed=done, total=planned),
         )
 
 

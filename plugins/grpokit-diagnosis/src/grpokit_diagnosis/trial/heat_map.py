@@ -19,7 +19,7 @@ from PIL.PngImagePlugin import PngInfo
 from grpokit import UsageError
 from grpokit_diagnosis.trial.measure import Tried
 from grpokit_diagnosis.trial.parts import Square
-from grpokit_diagnosis.trial.sentences import figure
+from grpokit_diagnosis.trial.sentences import figure, strongest
 
 RAISES, LOWERS = (24, 90, 169), (197, 40, 30)
 """RGB of the strongest colours."""
@@ -77,6 +77,25 @@ def tried_cells(tried: Tried) -> Cells:
     return cells_of(squares, tried.counted, tried.sample.output.size)
 
 
+def drawn(tried: Tried, most: float) -> Image.Image:
+    """The map over a picture, with a frame round the square that raises the score most and the one that lowers it most.
+
+    Args:
+        tried: the picture, taken apart.
+        most: the worth of the strongest colour.
+    """
+    image = overlay(tried.sample.output, tried_cells(tried), most)
+    draw = ImageDraw.Draw(image)
+    scale = image.width / tried.sample.output.width
+    for place in strongest(tried):
+        part = tried.divided.parts[place] if tried.divided else None
+        if isinstance(part, Square):
+            colour = RAISES if tried.changes[place] > 0 else LOWERS
+            left, top, right, bottom = (round(edge * scale) for edge in part.box)
+            draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour, width=2)
+    return image
+
+
 def overlay(picture: Image.Image, cells: Cells, most: float) -> Image.Image:
     """The map over its picture, made smaller or larger to be looked at.
 
@@ -112,7 +131,7 @@ def png(every: Sequence[Tried], name: str) -> bytes:
         name: of the reward.
     """
     most = max(tried.largest for tried in every)
-    maps = [overlay(tried.sample.output, tried_cells(tried), most) for tried in every]
+    maps = [drawn(tried, most) for tried in every]
     titles = [f"{name} {tried.score:.4f}  {Path(tried.where).name}" for tried in every]
     width = max(each.width for each in maps) + 2 * _MARGIN
     line = 20

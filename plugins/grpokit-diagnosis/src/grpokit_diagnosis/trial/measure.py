@@ -19,7 +19,7 @@ from grpokit import Prompt, RewardTerm, Sample
 from grpokit.errors import GrpokitError
 from grpokit.images import to_rgb
 from grpokit.rewards.scoring import score_samples
-from grpokit_diagnosis.trial.parts import Divided, divide
+from grpokit_diagnosis.trial.parts import Divided
 
 REPEATS = 10
 """How often a sample is scored at least if its scores differ."""
@@ -92,13 +92,22 @@ class Scorer:
     Args:
         term: the reward.
         batch_size: the most samples in a call; a group stays together.
-        progress: called with the number of outputs that were scored.
+        progress: called with how many groups were scored, and how many will be.
+
+    Attributes:
+        samples: how many were scored, with those that others were compared with.
+        notes: sentences on failures of the reward.
     """
 
-    def __init__(self, term: RewardTerm, batch_size: int, progress: Callable[[int], None]) -> None:
+    def __init__(self, term: RewardTerm, batch_size: int, progress: Callable[[int, int], None]) -> None:
         self.term, self.batch_size, self.progress = term, batch_size, progress
         self.notes: list[str] = []
-        self.samples = 0  # that were scored so far
+        self.samples = 0
+        self._scored = self._planned = 0
+
+    def plan(self, groups: int) -> None:
+        """Announce that some groups will be scored."""
+        self._planned += groups
 
     def score(self, rows: Sequence[Sequence[Sample]], *, skip: bool = False) -> list[float]:
         """The scores of the first samples of some groups.
@@ -120,7 +129,8 @@ class Scorer:
         scores = score_samples([term], samples)
         self.samples += len(samples)
         self.notes += [note for note in scores.notes if note not in self.notes]
-        self.progress(len(rows))
+        self._scored += len(rows)
+        self.progress(self._scored, max(self._scored, self._planned))
         column = scores.matrix[:, 0].tolist()
         return [column[first] for first in firsts]
 
@@ -143,6 +153,7 @@ def as_scored(sample: Sample, where: str) -> Sample:
 def try_whole(scorer: Scorer, groups: Sequence[Sequence[Sample]]) -> list[list[float]]:
     """Two scores of the first sample of each group, from two calls or more."""
     scores: list[list[float]] = [[] for _ in groups]
+    scorer.plan(2 * len(groups))
     largest = max(groups, key=len)
     for _ in range(2):
         for batch in scorer.batches(len(groups), largest):
@@ -151,17 +162,16 @@ def try_whole(scorer: Scorer, groups: Sequence[Sequence[Sample]]) -> list[list[f
     return scores
 
 
-def without_parts(scorer: Scorer, tried: Tried, others: Sequence[Sample], squares: int) -> Tried:
-    """Take a sample apart.
+def without_parts(scorer: Scorer, tried: Tried, others: Sequence[Sample], divided: Divided) -> Tried:
+    """Score a sample without each of its parts.
 
     Args:
         scorer: of the reward.
         tried: the sample, which has a score.
         others: the rest of its group.
-        squares: along the longer side of a picture.
+        divided: the sample with its parts.
     """
     sample = tried.sample
-    divided = divide(sample.output, squares)
     scorer.notes = []
     whole = [sample, *others]
     scores = list(tried.scores)

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 from PIL import Image
 
 from grpokit.errors import on_one_line, plural
-from grpokit_diagnosis.trial.heat_map import Cells, overlay, tried_cells
+from grpokit_diagnosis.trial.heat_map import Cells, drawn, tried_cells
 from grpokit_diagnosis.trial.measure import Tried
 from grpokit_diagnosis.trial.parts import MOST_WORDS, Square, Words
 from grpokit_diagnosis.trial.sentences import about_needs, about_parts, figure, in_order, name_of
@@ -147,7 +147,7 @@ def _pictures(tried: Tried, most: float) -> Iterator[Element]:
     """The picture, and beside it the map over the picture with its scale."""
     picture: Image.Image = tried.sample.output
     cells = tried_cells(tried)
-    heat = overlay(picture, cells, most)
+    heat = drawn(tried, most)
     map_image = _el("div", _image(heat, "the map over the picture", _SIDE), _hover(cells), class_="map")
     plain = picture.resize(heat.size, Image.Resampling.BICUBIC)
     yield _el(
@@ -243,7 +243,8 @@ def _notes(trial: Trial, squares: int) -> Iterator[Element]:
             f"Squares, {squares} along the longer side, are covered one at a time with the middle colour of the "
             "picture, the median of each channel: it hides shape, colour and brightness, where a blur would keep "
             "brightness. There are two such grids, half a square apart, and each place shows the mean of the squares "
-            "that cover it."
+            "that cover it. Frames show the two squares that "
+            "the sentence names."
         )
     if True in kinds:
         lines.append(f"Words are left out one at a time, of more than {MOST_WORDS} several neighbours at once.")

@@ -56,7 +56,7 @@ class Divided(Protocol):
         ...
 
     @property
-    def parts(self) -> Sequence[Square] | Sequence[Words]:
+    def parts(self) -> Sequence[Square | Words]:
         """All parts."""
         ...
 

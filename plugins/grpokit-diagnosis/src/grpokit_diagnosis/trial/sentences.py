@@ -41,16 +41,19 @@ def name_of(divided: Divided, index: int) -> str:
     return f"{down} {across}".strip() or "middle"
 
 
-def upper_first(text: str) -> str:
-    """A text as the beginning of a sentence."""
-    return text[:1].upper() + text[1:]
-
-
 def in_order(tried: Tried) -> list[int]:
     """The parts whose changes count, the largest first."""
     counted = tried.counted
     places = [i for i, change in enumerate(counted) if change and not math.isnan(change)]
     return sorted(places, key=lambda i: -abs(counted[i]))
+
+
+def strongest(tried: Tried) -> list[int]:
+    """The part that raises the score most, and the one that lowers it most, as far as there are such."""
+    places = in_order(tried)
+    up = [i for i in places if tried.changes[i] > 0]
+    down = [i for i in places if tried.changes[i] < 0]
+    return up[:1] + down[:1]
 
 
 def why_no_score(reason: str, missing: Sequence[str]) -> str:
@@ -104,14 +107,13 @@ def about_parts(tried: Tried) -> list[str]:
     is_text = isinstance(divided.whole, str)
     if not divided.parts:
         return ["The text has no words to leave out."]
-    places = in_order(tried)
-    sentences = [] if places else [_nothing(tried, is_text)]
-    if places:
-        sentences.append(_strongest(tried, divided, places, is_text))
+    sentences = []
     unscored = sum(math.isnan(change) for change in tried.changes)
     if unscored:
         kind = "words" if is_text else "squares"
         sentences.append(f"Without {unscored} of {len(tried.changes)} {kind} there was no score at all.")
+    if unscored < len(tried.changes):
+        sentences.append(_worth(tried, divided, is_text) or _nothing(tried, is_text))
     if not math.isnan(tried.empty):
         bare = "The empty text" if is_text else "The picture with all of it covered"
         sentences.append(f"{bare} scores {figure(tried.empty)}.")
@@ -119,23 +121,30 @@ def about_parts(tried: Tried) -> list[str]:
     return [*sentences, *tried.notes]
 
 
-def _strongest(tried: Tried, divided: Divided, places: Sequence[int], is_text: bool) -> str:
+def _worth(tried: Tried, divided: Divided, is_text: bool) -> str:
     """The part that raises the score most, and the one that lowers it most."""
-    up = [i for i in places if tried.changes[i] > 0][:1]
-    down = [i for i in places if tried.changes[i] < 0][:1]
-    at = "" if is_text else "the square at the "
-    worth = {i: f"{at}{name_of(divided, i)}" for i in (*up, *down)}
-    raises = "".join(f"Worth most is {worth[i]}: {figure(tried.changes[i], sign='+')}." for i in up)
-    lowers = "".join(f"{upper_first(worth[i])} lowers the score: {figure(tried.changes[i])}." for i in down)
-    return f"{raises} {lowers}".strip()
+    sentences = []
+    for i in strongest(tried):
+        part = f"{'' if is_text else 'the square at the '}{name_of(divided, i)}"
+        worth = figure(tried.changes[i], sign="+")
+        if tried.changes[i] > 0:
+            sentences.append(f"Worth most is {part}: {worth}.")
+        else:
+            sentences.append(f"{part[:1].upper()}{part[1:]} lowers the score: {worth}.")
+    return " ".join(sentences)
 
 
 def _nothing(tried: Tried, is_text: bool) -> str:
     """That no part changes the score."""
     part, act = ("word", "leaving out") if is_text else ("square", "covering")
-    if any(change and not math.isnan(change) for change in tried.changes):
+    changes = [change for change in tried.changes if not math.isnan(change)]
+    if any(changes):
         return f"No single {part} changes the score by more than the reward's own noise."
-    if math.isnan(tried.empty) or abs(tried.empty - tried.score) <= tried.chance:
+    if len(changes) < len(tried.changes):
+        return f"The other {part}s are worth nothing."
+    if math.isnan(tried.empty):
+        return f"Nothing changes the score: {act} any {part} leaves it as it is."
+    if abs(tried.empty - tried.score) <= tried.chance:
         return f"Nothing changes the score: {act} any {part} or all of them leaves it as it is."
     hint = "Parts that say the same stand in for each other" + ("." if is_text else ": try fewer, larger --squares.")
     return f"No single {part} changes the score, only all of them together. {hint}"

@@ -14,7 +14,7 @@ from grpokit.evaluation.files import check_kinds
 from grpokit.runs import build_rewards
 from grpokit_diagnosis.trial.inputs import Given
 from grpokit_diagnosis.trial.measure import Scorer, Tried, as_scored, needs, try_whole, without_parts
-from grpokit_diagnosis.trial.parts import Words
+from grpokit_diagnosis.trial.parts import Words, divide
 from grpokit_diagnosis.trial.sentences import why_no_score
 
 Group = tuple[int, int]
@@ -91,7 +91,7 @@ def run(
     squares: int,
     maps: int,
     batch_size: int,
-    progress: Callable[[int], None],
+    progress: Callable[[int, int], None],
 ) -> Trial:
     """Try a reward.
 
@@ -102,7 +102,7 @@ def run(
         squares: along the longer side of a picture.
         maps: how many samples are taken apart, the best first.
         batch_size: the most samples in a call of the reward.
-        progress: called with the number of outputs that were scored.
+        progress: called with how many outputs were scored, and how many will be.
 
     Raises:
         UsageError: a file cannot be read, the reward cannot be built, or no sample has a score.
@@ -119,19 +119,17 @@ def run(
         tried = []
         for each, sample, reason, own in zip(given, samples, reasons, scores, strict=True):
             tried.append(_tried(each, sample, reason, own))
-        order = sorted(range(len(tried)), key=lambda i: math.inf if math.isnan(tried[i].score) else -tried[i].score)
-        if math.isnan(tried[order[0]].score):
+        if all(each.problem for each in tried):
             raise DataError(f"'{reward}' gives {tried[0].where} no score with this prompt: {tried[0].problem}")
-        for place in order[:maps]:
-            if not math.isnan(tried[place].score):
-                tried[place] = _taken_apart(scorer, tried[place], groups[place], squares)
-        return Trial(
-            reward=term.name,
-            settings=settings,
-            compares=compares,
-            tried=[tried[place] for place in order],
-            samples=scorer.samples,
-        )
+        best = sorted((i for i, each in enumerate(tried) if not each.problem), key=lambda i: -tried[i].score)[:maps]
+        divided = {place: divide(samples[place].output, squares) for place in best}
+        scorer.plan(sum(len(each.parts) for each in divided.values()))
+        for place in best:
+            sample, *others = groups[place]
+            apart = without_parts(scorer, tried[place], others, divided[place])
+            tried[place] = replace(apart, needs=needs(scorer, sample, others))
+        tried.sort(key=lambda each: math.inf if each.problem else -each.score)  # repeated scores may have moved it
+        return Trial(reward=term.name, settings=settings, compares=compares, tried=tried, samples=scorer.samples)
 
 
 def _group(place: int, given: Sequence[Given], samples: Sequence[Sample]) -> list[Sample]:
@@ -154,15 +152,8 @@ def _tried(each: Given, sample: Sample, reason: str, scores: Sequence[float]) ->
     prompt = sample.prompt
     has = {"prompt": prompt.text, "target": prompt.target is not None, "source": prompt.images}
     missing = [name for name, value in has.items() if not value]
-    problem = why_no_score(reason, missing) if math.isnan(scores[0]) else ""
+    problem = why_no_score(reason, missing) if any(map(math.isnan, scores)) else ""
     return Tried(where=each.entry.where, sample=sample, scores=scores, problem=problem)
-
-
-def _taken_apart(scorer: Scorer, tried: Tried, group: Sequence[Sample], squares: int) -> Tried:
-    """The sample with what each of its parts is worth, and what it needs of its prompt."""
-    sample, *others = group
-    apart = without_parts(scorer, tried, others, squares)
-    return replace(apart, needs=needs(scorer, sample, others))
 
 
 def as_json(trial: Trial) -> dict[str, Any]:
