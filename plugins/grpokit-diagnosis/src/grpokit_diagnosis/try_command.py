@@ -26,11 +26,13 @@ _PAGES, _PICTURE = (".html", ".htm"), ".png"
 
 
 def try_reward(
-    reward: Annotated[str, typer.Argument(help="A reward: a plugin's name for it, or package.module:function.")],
+    reward: Annotated[
+        str, typer.Argument(metavar="REWARD", help="A reward: a plugin's name for it, or package.module:function.")
+    ],
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE|TEXT... [KEY=VALUE]...",
+            metavar="FILE|TEXT|KEY=VALUE",
             help="Pictures, folders, records, files of text, or texts; and the reward's parameters.",
             show_default=False,
         ),
