@@ -123,6 +123,8 @@ def test_a_folder_and_records(call: Call) -> None:
     Path("records.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     samples = json.loads(call("try", "contains", "records.jsonl", "--json").out)["samples"]
     assert [sample["score"] for sample in samples] == [1.0, 0.0]
+    assert call("try", "contains", "records.jsonl").code == 0
+    assert "7 + 5" in Page("try-contains.html").text  # each sample with its prompt
 
 
 def test_a_file_of_text(call: Call) -> None:

@@ -58,7 +58,7 @@ def try_reward(
     """Try a reward on a picture or a text, and see where the score comes from.
 
     Squares of a picture are covered one after the other, words of a text are left out. What the score loses is what the
-    part is worth. Several samples are ranked.
+    part is worth. Several samples are ranked. A text that begins with a dash comes behind `--`.
     """
     from grpokit_diagnosis.trial import inputs
     from grpokit_diagnosis.trial.trial import as_json as facts_of
@@ -149,7 +149,7 @@ def _print(trial: Trial) -> None:
     if len(trial.tried) == 1:
         print(f"{trial.reward} gives {on_one_line(best.where)} {figure(best.score)}")
     else:
-        rows = [[tried.where, figure(tried.score)] for tried in trial.tried]
+        rows = [[on_one_line(tried.where), figure(tried.score)] for tried in trial.tried]
         console().print(grid(["sample", trial.reward], rows))
     print(about_needs(best, compares=trial.compares))
     for tried in trial.tried:

@@ -93,10 +93,16 @@ def _header(trial: Trial) -> Iterator[Element]:
         yield _el("p", f"{trial.reward} gives {plural(len(scores), 'sample')} ", _el("b", spread), class_="verdict")
     yield _el("p", about_needs(best, compares=trial.compares))
     facts = [(name, str(value)) for name, value in trial.settings.items()]
-    facts.append(("samples scored in all", f"{trial.samples:,}"))
+    facts.append(("scores in all", f"{trial.samples:,}"))
     yield _el("dl", *(_el("div", _el("dt", name), _el("dd", text)) for name, text in facts), class_="facts")
-    if all(tried.sample.prompt == best.sample.prompt for tried in trial.tried):
+    if _one_prompt(trial):
         yield from _prompt(best)
+
+
+def _one_prompt(trial: Trial) -> bool:
+    """Whether all samples have the same prompt."""
+    first = trial.tried[0].sample.prompt
+    return all(tried.sample.prompt == first for tried in trial.tried)
 
 
 def _prompt(tried: Tried) -> Iterator[Element]:
@@ -137,7 +143,8 @@ def _samples(trial: Trial) -> Iterator[Element]:
         if tried.divided is None:
             continue
         title = _el("h2", f"{place}. ", _name(tried), ": ", _el("b", figure(tried.score))) if several else None
-        lead = [_el("p", line) for line in about_parts(tried)]
+        lead = [] if _one_prompt(trial) else [*_prompt(tried)]
+        lead += [_el("p", line) for line in about_parts(tried)]
         shown = _text(tried, most) if isinstance(tried.sample.output, str) else _pictures(tried, most)
         table = [_parts_table(tried)] if tried.divided.parts else []
         yield _el("section", title, *lead, *shown, *table, id=f"sample-{place}")

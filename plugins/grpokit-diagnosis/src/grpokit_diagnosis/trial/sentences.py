@@ -114,7 +114,7 @@ def about_parts(tried: Tried) -> list[str]:
         sentences.append(f"Without {unscored} of {len(tried.changes)} {kind} there was no score at all.")
     if unscored < len(tried.changes):
         sentences.append(_worth(tried, divided, is_text) or _nothing(tried, is_text))
-    if not math.isnan(tried.empty):
+    if not math.isnan(tried.empty) and (tried.largest or tried.empty != tried.score):
         bare = "The empty text" if is_text else "The picture with all of it covered"
         sentences.append(f"{bare} scores {figure(tried.empty)}.")
     sentences += [_noise(tried)] if not tried.repeatable else []

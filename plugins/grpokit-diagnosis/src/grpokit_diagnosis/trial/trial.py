@@ -153,6 +153,8 @@ def _tried(each: Given, sample: Sample, reason: str, scores: Sequence[float]) ->
     has = {"prompt": prompt.text, "target": prompt.target is not None, "source": prompt.images}
     missing = [name for name, value in has.items() if not value]
     problem = why_no_score(reason, missing) if any(map(math.isnan, scores)) else ""
+    if problem and not all(map(math.isnan, scores)):
+        problem = "the reward scored it in one of two calls."
     return Tried(where=each.entry.where, sample=sample, scores=scores, problem=problem)
 
 
