@@ -30,7 +30,7 @@ STRONGEST = 0.85
 _SIDE = 720  # pixels of a map's longer side
 _LEAST = 240  # of its width, so that a tiny picture can be seen
 _MARK = ("Software", "grpokit try")  # in our PNG files, so that no other is overwritten
-_MARGIN, _BAR = 16, 14
+_MARGIN, _BAR, _LINE = 16, 14, 20
 _INK, _PAPER = (28, 32, 36), (255, 255, 255)
 
 Values = NDArray[np.float64]
@@ -90,9 +90,10 @@ def drawn(tried: Tried, most: float) -> Image.Image:
     for place in strongest(tried):
         part = tried.divided.parts[place] if tried.divided else None
         if isinstance(part, Square):
-            colour = RAISES if tried.changes[place] > 0 else LOWERS
             left, top, right, bottom = (round(edge * scale) for edge in part.box)
-            draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour, width=2)
+            box = (left, top, max(left, right - 1), max(top, bottom - 1))
+            draw.rectangle(box, outline=_PAPER, width=3)  # two tones can be seen on any colour
+            draw.rectangle(box, outline=_INK, width=2)
     return image
 
 
@@ -134,16 +135,15 @@ def png(every: Sequence[Tried], name: str) -> bytes:
     maps = [drawn(tried, most) for tried in every]
     titles = [f"{name} {tried.score:.4f}  {Path(tried.where).name}" for tried in every]
     width = max(each.width for each in maps) + 2 * _MARGIN
-    line = 20
-    height = sum(each.height + line + _MARGIN for each in maps) + 2 * _MARGIN + _BAR + line
+    height = sum(each.height + _LINE + _MARGIN for each in maps) + 2 * _MARGIN + _BAR + 2 * _LINE
     sheet = Image.new("RGB", (width, height), _PAPER)
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(14)
     top = _MARGIN // 2
     for title, each in zip(titles, maps, strict=True):
         draw.text((_MARGIN, top), _fitting(title, draw, font, width - 2 * _MARGIN), fill=_INK, font=font)
-        sheet.paste(each, (_MARGIN, top + line))
-        top += each.height + line + _MARGIN
+        sheet.paste(each, (_MARGIN, top + _LINE))
+        top += each.height + _LINE + _MARGIN
     _draw_scale(sheet, top, most, font)
     information = PngInfo()
     information.add_text(*_MARK)
@@ -171,10 +171,13 @@ def _draw_scale(sheet: Image.Image, top: int, most: float, font: Font) -> None:
         fill = tuple(round(216 * (1 - mix) + part * mix) for part in colour)
         draw.line([(x, top), (x, top + _BAR)], fill=fill)
     below = top + _BAR + 3
+    words = below + _LINE - 3
     lowest = figure(-most, sign="+").replace("\u2212", "-")  # which the font has not
     draw.text((left, below), lowest, fill=_INK, font=font)
     draw.text(((left + right) / 2, below), "0", fill=_INK, font=font, anchor="ma")
     draw.text((right, below), figure(most, sign="+"), fill=_INK, font=font, anchor="ra")
+    draw.text((left, words), "lowers the score", fill=_INK, font=font)
+    draw.text((right, words), "raises it", fill=_INK, font=font, anchor="ra")
 
 
 def check_png(path: Path) -> None:

@@ -160,7 +160,7 @@ def _pictures(tried: Tried, most: float) -> Iterator[Element]:
     yield _el(
         "div",
         _el("figure", _image(plain, "the picture", _SIDE), _el("figcaption", _name(tried))),
-        _el("figure", map_image, _scale(most, "picture")),
+        _el("figure", map_image, _scale(most, "picture") if most else None),
         class_="pair",
     )
 
@@ -194,7 +194,7 @@ def _text(tried: Tried, most: float) -> Iterator[Element]:
         end = part.end
     children.append(text[end:])
     yield _el("p", *children, class_="words", dir="auto")
-    if tried.divided.parts:
+    if most:
         yield _scale(most, "words")
 
 
