@@ -66,7 +66,10 @@ def try_reward(
     parameters = [word for word in words if inputs.is_parameter(word)]
     names = [word for word in words if word not in parameters]
     if not names:
-        raise UsageError(f"Name what '{reward}' is tried on: a picture, a folder, a file of records, or a text.")
+        raise UsageError(
+            f"Name what '{reward}' is tried on: a picture, a folder, a file of records, or a text. A text such as "
+            "x=12 is read as a parameter; put it into a file."
+        )
     given = inputs.samples_of(names, inputs.read_prompt(prompt, target, source, max_pixels), max_pixels=max_pixels)
     path = _place(out, reward, given, needed=out is not None or not as_json)
     trial = _run(reward, parameters, given, squares, maps, batch_size)
@@ -79,7 +82,7 @@ def try_reward(
         print(json.dumps({**facts_of(trial), "page": path and str(path)}))
     else:
         _print(trial)
-        print(f"{'heat map' if path and path.suffix == _PICTURE else 'page'}: {path}")
+        print(f"{'heat map' if path and path.suffix.lower() == _PICTURE else 'page'}: {path}")
 
 
 def _place(out: Path | None, reward: str, given: Sequence[Given], *, needed: bool) -> Path | None:

@@ -110,12 +110,12 @@ def _prompt(tried: Tried) -> Iterator[Element]:
     prompt = tried.sample.prompt
     parts = []
     if prompt.text:
-        parts.append(_el("div", _el("h3", "Prompt"), _el("code", prompt.text, dir="auto")))
+        parts.append(_el("div", _el("h3", "Prompt"), _el("code", prompt.text, dir="auto", tabindex="0")))
     for name, value in (("Target", prompt.target), *(("Source", image) for image in prompt.images)):
         if isinstance(value, Image.Image):
             parts.append(_el("div", _el("h3", name), _image(value.convert("RGB"), name.lower(), 240)))
         elif value is not None:
-            parts.append(_el("div", _el("h3", name), _el("code", str(value), dir="auto")))
+            parts.append(_el("div", _el("h3", name), _el("code", str(value), dir="auto", tabindex="0")))
     if parts:
         yield _el("section", *parts, class_="prompt")
 
