@@ -148,7 +148,7 @@ def test_a_word_that_lowers_the_score() -> None:
     tried = taken_apart(trial_rewards.shouts, "ab CD")
     assert tried.score == -0.5
     assert tried.changes == [-0.5 - -1.0, -0.5 - 0.0]
-    assert about_parts(tried)[0] == "Worth most is “ab”: +0.5000. “CD” lowers the score: −0.5000."
+    assert about_parts(tried)[0] == "Worth most is “ab”: +0.5000. “CD” lowers the score most: −0.5000."
 
 
 def test_words_without_which_there_is_no_score() -> None:

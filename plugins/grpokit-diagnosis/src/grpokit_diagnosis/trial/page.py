@@ -263,8 +263,8 @@ def _name(tried: Tried) -> Element:
 
 
 def _short(tried: Tried) -> str:
-    """A picture's file name, or what a text is called."""
-    return tried.where if isinstance(tried.sample.output, str) else Path(tried.where).name
+    """A file's name, or the beginning of a text."""
+    return tried.where if tried.where.startswith('"') else Path(tried.where).name
 
 
 def _image(picture: Image.Image, alt: str, side: int) -> Element:

@@ -49,11 +49,11 @@ def in_order(tried: Tried) -> list[int]:
 
 
 def strongest(tried: Tried) -> list[int]:
-    """The part that raises the score most, and the one that lowers it most, as far as there are such."""
+    """The part that raises the score most, and the one that lowers it most: the larger change first."""
     places = in_order(tried)
     up = [i for i in places if tried.changes[i] > 0]
     down = [i for i in places if tried.changes[i] < 0]
-    return up[:1] + down[:1]
+    return sorted(up[:1] + down[:1], key=places.index)
 
 
 def why_no_score(reason: str, missing: Sequence[str]) -> str:
@@ -130,7 +130,7 @@ def _worth(tried: Tried, divided: Divided, is_text: bool) -> str:
         if tried.changes[i] > 0:
             sentences.append(f"Worth most is {part}: {worth}.")
         else:
-            sentences.append(f"{part[:1].upper()}{part[1:]} lowers the score: {worth}.")
+            sentences.append(f"{part[:1].upper()}{part[1:]} lowers the score most: {worth}.")
     return " ".join(sentences)
 
 
