@@ -32,11 +32,11 @@ class Given:
 
     Attributes:
         entry: the sample.
-        source: the same for all samples of one prompt.
+        group: the same for all samples of one prompt.
     """
 
     entry: Entry
-    source: tuple[int, int]
+    group: tuple[int, int]
 
 
 def is_parameter(word: str) -> bool:
@@ -88,8 +88,8 @@ def samples_of(words: Sequence[str], prompt: Prompt | None, *, max_pixels: int) 
     for place, word in enumerate(words, 1):
         table = _is_table(word)
         for entry in _entries(word, prompt, max_pixels):
-            source = (place, entry.group) if table else (0, 0)  # all that is no record has the same prompt
-            given.append(Given(entry=entry, source=source))
+            group = (place, entry.group) if table else (0, 0)  # all that is no record has the same prompt
+            given.append(Given(entry=entry, group=group))
     if len(given) > MOST_SAMPLES:
         raise UsageError(
             f"{len(given):,} samples; `grpokit try` shows at most {MOST_SAMPLES}. `grpokit evaluate FILES --reward "

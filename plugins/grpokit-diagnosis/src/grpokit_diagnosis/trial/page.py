@@ -221,7 +221,7 @@ def _parts_table(tried: Tried) -> Element:
         rows.append(
             [name_of(divided, i), _pixels(divided.parts[i]), figure(worth, sign="+"), figure(tried.score - worth)]
         )
-    head = ["left out" if kind == "words" else "square at the", "pixels", "worth", "score without"]
+    head = ["left out" if kind == "words" else "square", "pixels", "worth", "score without"]
     if kind == "words":
         head, *rows = ([line[0], *line[2:]] for line in (head, *rows))
     caption = f"The numbers of {len(rows)} of {len(tried.changes)} {kind}"
@@ -254,7 +254,9 @@ def _notes(trial: Trial, squares: int) -> Iterator[Element]:
             "the sentence names."
         )
     if True in kinds:
-        lines.append(f"Words are left out one at a time, of more than {MOST_WORDS} several neighbours at once.")
+        lines.append(
+            f"Words are left out one at a time; of a text with more than {MOST_WORDS}, several neighbours at once."
+        )
     yield _el("section", _el("h2", "How to read this"), *(_el("p", line, class_="note") for line in lines))
 
 

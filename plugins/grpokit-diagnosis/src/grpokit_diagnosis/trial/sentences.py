@@ -125,7 +125,8 @@ def _worth(tried: Tried, divided: Divided, is_text: bool) -> str:
     """The part that raises the score most, and the one that lowers it most."""
     sentences = []
     for i in strongest(tried):
-        part = f"{'' if is_text else 'the square at the '}{name_of(divided, i)}"
+        name = name_of(divided, i)
+        part = name if is_text else f"the square {'in' if name == 'middle' else 'at'} the {name}"
         worth = figure(tried.changes[i], sign="+")
         if tried.changes[i] > 0:
             sentences.append(f"Worth most is {part}: {worth}.")

@@ -17,8 +17,6 @@ from grpokit_diagnosis.trial.measure import Scorer, Tried, as_scored, needs, try
 from grpokit_diagnosis.trial.parts import Words, divide
 from grpokit_diagnosis.trial.sentences import why_no_score
 
-Group = tuple[int, int]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
@@ -59,8 +57,8 @@ def refuse(reward: str, given: Sequence[Given]) -> None:
     check_kinds([reward], [each.entry for each in given])
     if not compares_groups(reward):
         return
-    groups = [each.source for each in given]
-    alone = [each.entry.where for each in given if groups.count(each.source) == 1]
+    groups = [each.group for each in given]
+    alone = [each.entry.where for each in given if groups.count(each.group) == 1]
     if alone:
         raise UsageError(
             f"The reward '{reward}' compares the samples of a group, so {alone[0]} has no score of its own. Give two "
@@ -134,7 +132,7 @@ def run(
 
 def _group(place: int, given: Sequence[Given], samples: Sequence[Sample]) -> list[Sample]:
     """A sample with the others of its prompt behind it."""
-    others = [i for i, each in enumerate(given) if each.source == given[place].source and i != place]
+    others = [i for i, each in enumerate(given) if each.group == given[place].group and i != place]
     return [samples[place], *(samples[i] for i in others)]
 
 
