@@ -107,6 +107,13 @@ def grpokit_commands() -> Iterator[CommandSpec]:
         summary="Say why a run's reward does not move, and what to change.",
         install="pip install 'grpokit[diagnosis]'",
     )
+    yield CommandSpec(
+        api=1,
+        name="try",
+        factory="grpokit_diagnosis.try_command:try_reward",
+        summary="Score a few pictures or texts with a reward, and show where the scores come from.",
+        install="pip install 'grpokit[diagnosis]'",
+    )
 
 
 @hookimpl
