@@ -21,7 +21,7 @@ from grpokit_diagnosis.probe.measure import Measured
 from grpokit_diagnosis.probe.repeatability import Repeatability
 from grpokit_diagnosis.probe.spread import Spread
 from grpokit_diagnosis.probe.targets import TargetScore
-from grpokit_diagnosis.probe.trials import Trial
+from grpokit_diagnosis.probe.usual_values import UsualValue
 from grpokit_diagnosis.symptom import Symptom
 
 CLEAR = Direction(signal=1.0, noise=50.0, chance=0.001, groups=64)
@@ -38,7 +38,7 @@ HEALTHY = Measured(
     spread=SPREAD,
     target=TargetScore(target=1.0, samples=0.5, lower=0.0),
     repeat=Repeatability(again=0.0, jittered=0.05, wrong={8: 0.11, 16: 0.08, 32: 0.05}),
-    trials=[],
+    usual_values=[],
     direction=CLEAR,
     by_reward={},
     cosines={},
@@ -105,6 +105,7 @@ def test_nothing_is_said_of_a_healthy_run() -> None:
         ({"logprob_change": 20.0}, "step-too-long"),
         ({"search": [*SEARCH[:3], *(replace(each, gain=-0.3) for each in SEARCH[3:])]}, ""),
         ({"search": [SEARCH[0], *(replace(each, gain=-0.3) for each in SEARCH[1:])]}, "step-too-long"),
+        ({"search": [replace(each, alike=1.0) for each in SEARCH]}, "stale-rollouts"),
         ({"direction": UNCLEAR}, "gradient-noise"),
         ({"training": replace(GAIN, after=0.8)}, "evaluation-settings"),
     ],
@@ -144,8 +145,8 @@ def test_opposed_rewards() -> None:
 
 
 def test_noise_so_small_that_the_start_decides() -> None:
-    trial = Trial(key="policy.noise", own=0.05, value=0.7, spread=SPREAD, direction=CLEAR, decided=0.4)
-    measured = replace(HEALTHY, direction=UNCLEAR, trials=[trial])
+    usual = UsualValue(key="policy.noise", own=0.05, value=0.7, spread=SPREAD, direction=CLEAR, decided=0.4)
+    measured = replace(HEALTHY, direction=UNCLEAR, usual_values=[usual])
     (cause,) = found("policy.noise=0.05", measured=measured)
     assert cause.id == "samples-alike"
     assert cause.overrides == ["policy.noise=0.7"]

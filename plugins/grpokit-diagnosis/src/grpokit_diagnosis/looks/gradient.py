@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 
 from grpokit_diagnosis.evidence import Cause, Evidence, Look
+from grpokit_diagnosis.symptom import recent
 
 _STALE = 0.9  # effective sample size below which rollouts are not the policy's own
+_MOVED = 1e-3  # nats in a step, a hundred of which change samples
 _CLIPPED = 0.4  # share of the decisions
 _STRONG = 1.5  # times as long as the rewards' gradient
 
@@ -20,12 +22,17 @@ def gradient_looks(evidence: Evidence) -> Iterator[Look]:
 
 
 def _stale(evidence: Evidence) -> Iterator[Look]:
-    difference, share = evidence.logged("logprob_diff/mean"), evidence.logged("logprob_diff/ess")
+    rows = evidence.run.metrics  # all of them, since a difference may grow
+    difference, share = recent(rows, "logprob_diff/mean"), recent(rows, "logprob_diff/ess")
     if math.isnan(difference) or math.isnan(share):
         return
     figures = f"log-probs of the rollout and of training differ by {difference:.2g} nats, effective samples {share:.0%}"
+    measured = evidence.measured
+    deaf = measured is not None and measured.logprob_change > _MOVED and measured.search[-1].alike == 1
+    if deaf:
+        figures += "; samples stay the same after a hundred steps at once"
     cause = None
-    if share < _STALE:
+    if share < _STALE or deaf:
         lag = evidence.config.trainer.max_policy_lag
         own = ["trainer.max_policy_lag=0"] if lag else []
         cause = Cause(

@@ -11,7 +11,7 @@ from grpokit_diagnosis.total_range import total_range
 
 if TYPE_CHECKING:
     from grpokit_diagnosis.probe.measure import Measured
-    from grpokit_diagnosis.probe.trials import Trial
+    from grpokit_diagnosis.probe.usual_values import UsualValue
 
 _NEAR = 0.1  # of the range of the reward, from its ends
 _EMPTY = 0.5  # share of the groups without spread
@@ -34,27 +34,27 @@ def _alike(evidence: Evidence) -> Iterator[Look]:
     measured = evidence.measured
     if measured is None:
         return
-    for trial in measured.trials:
-        name = trial.key.removeprefix("policy.")
-        own, other = measured.spread.headroom, trial.spread.headroom
+    for usual in measured.usual_values:
+        name = usual.key.removeprefix("policy.")
+        own, other = measured.spread.headroom, usual.spread.headroom
         figures = (
-            f"the best of a group is {own:.3g} above the mean with {name} {trial.own:g}, "
-            f"{other:.3g} with {trial.value:g}"
+            f"the best of a group is {own:.3g} above the mean with {name} {usual.own:g}, "
+            f"{other:.3g} with {usual.value:g}"
         )
-        inert = trial.decided is not None and trial.decided < _DECIDED
-        if trial.decided is not None:
-            figures += f"; what the policy decides makes {trial.decided:.0%} of the spread with {trial.own:g}"
-        cause = _wider(measured, trial) if other > _WIDER * own or inert else None
+        inert = usual.decided is not None and usual.decided < _DECIDED
+        if usual.decided is not None:
+            figures += f"; what the policy decides makes {usual.decided:.0%} of the spread with {usual.own:g}"
+        cause = _wider(measured, usual) if other > _WIDER * own or inert else None
         yield Look(topic=f"{name} of the samples", figures=figures, cause=cause)
 
 
-def _wider(measured: Measured, trial: Trial) -> Cause:
-    name = trial.key.removeprefix("policy.")
+def _wider(measured: Measured, usual: UsualValue) -> Cause:
+    name = usual.key.removeprefix("policy.")
     return Cause(
         id="samples-alike",
         title="The samples of a group are almost alike: what the policy decides hardly changes them.",
-        advice=f"Raise the {name} from {trial.own:g} to {trial.value:g}, so that there is something to select from.",
-        overrides=[f"{trial.key}={trial.value:g}"],
+        advice=f"Raise the {name} from {usual.own:g} to {usual.value:g}, so that there is something to select from.",
+        overrides=[f"{usual.key}={usual.value:g}"],
     )
 
 

@@ -108,7 +108,10 @@ def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
 
 def _told(search: Sequence[Point]) -> str:
     """The gains of a line search."""
-    gains = [f"{point.length:g} x {point.gain:+.3g} ± {point.width:.2g}" for point in search if point.length]
+    gains = []
+    for point in search[1:]:
+        gain = f"{point.gain:+.3g} ± {point.width:.2g}" if math.isfinite(point.gain) else "the policy breaks"
+        gains.append(f"{point.length:g} x {gain}")
     return ", ".join(gains)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from grpokit import Prompt
+from grpokit import Prompt, RunError
 from grpokit.evaluation.intervals import half_width
 from grpokit_diagnosis.probe.rebuilt import Rebuilt
 
@@ -21,7 +22,7 @@ class Point:
 
     Attributes:
         length: in steps of the run.
-        gain: mean difference of the reward from that without a step.
+        gain: mean difference of the reward from that without a step; -inf where the policy breaks.
         width: half the 95 % confidence interval of `gain`.
         alike: share of the samples that are scored as without the step.
     """
@@ -60,7 +61,11 @@ def line_search(
     base: Tensor | None = None
     for length in lengths:
         run.set_weights([old + length * step for old, step in zip(start, change, strict=True)])
-        _, scores = run.sample(prompts, samples, evaluate=False)
+        try:
+            _, scores = run.sample(prompts, samples, evaluate=False)
+        except RunError:  # the policy gives no finite log-prob any more
+            points.append(Point(length=length, gain=-math.inf, width=0.0, alike=0.0))
+            continue
         totals = scores.totals
         base = totals if base is None else base
         gains = totals - base

@@ -23,7 +23,7 @@ from grpokit_diagnosis.probe.repeatability import Repeatability, repeatability
 from grpokit_diagnosis.probe.spread import Spread, spread
 from grpokit_diagnosis.probe.steps import Taken, take
 from grpokit_diagnosis.probe.targets import TargetScore, target_score
-from grpokit_diagnosis.probe.trials import Trial, trials
+from grpokit_diagnosis.probe.usual_values import UsualValue, usual_values
 from grpokit_diagnosis.total_range import total_range
 
 _GROUPS = 32  # that gradients are compared between, at least
@@ -44,7 +44,7 @@ class Measured:
         spread: of the reward.
         target: how the reward rates the targets; None without target pictures.
         repeat: of the reward.
-        trials: with other values of what makes samples differ.
+        usual_values: with other values of what makes samples differ.
         direction: of the gradient.
         by_reward: the same for each trained reward, if there are several.
         cosines: "a and b" -> the cosine of the true gradients of two rewards.
@@ -64,7 +64,7 @@ class Measured:
     spread: Spread
     target: TargetScore | None
     repeat: Repeatability
-    trials: Sequence[Trial]
+    usual_values: Sequence[UsualValue]
     direction: Direction
     by_reward: Mapping[str, Direction]
     cosines: Mapping[str, float]
@@ -108,7 +108,7 @@ def measure(
         search = line_search(run, start, change, prompts, samples=samples)
     tried = []
     if _is_narrow(facts["spread"]) or not facts["direction"].is_clear:
-        tried = trials(config, changed, checkpoint, steps=count)
+        tried = usual_values(config, changed, checkpoint, steps=count)
     training = evaluation = None
     if last is not None:
         say("comparing the settings of training with those of evaluations ...")
@@ -119,7 +119,7 @@ def measure(
         completed=completed,
         step_seconds=step_seconds,
         cost=(time.perf_counter() - began) / step_seconds,
-        trials=tried,
+        usual_values=tried,
         search=search,
         training=training,
         evaluation=evaluation,

@@ -25,7 +25,7 @@ _LOWER = 0.7  # times the usual value, below which that one is tried
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class UsualValue:
     """Steps with another value.
 
     Attributes:
@@ -46,9 +46,9 @@ class Trial:
     decided: float | None
 
 
-def trials(
+def usual_values(
     config: RunConfig, changed: Callable[[str], RunConfig], checkpoint: Path | None, *, steps: int
-) -> list[Trial]:
+) -> list[UsualValue]:
     """Take the same steps with the usual value of each parameter that is lower.
 
     Args:
@@ -70,7 +70,7 @@ def trials(
         samples = [sample for each in taken for sample in each.samples]
         gradients = torch.cat([each.of_rewards for each in taken])
         tried.append(
-            Trial(
+            UsualValue(
                 key=key,
                 own=float(own),
                 value=value,
