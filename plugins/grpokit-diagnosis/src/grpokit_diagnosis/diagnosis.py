@@ -73,13 +73,14 @@ class Diagnosis:
             found = [look for look in found if look.cause and look.cause.always]
         if self.symptom.course == "unseen":  # the training itself is well
             found.sort(key=lambda look: not (look.cause and (look.cause.always or look.of_evaluation)))
-        return found[:_CAUSES]
+        first = {look.cause.id: look for look in reversed(found) if look.cause}
+        return [look for look in found if look in first.values()][:_CAUSES]
 
     @property
     def fine(self) -> list[Look]:
-        """What was looked at and is no cause."""
-        causes = self.causes
-        return [look for look in self.looks if look not in causes]
+        """What was looked at and holds nothing back."""
+        rose = self.symptom.course == "rising"
+        return [look for look in self.looks if look.cause is None or (rose and not look.cause.always)]
 
     def check(self, overrides: Sequence[str]) -> str:
         """The command that trains with changes and its time; where no key changes, the one that measures again."""
