@@ -179,4 +179,4 @@ def test_where_training_gained_the_evaluation_is_the_first_cause() -> None:
 
 def test_a_longer_step_for_a_run_that_gets_nowhere() -> None:
     (cause,) = found("trainer.learning_rate=1e-5", measured=replace(HEALTHY, logprob_change=0.0002))
-    assert cause.overrides == ["trainer.learning_rate=0.0005"]  # 100 steps of this length move log-probs by 1 nat
+    assert cause.overrides == ["trainer.learning_rate=0.001"]  # 100 steps would move log-probs by .02, and 3 are usual

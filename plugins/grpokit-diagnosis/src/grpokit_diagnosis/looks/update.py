@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from grpokit_diagnosis.evidence import Cause, Evidence, Look
+from grpokit_diagnosis.symptom import recent
 
 if TYPE_CHECKING:
     from grpokit_diagnosis.probe.line_search import Point
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 _SWALLOWED = 0.5  # share of the numbers
 _ROUNDED = 0.3  # share of the update
-_FAR = 0.3  # nats per action dimension that a run should be able to move log-probs by in all its steps
+_DISTANCE = 3.0  # nats per action dimension by which runs that learn move log-probs in all their steps, if all add up
+_SHORT = 0.15  # of that distance
 _LEAP = 1.0  # nats in one step, after which nothing that the samples say holds
 _MOST = 100.0  # times as long a step as before, in one go
 _USUAL = 0.01  # nats in a step of runs that learn
@@ -92,18 +94,27 @@ def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
     steps = evidence.run.planned or evidence.run.steps
     empty = sum(measured.spread.without.values()) / measured.spread.groups
     reach = steps * measured.logprob_change / max(1 - empty, 0.01)  # if all groups taught something
-    longest = _longest(measured.search)
+    distance = _DISTANCE * min(1.0, _entropy(evidence))
     figures = (
-        f"a step changes log-probs by {measured.logprob_change:.2g} nats, {steps} steps by at most {reach:.2g}; "
-        f"what steps of other lengths do on held-out prompts: {_told(measured.search)}"
+        f"a step changes log-probs by {measured.logprob_change:.2g} nats, {steps} steps by at most {reach:.2g}, and "
+        f"runs that learn go about {distance:.2g}; what steps of other lengths do on held-out prompts: "
+        f"{_told(measured.search)}"
     )
     cause = None
     single = next(point for point in measured.search if point.length == 1)
+    longest = _longest(measured.search)
     if measured.logprob_change > _LEAP or (single.verdict < 0 and longest < 1):
-        cause = _too_long(evidence, measured, longest)
-    elif reach < _FAR and arrives:
-        cause = _too_short(evidence, reach)
+        wanted = max(_USUAL, distance / steps) / measured.logprob_change
+        cause = _too_long(evidence, min(longest or 0.01, wanted))
+    elif reach < _SHORT * distance and arrives:
+        cause = _too_short(evidence, distance / max(reach, 1e-12))
     return Look(topic="length of a step", figures=figures, cause=cause)
+
+
+def _entropy(evidence: Evidence) -> float:
+    """Nats of a decision at the beginning, which a policy of tokens can give away; 1 where it is not logged."""
+    entropy = recent(evidence.run.metrics[:3], "entropy")
+    return 1.0 if math.isnan(entropy) else entropy
 
 
 def _told(search: Sequence[Point]) -> str:
@@ -125,9 +136,8 @@ def _longest(search: Sequence[Point]) -> float:
     return longest
 
 
-def _too_long(evidence: Evidence, measured: Measured, longest: float) -> Cause:
+def _too_long(evidence: Evidence, factor: float) -> Cause:
     rate = evidence.config.trainer.learning_rate
-    factor = min(longest or 0.01, _USUAL / measured.logprob_change)
     lower = float(f"{rate * max(0.001, factor):.1g}")
     return Cause(
         id="step-too-long",
@@ -138,8 +148,8 @@ def _too_long(evidence: Evidence, measured: Measured, longest: float) -> Cause:
     )
 
 
-def _too_short(evidence: Evidence, reach: float) -> Cause:
-    factor = float(f"{min(_MOST, 1 / max(reach, 1e-12)):.1g}")
+def _too_short(evidence: Evidence, factor: float) -> Cause:
+    factor = float(f"{min(_MOST, factor):.1g}")
     lora = evidence.policy.get("lora")
     alpha, rank = (lora.get("alpha"), lora.get("r")) if isinstance(lora, dict) else (None, None)
     if alpha and rank and alpha / rank < _WEAK_LORA:
