@@ -157,7 +157,6 @@ def _too_short(evidence: Evidence, factor: float) -> Cause:
         return Cause(
             id="lora-too-weak",
             title=f"The adapter counts too little: alpha / r is {alpha / rank:g}.",
-            always=True,
             advice=f"Raise policy.lora.alpha from {alpha:g} to {larger:g}.",
             overrides=[f"policy.lora.alpha={larger:g}"],
         )
@@ -165,7 +164,6 @@ def _too_short(evidence: Evidence, factor: float) -> Cause:
     return Cause(
         id="step-too-short",
         title="Steps are too short to arrive anywhere.",
-        always=True,
         advice=f"Raise trainer.learning_rate from {rate:g} to {rate * factor:.2g}.",
         overrides=[f"trainer.learning_rate={rate * factor:.2g}"],
     )
