@@ -15,7 +15,6 @@ from PIL import Image
 from grpokit import Prompt, Rollout, Sample, Seeds, UsageError, frozen_copy, registry, swapped
 from grpokit.builtin.image_rewards import brightness
 from grpokit_lm.tasks import arithmetic
-from grpokit_toy.glyph import ToyGlyph
 from grpokit_toy.lm import ToyLM
 
 
@@ -84,12 +83,12 @@ def sums(split: str = "train", *, digits: int = 2, held_out: int = 200) -> list[
     return prompts[:held_out] if split == "eval" else prompts
 
 
-class RoundedGlyph(ToyGlyph):
-    """toy-glyph whose weights are rounded after each update, as those of a model that is kept in bf16 are.
+class RoundedLM(ToyLM):
+    """toy-lm whose weights are rounded after each update, as those of a model that is kept in bf16 are.
 
     Args:
         dtype: what the weights are rounded to; "float32" leaves them as they are.
-        parameters: of `ToyGlyph`.
+        parameters: of `ToyLM`.
     """
 
     def __init__(self, *, dtype: Literal["float32", "bfloat16"], **parameters: Any) -> None:
