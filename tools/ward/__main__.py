@@ -9,6 +9,7 @@ healthy   trains presets as they are, and diagnoses them; expected is no cause
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +31,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("words", nargs="*", help="parts of names or causes; without any, all")
     parser.add_argument("--patients", type=Path, default=patients.FILE, help="the file of cases")
     parser.add_argument("--home", type=Path, default=Path("runs/ward"), help="the folder of the runs")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="of each run")
     parser.add_argument("--jobs", type=int, default=1, help="runs that train at a time")
     arguments = parser.parse_args(words)
     arguments.home.mkdir(parents=True, exist_ok=True)
@@ -66,21 +67,22 @@ def _brief(outcome: Outcome) -> str:
 def table(ward: Patients, arguments: argparse.Namespace) -> int:
     """Write what became of the trained cases and their bases; returns 1 where a case is no case."""
     lines = [
-        "Held-out change and its 95 % interval, by seed; the training score in the first and the last quarter of the",
-        "steps. Made by `python tools/ward table`.",
+        "For each seed: the training score in the first and the last quarter of the steps, and the change of the",
+        "held-out score with its 95 % interval; none where a run stopped before its second evaluation. Written by",
+        "`python tools/ward table`.",
         "",
         "| case | cause | symptom | base: training | base: held-out | sick: training | sick: held-out | seconds |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---:|",
     ]
     wrong = []
     for case in ward.named(arguments.words):
-        pairs = [_pair(case, arguments.home, seed) for seed in arguments.seeds]
+        pairs = [_pair(case, arguments.home, seed) for seed in arguments.seeds if _is_there(case, arguments.home, seed)]
         bases = [base for base, _ in pairs]
         sick = [own for _, own in pairs]
         cells = [_training(bases), _held_out(bases), _training(sick), _held_out(sick)]
-        seconds = max(each.seconds for each in sick)
+        seconds = min((each.seconds for each in sick), default=0)  # on a busy machine the others take longer
         lines.append(f"| {case.name} | {case.cause} | {case.symptom} | {' | '.join(cells)} | {seconds:.0f} |")
-        if any(own.rises or not base.rises for base, own in pairs):
+        if not pairs or any(own.rises or not base.rises for base, own in pairs):
             wrong.append(case.name)
     text = "\n".join(lines) + "\n"
     print(text)
@@ -98,12 +100,21 @@ def _pair(case: Case, home: Path, seed: int) -> tuple[Outcome, Outcome]:
     return treatment.outcome(base, case.score), treatment.outcome(own, case.score)
 
 
+def _is_there(case: Case, home: Path, seed: int) -> bool:
+    """Whether both runs are trained as the case has them now."""
+    return all(treatment.is_trained(run, home, seed) for run in (case.healthy, case.run))
+
+
 def _training(outcomes: Sequence[Outcome]) -> str:
     return "; ".join(f"{each.first:.3g} → {each.last:.3g}" for each in outcomes)
 
 
 def _held_out(outcomes: Sequence[Outcome]) -> str:
-    return "; ".join(f"{each.change:+.3g} ± {each.width:.2g}" for each in outcomes)
+    return "; ".join(_change(each) for each in outcomes)
+
+
+def _change(outcome: Outcome) -> str:
+    return "none" if math.isnan(outcome.change) else f"{outcome.change:+.3g} ± {outcome.width:.2g}"
 
 
 def diagnose(ward: Patients, arguments: argparse.Namespace) -> int:

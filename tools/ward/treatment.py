@@ -63,33 +63,47 @@ def folder_of(home: Path, name: str, seed: int) -> Path:
     return home / (name if seed == 1 else f"{name}-seed{seed}")
 
 
-def train(base: Base, home: Path, seed: int = 1, extra: Sequence[str] = ()) -> Path:
+def words_of(base: Base, seed: int) -> Sequence[str]:
+    """What `grpokit train` is told: the preset and its overrides."""
+    from grpokit.config import presets
+
+    words = [base.preset, *base.overrides, f"seed={seed}", "run.threads=1", "run.keep_last=null"]
+    steps = presets.read_config(base.preset, base.overrides)[0].trainer.steps
+    return [*words, f"run.save_every={max(1, steps // CHECKPOINTS)}"]
+
+
+def is_trained(base: Base, home: Path, seed: int) -> bool:
+    """Whether a run lies there, trained with these words."""
+    record = _record(folder_of(home, base.name, seed))
+    return record.is_file() and json.loads(record.read_text())["words"] == words_of(base, seed)
+
+
+def _record(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.json")
+
+
+def train(base: Base, home: Path, seed: int = 1) -> Path:
     """Train a run in one thread, unless it is there already; returns its folder.
 
     Args:
         base: what is trained.
         home: holds the runs.
         seed: of the run.
-        extra: further overrides.
     """
-    from grpokit.config import presets
-
     folder = folder_of(home, base.name, seed)
-    words = [*base.overrides, *extra, f"seed={seed}", "run.threads=1", "run.keep_last=null"]
-    steps = presets.read_config(base.preset, words)[0].trainer.steps
-    words.append(f"run.save_every={max(1, steps // CHECKPOINTS)}")
-    record = folder.with_name(f"{folder.name}.json")
-    if record.is_file() and json.loads(record.read_text())["words"] == [base.preset, *words]:
+    if is_trained(base, home, seed):
         return folder
+    words = words_of(base, seed)
+    record = _record(folder)
     record.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     begun = time.perf_counter()
-    command = [sys.executable, "-m", "grpokit", "train", base.preset, *words, f"run.dir={folder}"]
+    command = [sys.executable, "-m", "grpokit", "train", *words, f"run.dir={folder}"]
     done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):  # 1: the run stopped itself
         raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")
     facts = {
-        "words": [base.preset, *words],
+        "words": words,
         "seconds": round(time.perf_counter() - begun, 1),
         "error": done.stderr.strip()[-500:] if done.returncode else "",
     }
@@ -107,7 +121,7 @@ def outcome(folder: Path, score: str = "reward") -> Outcome:
     values = [row[key] for row in run.metrics if row.get(key) is not None]
     quarter = max(1, len(values) // 4)
     change, width = _held_out_change(headline(run), score)
-    facts = json.loads(folder.with_name(f"{folder.name}.json").read_text())
+    facts = json.loads(_record(folder).read_text())
     return Outcome(
         first=_mean(values[:quarter]),
         last=_mean(values[-quarter:]),
