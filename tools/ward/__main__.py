@@ -69,7 +69,7 @@ def table(ward: Patients, arguments: argparse.Namespace) -> int:
     lines = [
         "For each seed: the training score in the first and the last quarter of the steps, and the change of the",
         "held-out score with its 95 % interval; none where a run stopped before its second evaluation. Written by",
-        "`python tools/ward table`.",
+        "`python tools/ward table`; seconds are those of a sick run, on a machine that had more to do.",
         "",
         "| case | cause | symptom | base: training | base: held-out | sick: training | sick: held-out | seconds |",
         "|---|---|---|---|---|---|---|---:|",
