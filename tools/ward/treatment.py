@@ -156,7 +156,7 @@ class Treated:
 
     Attributes:
         causes: the ids that were named.
-        advice: the overrides that were followed; those of the case's cure, where the cause has none.
+        advice: the overrides that were followed; those of the case's cure, where the right cause has none.
         sick: before.
         after: what became of the run with the advice.
         healed: whether it is clearly better.
@@ -174,13 +174,16 @@ def treated(case: Case, home: Path, seed: int = 1) -> Treated:
     folder = train(case.run, home, seed)
     causes = diagnosed(folder)
     advice = list(causes[0]["overrides"]) if causes else []
-    if case.cure and (not advice or causes[0]["id"] == case.cause):
+    if causes and causes[0]["id"] == case.cause and not advice:
         advice = list(case.cure)
+    ids = [cause["id"] for cause in causes]
     sick = outcome(folder, case.score)
+    if not advice:
+        return Treated(causes=ids, advice=advice, sick=sick, after=sick, healed=False)
     again = Base(name=f"{case.name}-treated", preset=case.base.preset, overrides=[*case.run.overrides, *advice])
     after = outcome(train(again, home, seed), case.score)
     healed = after.rises if case.healed == "seen" else after.clearly_better(sick)
-    return Treated(causes=[cause["id"] for cause in causes], advice=advice, sick=sick, after=after, healed=healed)
+    return Treated(causes=ids, advice=advice, sick=sick, after=after, healed=healed)
 
 
 def _environment() -> Mapping[str, str]:
