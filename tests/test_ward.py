@@ -104,3 +104,16 @@ def test_a_sick_run_does_not_rise_where_its_base_does(tmp_path: Path) -> None:
     assert base.rises
     assert base.clearly_better(sick)
     assert abs(sick.change) < 0.1 < base.change
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", WARD.cases, ids=CASES)
+def test_the_right_cause_comes_first(case: patients.Case, tmp_path: Path) -> None:
+    causes = treatment.diagnosed(treatment.train(case.run, tmp_path))
+    assert causes[0]["id"] == case.cause
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("case", WARD.cases, ids=CASES)
+def test_its_advice_heals(case: patients.Case, tmp_path: Path) -> None:
+    assert treatment.treated(case, tmp_path).healed
