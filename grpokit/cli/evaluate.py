@@ -233,6 +233,8 @@ def _evaluate(task: Task, folder: Path | None, batch_size: int, *, as_json: bool
             if lines:
                 _append(own_folder / SCORE_LINES, lines)
             panels = _panels(own_folder)
+            if task.group_size and not panels:
+                _say("warning: no installed plugin says what was taught; see `grpokit plugins`")
         if as_json:
             print(json.dumps(_facts(task, results, lines, panels)))
         else:

@@ -33,13 +33,18 @@ def with_statistics(evaluation: EvaluationConfig, config: RunConfig, prompts: Pr
         prompts: the evaluation's.
 
     Raises:
-        UsageError: no plugin says what the policy makes.
+        UsageError: no plugin says what the policy makes, or brings statistics of it.
     """
     kind = build.output_kind(config)
     if kind is None:
         raise UsageError(f"--taught needs to know what '{config.policy.use}' makes, which its plugin's spec would say.")
     used = {registry.lasting("reward", reward.use) for reward in evaluation.rewards}
-    added = [_monitor(name) for name in _statistics(kind) if name not in used]
+    statistics = list(_statistics(kind))
+    if not statistics:
+        raise UsageError(
+            f"No installed plugin brings statistics of what '{config.policy.use}' makes, of kind '{kind}'."
+        )
+    added = [_monitor(name) for name in statistics if name not in used]
     if evaluation.gold is None:
         added += [_monitor(name) for name in _comparing(kind) if name not in used and _scores(name, prompts)]
     else:

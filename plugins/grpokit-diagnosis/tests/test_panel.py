@@ -55,11 +55,11 @@ def test_pictures(bright: Path) -> None:
     panel = panel_of(bright)
     answer, basis = panel.text
     assert answer.startswith("It taught: brighter (+2.")
-    assert "brightness explains 94 % of the reward (brighter scores more)." in answer
+    assert "'brightness' explains 94 % of the reward (favours brighter)." in answer
     assert basis == (
-        "From 16 held-out samples of step 0 and of step 2, paired by prompt and seed. Changes are in spreads, the "
-        "standard deviation over the samples before. The correlations are within groups: 16 samples of 4 groups of "
-        "training. grpokit evaluate RUN --taught measures it in full."
+        "From 16 held-out samples of step 0 and of step 2, paired by prompt and seed. A change of 1 is one "
+        "standard deviation over the samples before. The correlations are with the reward within groups: 16 samples of 4 "
+        "groups of training. grpokit evaluate RUN --taught measures it in full."
     )
     _, before, after, change, width, r = row_of(panel, "brightness")
     levels = [np.asarray(grey(100 + 3 * n).convert("L")).mean() / 255 for n in range(16)]
@@ -204,8 +204,8 @@ def test_an_evaluation_has_all_its_scores(tmp_path: Path) -> None:
     spread = np.std([n / 19 for n in range(20)], ddof=1)
     assert row_of(panel, "brightness")[3] == pytest.approx(1 / spread)
     assert panel.text[0] == (
-        f"It taught: brighter (+{1 / spread:.3f} ± 0.000). Within a group, brightness explains 93 % of the reward "
-        "(darker scores more). But mse fell by 1.000 ± 0.000."
+        f"It taught: brighter (+{1 / spread:.3f} ± 0.000). Within a group, 'brightness' explains 93 % of the reward "
+        "(favours darker). But mse fell by 1.000 ± 0.000."
     )
     assert "40 samples of 4 groups drawn as in training" in panel.text[1]
     assert panel.tables[1].rows == [
