@@ -58,8 +58,8 @@ def test_pictures(bright: Path) -> None:
     assert "'brightness' explains 94 % of the reward (favours brighter)." in answer
     assert basis == (
         "From 16 held-out samples of step 0 and of step 2, paired by prompt and seed. A change of 1 is one "
-        "standard deviation over the samples before. The correlations are with the reward within groups: 16 samples of 4 "
-        "groups of training. grpokit evaluate RUN --taught measures it in full."
+        "standard deviation over the samples before. The correlations are with the reward within groups: 16 samples of "
+        "4 groups of training. grpokit evaluate RUN --taught measures it in full."
     )
     _, before, after, change, width, r = row_of(panel, "brightness")
     levels = [np.asarray(grey(100 + 3 * n).convert("L")).mean() / 255 for n in range(16)]
@@ -82,10 +82,10 @@ def test_texts(tmp_path: Path) -> None:
         rows = [{**row, "output": "x" * (8 - n) ** 2} for n, row in enumerate(read_rows(place))]
         write_rows(place, [{key: value for key, value in row.items() if key != "file"} for row in rows])
     panel = panel_of(run)
-    _, before, after, *_ = row_of(panel, "words")
+    _, before, after, *_ = row_of(panel, "word-count")
     assert after - before == 6
     assert panel.text[0].startswith("It taught: longer (+4.")
-    assert row_of(panel, "characters")[-1] > 0.9
+    assert row_of(panel, "text-length")[-1] > 0.9
 
 
 def test_episodes(tmp_path: Path) -> None:

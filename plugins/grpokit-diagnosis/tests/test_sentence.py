@@ -44,8 +44,8 @@ BRIGHTER_PAYS = shift(0.0, 0.1, ("darker", "brighter"), correlation=0.843)
             [BRIGHTER, LESS_VARIED],
             BRIGHTER_PAYS,
             [],
-            "It taught: brighter (+1.9 ± 0.2), less varied (-0.80 ± 0.06). Within a group, 'brightness' explains 71 % of "
-            "the reward (favours brighter).",
+            "It taught: brighter (+1.9 ± 0.2), less varied (-0.80 ± 0.06). Within a group, 'brightness' explains 71 % "
+            "of the reward (favours brighter).",
         ),
         (
             [BRIGHTER],

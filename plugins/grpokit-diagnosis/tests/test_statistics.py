@@ -58,8 +58,8 @@ STRIPES = Image.fromarray(np.tile(np.array([0, 255], np.uint8), (64, 32))).conve
         (pictures.symmetry, STRIPES.rotate(90), 1.0),
         (pictures.symmetry, halves(90, 90), 1.0),
         (pictures.text_area, halves(0, 255), 0.0),
-        (texts.characters, "two words", 9),
-        (texts.words, " two\n words ", 2),
+        (texts.text_length, "two words", 9),
+        (texts.word_count, " two\n words ", 2),
         (texts.repetition, "abcdabcd", 1 / 5),  # abcd bcda cdab dabc abcd
         (texts.repetition, "aaaaaa", 2 / 3),
         (texts.repetition, "abc", math.nan),
