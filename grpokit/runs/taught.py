@@ -41,9 +41,8 @@ def with_statistics(evaluation: EvaluationConfig, config: RunConfig, prompts: Pr
     used = {registry.lasting("reward", reward.use) for reward in evaluation.rewards}
     statistics = list(_statistics(kind))
     if not statistics:
-        raise UsageError(
-            f"No installed plugin brings statistics of what '{config.policy.use}' makes, of kind '{kind}'."
-        )
+        policy = config.policy.use.rpartition(":")[2]
+        raise UsageError(f"No installed plugin brings statistics of what '{policy}' makes, of the kind '{kind}'.")
     added = [_monitor(name) for name in statistics if name not in used]
     if evaluation.gold is None:
         added += [_monitor(name) for name in _comparing(kind) if name not in used and _scores(name, prompts)]

@@ -13,7 +13,7 @@ _PICTURES = (
     ("saturation", "paler", "more colourful", (0, 1), "how far the picture's colours are from grey"),
     ("hue-entropy", "fewer hues", "more hues", (0, 1), "how many hues the picture has"),
     ("sharpness", "blurrier", "sharper", (0, 1), "what a blur would take away (Crete et al., 2007)"),
-    ("edges", "fewer edges", "more edges", (0, 2), "the mean gradient of the picture's brightness"),
+    ("edge-strength", "fewer edges", "more edges", (0, 2), "the mean gradient of the picture's brightness"),
     ("symmetry", "less symmetric", "more symmetric", (-1, 1), "how like its mirror image the picture is"),
     ("text-area", "less like text", "more like text", (0, 1), "the share with thin strokes in two tones, as text has"),
 )

@@ -64,7 +64,7 @@ def sharpness(samples: Sequence[Sample]) -> list[float]:
     return _each(samples, _sharpness)
 
 
-def edges(samples: Sequence[Sample]) -> list[float]:
+def edge_strength(samples: Sequence[Sample]) -> list[float]:
     """The mean size of the gradient of each output's brightness, in the whole range of brightness a pixel.
 
     Arguments and results as of `contrast`.
