@@ -149,6 +149,7 @@ def test_it_is_printed_below_the_scores(call: Call, here: Path) -> None:
     ("words", "rewards"),
     [
         (["--gold", "unsaid", "--gold", "targetless"], ["digits", "bytes", "size", "unsaid", "targetless"]),
+        (["--gold", "digits", "--gold", "unsaid"], ["digits", "bytes", "size", "unsaid"]),  # one that is trained on
         (["--with", "gold.yaml"], ["digits", "size", "bytes", "needy"]),
         (["--reward", "unsaid"], ["unsaid", "size", "bytes", "judge", "optional"]),
     ],
@@ -162,8 +163,15 @@ def test_gold_rewards_by_name(call: Call, here: Path, words: list[str], rewards:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["out", "--taught", "--gold", "judgee"], "There is no reward called 'judgee' (did you mean 'judge'?)"),
-        (["out", "--taught", "--gold", "needy"], "word"),
+        (["out", "--taught", "--gold", "judgee"], "error: There is no reward called 'judgee' (did you mean 'judge'?)"),
+        (
+            ["out", "--taught", "--gold", "needy"],
+            "error: The reward 'needy' needs the parameter 'word'.",
+        ),
+        (
+            ["out", "--taught", "--gold", "pixels"],
+            "error: The reward 'pixels' scores pictures, but the policy 'maker' makes",
+        ),
         (["out", "--gold", "judge"], "--gold goes with --taught."),
         (
             ["c.yaml", "--taught"],
