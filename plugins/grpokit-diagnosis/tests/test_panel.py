@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +213,12 @@ def test_an_evaluation_has_all_its_scores(tmp_path: Path) -> None:
     assert panel.tables[1].rows == [
         ["mse", pytest.approx(-0.095), pytest.approx(-1.095), pytest.approx(-1), pytest.approx(0)]
     ]
+
+
+def test_a_report_does_not_wait_for_torch(bright: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from grpokit.run_folder.reader import read_run; "
+        "from grpokit_diagnosis.plugin import grpokit_panels; "
+        f"assert grpokit_panels(read_run(Path({str(bright)!r}))); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

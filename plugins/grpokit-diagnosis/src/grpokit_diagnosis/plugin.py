@@ -80,6 +80,6 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
 @hookimpl
 def grpokit_panels(run: Any) -> Sequence[Panel]:
     """Return what the reward taught."""
-    from grpokit_diagnosis.taught.panel import taught_panels  # only now, since it imports torch
+    from grpokit_diagnosis.taught.panel import taught_panels  # only now, since it imports numpy
 
     return taught_panels(run)

@@ -7,16 +7,16 @@ enough to take less than a second, and only once for as long as their files are 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpokit import Prompt, RewardSpec, RewardTerm, Sample, create, registry
-from grpokit.errors import PluginError
+from grpokit import Prompt, RewardSpec, Sample, registry
 from grpokit.evaluation.paired import ScoreTable
 from grpokit.report.pictures import picture_of
 from grpokit.report.samples import by_prompt
-from grpokit.rewards.scoring import score_samples
+from grpokit.rewards.calling import build, call_reward
 from grpokit.run_folder.reader import RunHistory, read_rows
 from grpokit_diagnosis.taught.measure import Material
 
@@ -172,19 +172,20 @@ def _sample(folder: Path, row: Mapping[str, Any], kind: Kind, prompt: str, *, gr
 
 def _scores(kind: Kind, samples: Sequence[Sample]) -> dict[str, list[float | None]]:
     """Name -> the scores of each statistic that can be computed; None for a sample that it could not score."""
-    terms = []
-    for name, spec in statistics_of(kind):
-        try:
-            reward = create("reward", registry.lasting("reward", spec.name))
-        except PluginError:  # a package is missing
+    rows = [row for row, sample in enumerate(samples) if sample.output is not None]
+    shown = [samples[row] for row in rows]
+    columns: dict[str, list[float | None]] = {}
+    for name, _ in statistics_of(kind):
+        statistic, wrong = build(registry.lasting("reward", name), {})
+        if wrong.error or not rows:  # a package is missing, say
             continue
-        terms.append(RewardTerm(name=name, reward=reward, weight=0.0, on_error="skip", skip_limit=1.0))
-    if not (terms and samples):
-        return {}
-    matrix = score_samples(terms, samples).matrix
-    columns = {}
-    for term, column in zip(terms, matrix.T.tolist(), strict=True):
-        columns[term.name] = [score if score == score else None for score in column]
+        scored = call_reward(statistic, rows, [*shown])
+        if scored.error or scored.failure:
+            continue
+        column: list[float | None] = [None] * len(samples)
+        for row, score in zip(rows, scored.values, strict=True):
+            column[row] = None if math.isnan(score) else score
+        columns[name] = column
     return columns
 
 
