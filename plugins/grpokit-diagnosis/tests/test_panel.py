@@ -7,6 +7,7 @@ import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,27 @@ def test_pictures(bright: Path) -> None:
     assert width < 0.05
     assert r == pytest.approx(46 / math.sqrt(452 * 5), abs=0.01)  # of 0, 14, 16, 30 with 0, 1, 2, 3
     assert len(panel.tables) == 1  # monitors have tiles on a run's page
+
+
+def test_samples_of_one_prompt_count_once(bright: Path) -> None:
+    """16 samples of 4 prompts, by the digests that tell prompts of one text apart; without scores by their texts."""
+    for step in (0, 2):
+        place = bright / f"samples/step_{step:06d}"
+        rows = read_rows(place / "samples.jsonl")
+        write_rows(
+            place / "samples.jsonl", [{**row, "prompt": f"{n // 8}", "turn": n % 8} for n, row in enumerate(rows)]
+        )
+        table = json.loads((place / "scores.json").read_text())
+        table |= {"prompts": ["a", "b", "c", "d", "e"], "texts": ["0", "0", "1", "1", "2"]}
+        (place / "scores.json").write_text(json.dumps({**table, "prompt": [n // 4 for n in range(20)]}))
+    found = taught_folder.material(read_run(bright))
+    assert found is not None
+    assert (found.before.prompts, found.before.prompt) == (["a", "b", "c", "d"], [n // 4 for n in range(16)])
+    for step in (0, 2):
+        (bright / f"samples/step_{step:06d}/scores.json").unlink()
+    found = taught_folder.material(read_run(bright))
+    assert found is not None
+    assert (found.after.prompts, found.after.prompt) == (["0", "1"], [n // 8 for n in range(16)])
 
 
 def test_texts(tmp_path: Path) -> None:
@@ -157,14 +179,17 @@ def test_files_are_measured_once(bright: Path, monkeypatch: pytest.MonkeyPatch) 
     first = panel_of(bright)
     opened: list[Path] = []
     picture_of = taught_folder.picture_of
-    monkeypatch.setattr(
-        taught_folder, "picture_of", lambda folder, *rest: opened.append(folder) or picture_of(folder, *rest)
-    )
+
+    def noted(folder: Path, row: Mapping[str, Any], part: str) -> Image.Image | None:
+        opened.append(folder)
+        return picture_of(folder, row, part)
+
+    monkeypatch.setattr(taught_folder, "picture_of", noted)
     assert panel_of(bright) == first
-    assert len(opened) == 1  # one that tells the size
+    assert opened == []
     (bright / "samples/step_000002/samples.jsonl").touch()
     assert panel_of(bright) == first
-    assert {folder.name for folder in opened} == {"step_000000", "step_000002"}
+    assert {folder.name for folder in opened} == {"step_000002"}
 
 
 @pytest.mark.parametrize(("side", "pairs", "rows"), [(64, 16, 256), (512, 15, 30), (1024, 6, 12), (4096, 6, 12)])
@@ -172,13 +197,13 @@ def test_large_pictures_are_fewer(tmp_path: Path, side: int, pairs: int, rows: i
     run = make_run(tmp_path / "run", steps=2, every=2)
     place = run / "samples/step_000000"
     Image.new("RGB", (side, side)).save(place / "0000.png")
-    assert taught_folder._room(place, "image") == (pairs, rows)
+    assert taught_folder._room(taught_folder._key(place), "image") == (pairs, rows)
 
 
 def test_an_evaluation_has_all_its_scores(tmp_path: Path) -> None:
     """Statistics and gold rewards that `--taught` measured: no picture is read."""
     run = make_run(tmp_path / "run", steps=2, every=2, gain=0.2)
-    settings = {"taught": True, "rewards": [{"use": "x", "name": "nice"}]}
+    settings: dict[str, Any] = {"taught": True, "rewards": [{"use": "x", "name": "nice"}]}
     settings["rewards"] += [{"use": "brightness", "weight": 0}, {"use": "mse", "weight": 0}]
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
     (run / "metrics.jsonl").write_text("")
