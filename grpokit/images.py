@@ -249,7 +249,7 @@ def _check_size(name: str, size: tuple[int, int], max_pixels: int) -> None:
     if width * height > max_pixels:
         raise DataError(
             f"{name} has {width:,} x {height:,} = {width * height:,} pixels; the limit is {max_pixels:,}. Make it "
-            "smaller, or raise the limit: data.max_pixels in a config, --max-pixels of grpokit evaluate."
+            "smaller, or raise the limit: data.max_pixels in a config, --max-pixels on the command line."
         )
 
 

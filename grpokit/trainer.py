@@ -231,7 +231,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         with self._checked_policy.during("train"):
             for batch in self._minibatches(step, fixed):
                 step.minibatch = self._modifiers.minibatch(batch)
-                losses, tally = self._gradient(step)
+                losses, tally = self._gradient(step.minibatch, log)
                 step.losses.append(losses)
                 step.tallies.append(tally)
                 self._tell("differentiated", step)
@@ -281,17 +281,17 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
                     filler=filler,
                 )
 
-    def _gradient(self, step: LearningStep) -> tuple[Sequence[float], Tally]:
+    def _gradient(self, batch: Batch, log: StepLog) -> tuple[Sequence[float], Tally]:
         """The gradient of an optimizer step: the loss of each process, and the statistics of all."""
         return gradient(
-            step.minibatch,
+            batch,
             self._modifiers.objective(self.objective),
             policy=self._checked_policy,
             updates=self.updates,
             correction=self.correction,
             sizes=self.sizes,
             team=self.team,
-            log=step.log,
+            log=log,
         )
 
     def _update(self, number: int, tally: Tally, log: StepLog) -> float:
@@ -302,6 +302,22 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             with self.team.failing_together(passes=True) if self.sharding else nullcontext():  # for a moving average
                 self._checked_policy.updated(self.version + 1)
         return norm
+
+    def gradient_of(self, batch: Batch) -> list[Tensor]:
+        """The gradient of a batch's loss by each of `updates.parameters`; nothing is updated.
+
+        Args:
+            batch: a `step.minibatch` of an observer, or some of its rows, perhaps with other advantages. Its weights
+                are normalised, so that the gradients of the parts of a minibatch add up to that of the whole.
+        """
+        with self._checked_policy.during("train"):
+            self._gradient(batch, StepLog(self.torch_device))
+        scale = self.updates.scaler.get_scale()  # 1 but for fp16
+        gradients = []
+        for p in self.updates.parameters:
+            gradients.append(torch.zeros_like(p) if p.grad is None else p.grad / scale)
+        self.updates.optimizer.zero_grad()
+        return gradients
 
     def whole(self, report: StepReport) -> StepReport:
         """The latest step's report with the rows of all processes, on the CPU; others than process 0 keep theirs."""

@@ -16,6 +16,8 @@ from torch import nn
 
 from grpokit import (
     Decisions,
+    LearningStep,
+    Observer,
     Prompt,
     RewardError,
     RewardTerm,
@@ -147,6 +149,27 @@ def test_gradient_equals_one_written_by_hand() -> None:
     expected = torch.cat([p.grad.flatten() for p in policy.net.parameters()])
     assert (seen[0] - expected).norm() / expected.norm() < 1e-12
     assert report.metrics["loss"] == pytest.approx(loss.item(), abs=1e-12)
+
+
+def test_gradients_of_groups_add_up_to_that_of_the_step_and_change_nothing() -> None:
+    class Batches(Observer):
+        def differentiated(self, step: LearningStep) -> list[str]:
+            self.batch = step.minibatch
+            return []
+
+    seen, objective = Batches(), objectives.GRPO(kl_coef=0.1)
+    trainer = make(TinyTokens(dtype=torch.float64), objective=objective, observers={"seen": seen}, max_grad_norm=None)
+    start = [p.detach().clone() for p in trainer.updates.parameters]
+    whole = record_gradients(trainer)
+    trainer.step()
+    for parameter, before in zip(trainer.updates.parameters, start, strict=True):
+        parameter.data.copy_(before)
+    groups = seen.batch.rollout.groups
+    parts = [trainer.gradient_of(seen.batch.select((groups == g).nonzero()[:, 0])) for g in groups.unique()]
+    total = torch.cat([torch.stack(own).sum(0).flatten() for own in zip(*parts, strict=True)])
+    assert (total - whole[0]).norm() / whole[0].norm() < 1e-12
+    assert torch.equal(weights(trainer), torch.cat([x.flatten() for x in start]))
+    assert all(p.grad is None for p in trainer.updates.parameters)
 
 
 @pytest.mark.parametrize(

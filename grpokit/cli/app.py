@@ -68,7 +68,7 @@ class Commands(typer.core.TyperGroup):
             _, spec = registry.find("command", args[0])
             program = typer.Typer(**_SETTINGS)
             changes_config = isinstance(spec, CommandSpec) and spec.config
-            program.command(cls=ConfigCommand if changes_config else None)(
+            program.command(spec.name, cls=ConfigCommand if changes_config else None)(
                 registry.resolve(spec.factory, f"command '{spec.name}'", spec.install)
             )
             return args[0], typer.main.get_command(program), args[1:]

@@ -27,6 +27,7 @@ from grpokit.registry.specs import RewardSpec
 from grpokit.run_folder.lock import is_running
 from grpokit.run_folder.names import (
     ATTRIBUTION,
+    CHECKPOINTS,
     CONFIG,
     END,
     EVALUATIONS,
@@ -154,6 +155,11 @@ class RunHistory:
         if trained == [1.0]:
             return weights
         return {"reward": 1.0, **weights}
+
+    @property
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """(step, folder) of all checkpoints, in the order of the steps."""
+        return step_folders(self.folder / CHECKPOINTS)
 
     def sample_folders(self, kind: str) -> list[tuple[int, Path]]:
         """(step, folder) of all whole folders of "samples" or "groups", in the order of the steps."""

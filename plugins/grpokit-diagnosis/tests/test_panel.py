@@ -242,7 +242,7 @@ def test_an_evaluation_has_all_its_scores(tmp_path: Path) -> None:
 def test_a_report_does_not_wait_for_torch(bright: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from grpokit.run_folder.reader import read_run; "
-        "from grpokit_diagnosis.plugin import grpokit_panels; "
-        f"assert grpokit_panels(read_run(Path({str(bright)!r}))); assert 'torch' not in sys.modules"
+        "from grpokit_diagnosis.taught.panel import taught_panels; "
+        f"assert taught_panels(read_run(Path({str(bright)!r}))); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

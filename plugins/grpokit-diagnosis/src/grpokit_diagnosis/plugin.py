@@ -52,6 +52,13 @@ def grpokit_commands() -> Iterator[CommandSpec]:
         summary="Say why a run's reward does not move, and what to change.",
         install="pip install 'grpokit[diagnosis]'",
     )
+    yield CommandSpec(
+        api=1,
+        name="try",
+        factory="grpokit_diagnosis.try_command:try_reward",
+        summary="Score a few pictures or texts with a reward, and show where the scores come from.",
+        install="pip install 'grpokit[diagnosis]'",
+    )
 
 
 @hookimpl
@@ -79,7 +86,8 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
 
 @hookimpl
 def grpokit_panels(run: Any) -> Sequence[Panel]:
-    """Return what the reward taught."""
-    from grpokit_diagnosis.taught.panel import taught_panels  # only now, since it imports numpy
+    """Return why the reward did not move, and what it taught."""
+    from grpokit_diagnosis.panels import why  # only now, since they import numpy
+    from grpokit_diagnosis.taught.panel import taught_panels
 
-    return taught_panels(run)
+    return [*why(run), *taught_panels(run)]

@@ -1,0 +1,2 @@
+from .diagnosis import Diagnosis as Diagnosis
+from .diagnosis import diagnose as diagnose

@@ -1,0 +1,159 @@
+"""A run, the symptom that it has, and what it comes from."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpokit.config import presets
+from grpokit.config.schema import RunConfig
+from grpokit.run_folder.reader import RunHistory, read_run
+from grpokit_diagnosis.evidence import Evidence, Look
+from grpokit_diagnosis.looks import looks
+from grpokit_diagnosis.symptom import Symptom, recent, symptom
+
+if TYPE_CHECKING:  # a report is written without torch
+    from grpokit_diagnosis.probe.measure import Measured
+
+_CAUSES = 3  # that are named
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What was found.
+
+    Attributes:
+        run: the run.
+        symptom: what its reward did.
+        looks: all that was looked at, in the order in which a signal goes.
+        measured: by a probe; None without one.
+    """
+
+    run: RunHistory
+    symptom: Symptom
+    looks: Sequence[Look]
+    measured: Measured | None
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        """The diagnosis for a terminal."""
+        yield str(self.symptom)
+        yield self._basis()
+        causes = self.as_json()["causes"]
+        for number, cause in enumerate(causes, 1):
+            yield f"\n{number}. {cause['title']}"
+            yield f"   {cause['figures']}"
+            yield f"   {cause['advice']}"
+            yield f"   To check: {cause['check']}"
+        if not causes:
+            rising = self.symptom.course == "rising"
+            yield "\nNothing holds it back." if rising else "\nNo cause was found in what was looked at."
+        yield "\nlooked at and fine"
+        yield from (f"  {look.topic}: {look.figures}" for look in self.fine)
+
+    def _basis(self) -> str:
+        """What it rests on."""
+        if self.measured is None:
+            return f"From what {self.run.steps} steps have logged. --probe also measures."
+        return (
+            f"From what {self.run.steps} steps have logged and from {self.measured.steps} steps that were taken again, "
+            f"with the weights after step {self.measured.completed}. It took as long as {self.measured.cost:.0f} steps."
+        )
+
+    @property
+    def causes(self) -> list[Look]:
+        """The looks at causes, at most three; where the reward rose, only at what is a fault all the same."""
+        found = [look for look in self.looks if look.cause]
+        if self.symptom.course == "rising":
+            found = [look for look in found if look.cause and look.cause.always]
+        if self.symptom.course == "unseen":  # the training itself is well
+            found.sort(key=lambda look: not (look.cause and (look.cause.always or look.of_evaluation)))
+        first = {look.cause.id: look for look in reversed(found) if look.cause}
+        return [look for look in found if look in first.values()][:_CAUSES]
+
+    @property
+    def fine(self) -> list[Look]:
+        """What was looked at and holds nothing back."""
+        rose = self.symptom.course == "rising"
+        return [look for look in self.looks if look.cause is None or (rose and not look.cause.always)]
+
+    def check(self, overrides: Sequence[str]) -> str:
+        """The command that trains with changes and its time; where no key changes, the one that measures again."""
+        own = self.run.folder
+        if not overrides:
+            return f"{shlex.join(['grpokit', 'diagnose', str(own), '--probe'])}, once that is done"
+        words = ["grpokit", "train", str(own), *overrides, f"run.dir={own}-changed"]
+        minutes = self.run.steps * recent(self.run.metrics, "step_time") / 60
+        return f"{shlex.join(words)}  (about {max(1, minutes):.0f} min)"
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        causes = []
+        for look in self.causes:
+            assert look.cause
+            cause = look.cause
+            causes.append(
+                {
+                    "id": cause.id,
+                    "title": cause.title,
+                    "figures": look.figures,
+                    "advice": cause.advice,
+                    "overrides": list(cause.overrides),
+                    "check": self.check(cause.overrides),
+                }
+            )
+        return {
+            "run": str(self.run.folder),
+            "steps": self.run.steps,
+            "course": self.symptom.course,
+            "symptom": str(self.symptom),
+            "probed": self.measured is not None,
+            "cost": None if self.measured is None else round(self.measured.cost, 1),
+            "causes": causes,
+            "fine": [{"topic": look.topic, "figures": look.figures} for look in self.fine],
+        }
+
+
+def diagnose(run: Path | str, *, probe: bool = False, say: Callable[[str], None] = lambda line: None) -> Diagnosis:
+    """Find out why a run's reward does not move; `print` shows the result.
+
+    Args:
+        run: the run's folder.
+        probe: also measure, with the policy and the rewards of the run.
+        say: gets a line about what is done.
+
+    Raises:
+        UsageError: it is not a run folder, or its parts cannot be built again.
+    """
+    return diagnosis_of(read_run(Path(run)), probe=probe, say=say)
+
+
+def diagnosis_of(run: RunHistory, *, probe: bool, say: Callable[[str], None]) -> Diagnosis:
+    """The diagnosis of a run that was read."""
+    seen = symptom(run)
+    config, _ = presets.read_config(run.folder)
+    measured = _measured(run, seen, config, say) if probe else None
+    evidence = Evidence(run=run, config=config, symptom=seen, measured=measured)
+    return Diagnosis(run=run, symptom=seen, looks=list(looks(evidence)), measured=measured)
+
+
+def _measured(run: RunHistory, seen: Symptom, config: RunConfig, say: Callable[[str], None]) -> Measured:
+    """What a probe measures: from the last weights, or from those before the reward fell or had risen."""
+    from grpokit_diagnosis.probe.measure import measure
+
+    places = [place for _, place in run.checkpoints]
+    latest = {"falling": seen.best, "rising": run.steps // 2}.get(seen.course, run.steps)
+    usable = [place for step, place in run.checkpoints if step <= latest]
+    doubted = seen.course in ("unseen", "flat", "slow")
+    return measure(
+        config,
+        usable[-1] if usable else None,
+        places[-1] if doubted and places else None,
+        changed=lambda word: presets.read_config(run.folder, [word])[0],
+        say=say,
+    )

@@ -1,0 +1,83 @@
+"""What causes are judged by: what the run has logged and, where it was probed, what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from grpokit.config.schema import RunConfig
+from grpokit.run_folder.reader import RunHistory
+from grpokit_diagnosis.symptom import Symptom, recent
+
+if TYPE_CHECKING:  # a report is written without torch
+    from grpokit_diagnosis.probe.measure import Measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """All that is known of a run.
+
+    Attributes:
+        run: its folder's content.
+        config: of the phase that is looked at.
+        symptom: what the reward did.
+        measured: by `--probe`; None without it.
+    """
+
+    run: RunHistory
+    config: RunConfig
+    symptom: Symptom
+    measured: Measured | None
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """The metrics of the steps that matter: those until the reward fell, or else all."""
+        if self.symptom.course == "falling":
+            return self.run.metrics[: max(3, self.symptom.best)]
+        return self.run.metrics
+
+    def logged(self, name: str) -> float:
+        """The mean of a metric over these steps; NaN where it was not logged."""
+        return recent(self.rows, name)
+
+    @property
+    def policy(self) -> Mapping[str, Any]:
+        """The parameters of the policy that the config sets."""
+        return self.config.policy.params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Why a reward does not move.
+
+    Attributes:
+        id: a short name, such as "step-too-short".
+        title: the same as a sentence.
+        advice: what to do, as sentences.
+        overrides: the same as `key=value`, where keys of the config can do it.
+        always: whether it is a fault even where the reward rose.
+    """
+
+    id: str
+    title: str
+    advice: str
+    overrides: Sequence[str] = ()
+    always: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One thing that was looked at.
+
+    Attributes:
+        topic: what it is.
+        figures: what was seen, as a sentence with numbers.
+        cause: None where it is fine.
+        of_evaluation: whether it is about what evaluations see, not about what is learned.
+    """
+
+    topic: str
+    figures: str
+    cause: Cause | None = None
+    of_evaluation: bool = False

@@ -1,0 +1,75 @@
+"""Whether the evaluation can see what training has gained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from grpokit import registry
+from grpokit_diagnosis.evidence import Cause, Evidence, Look
+
+if TYPE_CHECKING:
+    from grpokit_diagnosis.probe.gains import Gain
+
+_LITTLE = 0.25  # of the spread inside groups
+_SEEN = 0.5  # of the gain with the settings of training
+
+
+def evaluation_looks(evidence: Evidence) -> Iterator[Look]:
+    """Its settings and its size."""
+    measured = evidence.measured
+    if measured and measured.training and measured.evaluation:
+        worth = max(measured.training.width, _LITTLE * measured.spread.inside)
+        gained = measured.training.change > worth
+        yield _settings(evidence, measured.training, measured.evaluation, gained=gained)
+        yield _power(evidence, measured.training, measured.evaluation, gained=gained)
+
+
+def _settings(evidence: Evidence, training: Gain, evaluation: Gain, *, gained: bool) -> Look:
+    figures = (
+        f"on the same held-out prompts the reward changed by {training.change:+.3g} ± {training.width:.2g} with the "
+        f"settings of training, by {evaluation.change:+.3g} ± {evaluation.width:.2g} with those of evaluations"
+    )
+    cause = None
+    if gained and evaluation.change < _SEEN * training.change:
+        overrides = _same_settings(evidence)
+        listed = f": {', '.join(overrides)}" if overrides else ""
+        cause = Cause(
+            id="evaluation-settings",
+            title="Evaluations run with other settings than training, which do not show the gain.",
+            advice=f"Evaluate as you train{listed}.",
+            overrides=overrides,
+        )
+    return Look(topic="settings of training and evaluation", figures=figures, cause=cause, of_evaluation=True)
+
+
+def _same_settings(evidence: Evidence) -> list[str]:
+    """The overrides that give evaluations the settings of training."""
+    parameters = registry.parameters("policy", evidence.config.policy.use, evidence.config.policy.params)
+    overrides = []
+    for name, value in parameters.items():
+        own = name.removeprefix("eval_")
+        differs = value is not None and value != parameters.get(own)
+        if own != name and own in parameters and differs:
+            overrides.append(f"policy.{name}={parameters[own]}")
+    return overrides
+
+
+def _power(evidence: Evidence, training: Gain, evaluation: Gain, *, gained: bool) -> Look:
+    change = evidence.symptom.held_out
+    width = change.width if change and change.width is not None else float("nan")
+    samples = evidence.config.eval.samples
+    gain = training.change
+    figures = f"the evaluation sees changes of more than {width:.2g}; training gained {gain:.2g}"
+    cause = None
+    if gained and width > gain / 2:
+        more = next((n for n in (4, 8, 16, 32) if evaluation.expected_width(evaluation.prompts, n) < gain / 2), 32)
+        needed = evaluation.prompts * (width / (gain / 2)) ** 2
+        cause = Cause(
+            id="evaluation-too-small",
+            title="The evaluation is too small to see the gain.",
+            advice=f"Set eval.samples from {samples} to {more}, or hold out about {needed:.0f} prompts instead of "
+            f"{evaluation.prompts}.",
+            overrides=[f"eval.samples={more}"],
+        )
+    return Look(topic="size of the evaluation", figures=figures, cause=cause, of_evaluation=True)

@@ -1,0 +1,88 @@
+"""Whether the gradient has a direction, and which one: rewards, KL, stale samples, the clip range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from grpokit_diagnosis.evidence import Cause, Evidence, Look
+from grpokit_diagnosis.symptom import recent
+
+_STALE = 0.9  # effective sample size below which rollouts are not the policy's own
+_MOVED = 1e-3  # nats in a step, a hundred of which change samples
+_CLIPPED = 0.4  # share of the decisions
+_STRONG = 1.5  # times as long as the rewards' gradient
+
+
+def gradient_looks(evidence: Evidence) -> Iterator[Look]:
+    """What shapes the gradient."""
+    yield from _stale(evidence)
+    yield from _beside(evidence)
+    yield from _clip_range(evidence)
+
+
+def _stale(evidence: Evidence) -> Iterator[Look]:
+    rows = evidence.run.metrics  # all of them, since a difference may grow
+    difference, share = recent(rows, "logprob_diff/mean"), recent(rows, "logprob_diff/ess")
+    if math.isnan(difference) or math.isnan(share):
+        return
+    figures = f"log-probs of the rollout and of training differ by {difference:.2g} nats, effective samples {share:.0%}"
+    measured = evidence.measured
+    deaf = measured is not None and measured.logprob_change > _MOVED and measured.search[-1].alike == 1
+    if deaf:
+        figures += "; samples stay the same after a hundred steps at once"
+    cause = None
+    if share < _STALE or deaf:
+        lag = evidence.config.trainer.max_policy_lag
+        own = ["trainer.max_policy_lag=0"] if lag else []
+        cause = Cause(
+            id="stale-rollouts",
+            title="The rollouts do not come from the policy that learns.",
+            always=True,
+            advice="Draw with the latest weights (trainer.max_policy_lag: 0), and let drawing and scoring use the same "
+            "settings. Where that cannot be, correct for it: trainer.correction.",
+            overrides=own or ["trainer.correction={how: truncate}"],
+        )
+    yield Look(topic="rollouts of the same policy", figures=figures, cause=cause)
+
+
+def _beside(evidence: Evidence) -> Iterator[Look]:
+    """Whether the KL is stronger than the rewards."""
+    coefficient = evidence.config.trainer.flat_objective.get("kl_coef")
+    measured = evidence.measured
+    if not (coefficient and measured):
+        return
+    ratio = measured.beside
+    figures = f"with kl_coef={coefficient:g} the KL's gradient is {ratio:.2g} times as long as that of the rewards"
+    cause = None
+    if ratio >= _STRONG:
+        lower = float(f"{coefficient / (5 * ratio):.1g}")
+        cause = Cause(
+            id="kl-too-strong",
+            title="The KL holds the policy where it began.",
+            advice=f"Lower trainer.kl_coef to {lower:g}, and watch kl and the samples.",
+            overrides=[f"trainer.kl_coef={lower:g}"],
+        )
+    yield Look(topic="KL against the rewards", figures=figures, cause=cause)
+
+
+def _clip_range(evidence: Evidence) -> Iterator[Look]:
+    low, high = evidence.logged("clip_ratio/low_mean"), evidence.logged("clip_ratio/high_mean")
+    if math.isnan(low) or math.isnan(high):
+        return
+    figures = f"{low:.1%} of the decisions are clipped below and {high:.1%} above"
+    cause = None
+    updates = evidence.config.trainer.updates_per_step
+    if low + high >= _CLIPPED and updates > 1:
+        change = evidence.measured.logprob_change if evidence.measured else 0.0
+        own = evidence.config.trainer.flat_objective.get("clip_range")
+        wider = max(0.2, min(0.5, 2 * change)) if change else 0.2
+        cause = Cause(
+            id="clip-too-narrow",
+            title="The clip range stops most of the learning.",
+            always=True,
+            advice=f"Widen trainer.clip_range{f' from {own:g}' if own else ''} to {wider:.2g}, or make fewer updates "
+            "with each rollout.",
+            overrides=[f"trainer.clip_range={wider:.2g}"],
+        )
+    yield Look(topic="clip range", figures=figures, cause=cause)

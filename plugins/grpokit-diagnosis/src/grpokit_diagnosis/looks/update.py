@@ -1,0 +1,189 @@
+"""Whether an update arrives in the weights, and is as long as it should be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from grpokit_diagnosis.evidence import Cause, Evidence, Look
+from grpokit_diagnosis.symptom import recent
+
+if TYPE_CHECKING:
+    from grpokit_diagnosis.probe.line_search import Point
+    from grpokit_diagnosis.probe.measure import Measured
+
+_SWALLOWED = 0.5  # share of the numbers
+_ROUNDED = 0.3  # share of the update
+_DISTANCE = 3.0  # nats per action dimension by which runs that learn move log-probs in all their steps, if all add up
+_SHORT = 0.15  # of that distance
+_LEAP = 1.0  # nats in one step, after which nothing that the samples say holds
+_MOST = 100.0  # times as long a step as before, in one go
+_USUAL = 0.01  # nats in a step of runs that learn
+_WEAK_LORA = 0.5  # alpha / r
+
+
+def update_looks(evidence: Evidence, *, follows: bool) -> Iterator[Look]:
+    """What becomes of a gradient.
+
+    Args:
+        evidence: what is known.
+        follows: whether something before the update is a cause, which may have left the gradient without a direction.
+    """
+    arriving = [*_epsilon(evidence)]
+    measured = evidence.measured
+    if measured:
+        arriving.append(_rounding(measured))
+    yield from arriving
+    if measured:
+        arrives = all(look.cause is None for look in arriving)
+        length = _length(evidence, measured, arrives=arrives)
+        yield length
+        follows = follows or not arrives or length.cause is not None
+        yield _direction(evidence, measured, follows=follows)
+
+
+def _epsilon(evidence: Evidence) -> Iterator[Look]:
+    """Updates that Adam's epsilon swallows, perhaps because gradients were clipped before."""
+    trainer, measured = evidence.config.trainer, evidence.measured
+    swallowed = measured.arrival.swallowed if measured else evidence.logged("updates_swallowed")
+    if math.isnan(swallowed):
+        return
+    figures = f"adam_epsilon={trainer.adam_epsilon:g} at least halves {swallowed:.0%} of the updates"
+    cause = None
+    if measured and measured.clipped > 1.05:
+        figures += f"; clipping makes gradients {measured.clipped:.3g} times shorter"
+    if swallowed >= _SWALLOWED:
+        cause = Cause(
+            id="epsilon-swallows",
+            title="Adam's epsilon swallows the updates.",
+            always=True,
+            advice="Set trainer.adam_epsilon to 1e-15: these gradients are tiny.",
+            overrides=["trainer.adam_epsilon=1e-15"],
+        )
+        unclipped = measured.arrival.swallowed_unclipped if measured else swallowed
+        if unclipped < swallowed / 2:
+            cause = Cause(
+                id="gradient-clipped",
+                title="Clipping makes the gradients so small that Adam's epsilon swallows them.",
+                always=True,
+                advice=f"Raise trainer.max_grad_norm from {trainer.max_grad_norm:g} to 1.",
+                overrides=["trainer.max_grad_norm=1.0"],
+            )
+    yield Look(topic="Adam's epsilon and gradient clipping", figures=figures, cause=cause)
+
+
+def _rounding(measured: Measured) -> Look:
+    arrival = measured.arrival
+    figures = f"{arrival.rounded:.0%} of an update is lost by rounding"
+    cause = None
+    if arrival.rounded >= _ROUNDED:
+        low = ", which hold numbers of 16 bits" if arrival.in_16_bits else ""
+        cause = Cause(
+            id="weights-rounded",
+            title=f"Updates are rounded away by the weights{low}.",
+            always=True,
+            advice="Keep the weights that are trained in float32, and compute with trainer.mixed_precision: bf16.",
+            overrides=["policy.dtype=float32"],
+        )
+    return Look(topic="rounding of the weights", figures=figures, cause=cause)
+
+
+def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
+    """Whether steps are too short for the run, or too long for the policy."""
+    steps = evidence.run.planned or evidence.run.steps
+    empty = sum(measured.spread.without.values()) / measured.spread.groups
+    reach = steps * measured.logprob_change / max(1 - empty, 0.01)  # if all groups taught something
+    distance = _DISTANCE * min(1.0, _entropy(evidence))
+    figures = (
+        f"a step changes log-probs by {measured.logprob_change:.2g} nats, {steps} steps by at most {reach:.2g}, and "
+        f"runs that learn go about {distance:.2g}; what steps of other lengths do on held-out prompts: "
+        f"{_told(measured.search)}"
+    )
+    cause = None
+    single = next(point for point in measured.search if point.length == 1)
+    longest = _longest(measured.search)
+    if measured.logprob_change > _LEAP or (single.verdict < 0 and longest < 1):
+        wanted = max(_USUAL, distance / steps) / measured.logprob_change
+        cause = _too_long(evidence, min(longest or 0.01, wanted))
+    elif reach < _SHORT * distance and arrives:
+        cause = _too_short(evidence, distance / max(reach, 1e-12))
+    return Look(topic="length of a step", figures=figures, cause=cause)
+
+
+def _entropy(evidence: Evidence) -> float:
+    """Nats of a decision at the beginning, which a policy of tokens can give away; 1 where it is not logged."""
+    entropy = recent(evidence.run.metrics[:3], "entropy")
+    return 1.0 if math.isnan(entropy) else entropy
+
+
+def _told(search: Sequence[Point]) -> str:
+    """The gains of a line search."""
+    gains = []
+    for point in search[1:]:
+        gain = f"{point.gain:+.3g} ± {point.width:.2g}" if math.isfinite(point.gain) else "the policy breaks"
+        gains.append(f"{point.length:g} x {gain}")
+    return ", ".join(gains)
+
+
+def _longest(search: Sequence[Point]) -> float:
+    """The longest step before the first one that clearly lowers the reward; 0 where the shortest does."""
+    longest = 0.0
+    for point in search:
+        if point.verdict < 0:
+            break
+        longest = point.length
+    return longest
+
+
+def _too_long(evidence: Evidence, factor: float) -> Cause:
+    rate = evidence.config.trainer.learning_rate
+    lower = float(f"{rate * max(0.001, factor):.1g}")
+    return Cause(
+        id="step-too-long",
+        title="Steps are too long.",
+        always=True,
+        advice=f"Lower trainer.learning_rate from {rate:g} to {lower:g}.",
+        overrides=[f"trainer.learning_rate={lower:g}"],
+    )
+
+
+def _too_short(evidence: Evidence, factor: float) -> Cause:
+    factor = float(f"{min(_MOST, factor):.1g}")
+    lora = evidence.policy.get("lora")
+    alpha, rank = (lora.get("alpha"), lora.get("r")) if isinstance(lora, dict) else (None, None)
+    if alpha and rank and alpha / rank < _WEAK_LORA:
+        larger = 2 * rank
+        return Cause(
+            id="lora-too-weak",
+            title=f"The adapter counts too little: alpha / r is {alpha / rank:g}.",
+            advice=f"Raise policy.lora.alpha from {alpha:g} to {larger:g}.",
+            overrides=[f"policy.lora.alpha={larger:g}"],
+        )
+    rate = evidence.config.trainer.learning_rate
+    return Cause(
+        id="step-too-short",
+        title="Steps are too short to arrive anywhere.",
+        advice=f"Raise trainer.learning_rate from {rate:g} to {rate * factor:.2g}.",
+        overrides=[f"trainer.learning_rate={rate * factor:.2g}"],
+    )
+
+
+def _direction(evidence: Evidence, measured: Measured, *, follows: bool) -> Look:
+    """Whether there is a direction at all."""
+    own, groups = measured.direction, evidence.config.trainer.prompts_per_step
+    cosine = own.cosine(groups)
+    figures = (
+        f"the gradients of two steps have a cosine of {cosine:.2f}; signal equals noise at {own.balance:.0f} groups"
+    )
+    cause = None
+    rises = any(point.verdict > 0 for point in measured.search)
+    if not (follows or own.is_clear or rises) and own.noise > 0:
+        many = min(own.balance, 8 * groups)
+        cause = Cause(
+            id="gradient-noise",
+            title="The gradient has no direction: it is noise.",
+            advice=f"Learn from more groups in a step: trainer.prompts_per_step from {groups} to {many:.0f}.",
+            overrides=[f"trainer.prompts_per_step={many:.0f}"],
+        )
+    return Look(topic="direction of the gradient", figures=figures, cause=cause)

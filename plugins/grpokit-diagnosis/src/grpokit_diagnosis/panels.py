@@ -1,0 +1,45 @@
+"""The panel "Why" of a run whose reward did not rise: what a probe has found or, without one, what was logged."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from grpokit import Panel, PanelTable
+from grpokit.run_folder.reader import RunHistory
+from grpokit_diagnosis.diagnosis import diagnosis_of
+
+SAVED = "diagnosis.json"
+"""What a probe leaves in a run folder."""
+
+
+def why(run: RunHistory) -> list[Panel]:
+    """The panel of a run that has ended; none where the reward rose and nothing was found."""
+    if run.state == "running" or not run.planned or not run.metrics:
+        return []
+    content = _saved(run) or diagnosis_of(run, probe=False, say=print).as_json()
+    if content["course"] in ("rising", "unknown") and not content["causes"]:
+        return []
+    causes = content["causes"]
+    text = [content["symptom"]]
+    for cause in causes:
+        text.append(f"{cause['title']} {cause['advice']}")
+    if not causes:
+        text.append("No cause was found in what was looked at.")
+    if not content["probed"]:
+        text.append(f"This is read from what was logged. `grpokit diagnose {run.folder} --probe` also measures.")
+    rows = [[cause["title"], cause["figures"]] for cause in causes]
+    rows += [[f"fine: {look['topic']}", look["figures"]] for look in content["fine"]]
+    return [
+        Panel(title="Why", text=text, tables=[PanelTable(caption="What was looked at", head=["", "seen"], rows=rows)])
+    ]
+
+
+def _saved(run: RunHistory) -> dict[str, Any] | None:
+    """What a probe has found after the run's last step; None without one."""
+    try:
+        content = json.loads((run.folder / SAVED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    fits = isinstance(content, dict) and content.get("steps") == run.steps
+    return content if fits else None

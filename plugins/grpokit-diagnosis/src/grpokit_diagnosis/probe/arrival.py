@@ -1,0 +1,66 @@
+"""What of an update never arrives in the weights: swallowed by Adam's epsilon, by clipping, or by rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grpokit_diagnosis.probe.rebuilt import Rebuilt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """Shares of an update by AdamW; all 0 with another optimizer.
+
+    Attributes:
+        swallowed: of the numbers with a gradient, those whose update epsilon at least halves.
+        swallowed_unclipped: the same if gradients had not been clipped.
+        rounded: of the update's size, what the weights have not taken up.
+        in_16_bits: whether every weight fits into 16 bits, although its type has more.
+    """
+
+    swallowed: float
+    swallowed_unclipped: float
+    rounded: float
+    in_16_bits: bool
+
+
+def arrival(run: Rebuilt, start: Sequence[Tensor], change: Sequence[Tensor], *, clipped: float) -> Arrival:
+    """What has become of the latest update.
+
+    Args:
+        run: whose optimizer has made the update.
+        start: the weights before it.
+        change: of each parameter, in the update's step.
+        clipped: by how much the gradients were shortened: 1 not at all, 2 by half.
+    """
+    trainer = run.trainer
+    small = small_unclipped = moving = 0
+    wanted = lost = 0.0
+    for parameter, moved in zip(trainer.updates.parameters, change, strict=True):
+        state = trainer.updates.optimizer.state.get(parameter, {})
+        if "exp_avg_sq" not in state:
+            continue
+        steps = float(state["step"])
+        size = (state["exp_avg_sq"] / (1 - trainer.adam_beta2**steps)).sqrt()
+        small += int(((size > 0) & (size <= trainer.adam_epsilon)).sum())
+        small_unclipped += int(((size > 0) & (size * clipped <= trainer.adam_epsilon)).sum())
+        moving += int((size > 0).sum())
+        mean = state["exp_avg"] / (1 - trainer.adam_beta1**steps)
+        update = trainer.learning_rate * (mean / (size + trainer.adam_epsilon)).abs()
+        wanted += float(update.sum())
+        lost += float(update[moved == 0].sum())
+    return Arrival(
+        swallowed=small / max(1, moving),
+        swallowed_unclipped=small_unclipped / max(1, moving),
+        rounded=lost / wanted if wanted else 0.0,
+        in_16_bits=all(_fits_16_bits(old + moved) for old, moved in zip(start, change, strict=True)),
+    )
+
+
+def _fits_16_bits(weights: Tensor) -> bool:
+    """Whether the numbers are those of bfloat16 or float16."""
+    return any(bool((weights == weights.to(low)).all()) for low in (torch.bfloat16, torch.float16))

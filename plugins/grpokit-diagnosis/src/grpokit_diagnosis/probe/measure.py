@@ -1,0 +1,196 @@
+"""All that `grpokit diagnose --probe` measures, in the order in which a signal goes: from the reward to the weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpokit import Sample
+from grpokit.config.schema import RunConfig
+from grpokit.rewards.scoring import Scores, join_scores
+from grpokit_diagnosis.probe.arrival import Arrival, arrival
+from grpokit_diagnosis.probe.gains import Gain, gains, samples_for
+from grpokit_diagnosis.probe.gradients import Direction, direction, shared
+from grpokit_diagnosis.probe.line_search import Point, line_search
+from grpokit_diagnosis.probe.rebuilt import Rebuilt, rebuilt
+from grpokit_diagnosis.probe.repeatability import Repeatability, repeatability
+from grpokit_diagnosis.probe.spread import Spread, spread
+from grpokit_diagnosis.probe.steps import Taken, take
+from grpokit_diagnosis.probe.targets import TargetScore, target_score
+from grpokit_diagnosis.probe.usual_values import UsualValue, usual_values
+from grpokit_diagnosis.total_range import total_range
+
+_GROUPS = 32  # that gradients are compared between, at least
+_STEPS = 8, 16  # the fewest and the most that are taken
+_PROMPTS = 64  # held-out ones, at most
+_SCORED_AGAIN = 128  # samples, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What was measured of a run.
+
+    Attributes:
+        steps: that were taken from the same weights.
+        completed: steps that the weights have behind them.
+        step_seconds: of a step of the run.
+        cost: what measuring took, in steps of the run.
+        spread: of the reward.
+        target: how the reward rates the targets; None without target pictures.
+        repeat: of the reward.
+        usual_values: with other values of what makes samples differ.
+        direction: of the gradient.
+        by_reward: the same for each trained reward, if there are several.
+        cosines: "a and b" -> the cosine of the true gradients of two rewards.
+        beside: how long the gradient of the KL and an entropy bonus is, in lengths of that of the rewards.
+        clipped: by how much gradients are shortened: 1 not at all.
+        arrival: of the update in the weights.
+        logprob_change: by a step, in nats.
+        search: steps of other lengths.
+        training: gain with the settings of training; None where it was not measured.
+        evaluation: the same with those of evaluations.
+    """
+
+    steps: int
+    completed: int
+    step_seconds: float
+    cost: float
+    spread: Spread
+    target: TargetScore | None
+    repeat: Repeatability
+    usual_values: Sequence[UsualValue]
+    direction: Direction
+    by_reward: Mapping[str, Direction]
+    cosines: Mapping[str, float]
+    beside: float
+    clipped: float
+    arrival: Arrival
+    logprob_change: float
+    search: Sequence[Point]
+    training: Gain | None = None
+    evaluation: Gain | None = None
+
+
+def measure(
+    config: RunConfig,
+    checkpoint: Path | None,
+    last: Path | None,
+    *,
+    changed: Callable[[str], RunConfig],
+    say: Callable[[str], None],
+) -> Measured:
+    """Measure a run.
+
+    Args:
+        config: the run's.
+        checkpoint: the weights that steps are taken from; None: those before the first step.
+        last: the checkpoint whose gain is measured; None where nobody doubts it.
+        changed: a text `key=value` -> the run's config with this change.
+        say: gets a line about what is done.
+    """
+    began = time.perf_counter()
+    with rebuilt(config, checkpoint) as run:
+        count = min(_STEPS[1], max(_STEPS[0], -(-_GROUPS // run.trainer.prompts_per_step)))
+        say(f"taking {count} steps from the same weights ...")
+        completed, start = run.trainer.completed, run.weights()
+        taken = list(take(run, count))
+        facts = _of_update(run, start, taken) | _of_reward(run, taken) | _directions(taken)
+        prompts = run.held_out[:_PROMPTS]
+        samples = samples_for(run, len(prompts))
+        say(f"evaluating steps of several lengths on {len(prompts)} prompts ...")
+        change = [torch.stack(parts).mean(0) for parts in zip(*(each.change for each in taken), strict=True)]
+        search = line_search(run, start, change, prompts, samples=samples)
+    tried = []
+    if _is_narrow(facts["spread"]) or not facts["direction"].is_clear:
+        tried = usual_values(config, changed, checkpoint, steps=count)
+    training = evaluation = None
+    if last is not None:
+        say("comparing the settings of training with those of evaluations ...")
+        training, evaluation = gains(config, last, samples=max(2, samples), most=_PROMPTS)
+    step_seconds = sum(each.report.metrics["step_time"] for each in taken) / count
+    return Measured(
+        steps=count,
+        completed=completed,
+        step_seconds=step_seconds,
+        cost=(time.perf_counter() - began) / step_seconds,
+        usual_values=tried,
+        search=search,
+        training=training,
+        evaluation=evaluation,
+        **facts,
+    )
+
+
+def _of_update(run: Rebuilt, start: Sequence[Tensor], taken: Sequence[Taken]) -> dict[str, Any]:
+    """The fields of `Measured` about the updates."""
+    clipped = _clipped(run, taken)
+    return {
+        "clipped": clipped,
+        "arrival": arrival(run, start, taken[-1].change, clipped=clipped),
+        "logprob_change": sum(each.logprob_change for each in taken) / len(taken),
+    }
+
+
+def _of_reward(run: Rebuilt, taken: Sequence[Taken]) -> dict[str, Any]:
+    """The fields of `Measured` about the reward."""
+    bottom, top = total_range(run.config)
+    samples = [sample for each in taken for sample in each.samples]
+    scores = join_scores(run.terms, [each.scores for each in taken])
+    first, first_scores = _first(taken)
+    return {
+        "spread": spread(samples, scores, top=top, bottom=bottom),
+        "repeat": repeatability(run.terms, first, first_scores, size=run.trainer.group_size),
+        "target": target_score(run.terms, first),
+    }
+
+
+def _directions(taken: Sequence[Taken]) -> dict[str, Any]:
+    """The fields of `Measured` that come from gradients."""
+    own = direction(torch.cat([each.of_rewards for each in taken]))
+    beside = [each.beside for each in taken if each.beside is not None]
+    ratio = 0.0
+    if beside and own.length:
+        ratio = float(torch.cat(beside).mean(0).norm()) / own.length
+    by_reward = {}
+    for name in taken[0].by_reward:
+        by_reward[name] = torch.cat([each.by_reward[name] for each in taken])
+        if beside:
+            by_reward[name] -= torch.cat(beside)
+    directions = {name: direction(gradients) for name, gradients in by_reward.items()}
+    cosines = {}
+    names = [name for name, own in directions.items() if own.is_clear]
+    for place, first in enumerate(names):
+        for second in names[place + 1 :]:
+            product = shared(by_reward[first], by_reward[second])
+            length = (directions[first].signal * directions[second].signal) ** 0.5
+            cosines[f"{first} and {second}"] = product / length
+    return {"direction": own, "by_reward": directions, "cosines": cosines, "beside": ratio}
+
+
+def _clipped(run: Rebuilt, taken: Sequence[Taken]) -> float:
+    """By how much the gradients of all updates are shortened, on average."""
+    limit = run.trainer.max_grad_norm
+    if limit is None:
+        return 1.0
+    factors = [max(1.0, norm / limit) for each in taken for norm in each.norms]
+    return sum(factors) / len(factors)
+
+
+def _first(taken: Sequence[Taken]) -> tuple[Sequence[Sample], Scores]:
+    """The samples of the first whole groups, as many as are scored again."""
+    samples = taken[0].samples
+    scores = taken[0].scores
+    size = len(samples) // len(scores.groups.unique())
+    count = max(size, _SCORED_AGAIN // size * size)
+    return samples[:count], scores.select(torch.arange(min(count, len(samples))))
+
+
+def _is_narrow(own: Spread) -> bool:
+    """Whether the samples of a group hardly differ in their reward."""
+    return sum(own.without.values()) >= 0.3 * own.groups or own.inside < 0.5 * own.between

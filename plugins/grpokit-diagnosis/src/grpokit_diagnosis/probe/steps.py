@@ -1,0 +1,153 @@
+"""Takes steps of a run from one and the same weights: what each group of samples teaches, and where a step leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from grpokit import Ask, Batch, LearningStep, Observer, Sample, StepReport
+from grpokit.advantages import compute
+from grpokit.policy import optional
+from grpokit.rewards.scoring import Scores
+from grpokit_diagnosis.probe.rebuilt import Rebuilt
+
+_MOST = 2**20  # numbers of a gradient that are looked at, evenly spread over all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """A step, and what was measured around it. Gradients are of the loss, [P, d], a row for each group.
+
+    Attributes:
+        report: the step's own.
+        samples: B samples.
+        scores: of all rewards [B, R].
+        change: of each parameter, over all updates of the step.
+        norms: of the gradients, before clipping.
+        gradients: of the whole loss.
+        beside: of the loss without advantages, which is that of the KL and of an entropy bonus; None without any.
+        by_reward: trained reward -> the gradient of that reward alone; empty where only one is trained.
+        logprob_change: mean absolute change of the decisions' log-probs, in nats per action dimension.
+    """
+
+    report: StepReport
+    samples: Sequence[Sample]
+    scores: Scores
+    change: Sequence[Tensor]
+    norms: Sequence[float]
+    gradients: Tensor
+    beside: Tensor | None
+    by_reward: dict[str, Tensor]
+    logprob_change: float
+
+    @property
+    def of_rewards(self) -> Tensor:
+        """The gradient of the rewards alone."""
+        return self.gradients if self.beside is None else self.gradients - self.beside
+
+
+@dataclass
+class _Watch(Observer):
+    """Keeps what a step has learned from."""
+
+    batches: list[Batch] = field(default_factory=list)
+    step: LearningStep | None = None
+
+    def differentiated(self, step: LearningStep) -> Sequence[str]:
+        """Keep the rows of an update."""
+        self.step = step
+        self.batches.append(step.minibatch)
+        return ()
+
+
+def take(run: Rebuilt, count: int) -> Iterator[Taken]:
+    """Take the run's next steps, each from the same weights; the optimizer's averages go on.
+
+    Args:
+        run: whose weights are the same again after each step.
+        count: of the steps.
+    """
+    trainer, start = run.trainer, run.weights()
+    for _ in range(count):
+        watch = _Watch()
+        trainer.observers = {"diagnosis": watch}
+        report = trainer.step(log=False)
+        assert watch.step is not None
+        step = watch.step
+        batches = watch.batches[: trainer.minibatches]  # of the first pass over the rollout
+        change = [new - old for new, old in zip(run.weights(), start, strict=True)]
+        moved = _logprobs(run, batches[0])
+        run.set_weights(start)
+        shift = (moved - _logprobs(run, batches[0])).abs()
+        yield Taken(
+            report=report,
+            samples=step.rollout.samples,
+            scores=step.scores,
+            change=change,
+            norms=step.norms,
+            gradients=_of_groups(run, batches),
+            beside=_beside(run, batches),
+            by_reward=_by_reward(run, batches, step),
+            logprob_change=float(shift[batches[0].mask].mean()),
+        )
+
+
+def _logprobs(run: Rebuilt, batch: Batch) -> Tensor:
+    """The log-probs [b, T] of the stored decisions with the weights of this moment."""
+    rollout, ask = batch.rollout, Ask(entropy="no")
+    parts = []
+    with torch.no_grad():
+        for decisions in optional(run.policy, "slices")(rollout):
+            parts.append(run.policy.logprobs(rollout, decisions, ask=ask).logprobs.float())
+    return torch.cat(parts, dim=1)
+
+
+def _of_groups(run: Rebuilt, batches: Sequence[Batch], advantages: Tensor | None = None) -> Tensor:
+    """The gradient of each group: [P, d]; of one minibatch their mean is the gradient.
+
+    Args:
+        run: whose weights the rows were drawn with.
+        batches: the minibatches of a step.
+        advantages: of all its rows, [B] or [B, T], in place of their own.
+    """
+    rows = []
+    for batch in batches:
+        if advantages is not None:
+            own = advantages[batch.numbers].to(batch.advantages)
+            batch = replace(batch, advantages=own[:, : batch.mask.shape[1]] if own.ndim == 2 else own)
+        groups = batch.rollout.groups
+        ids = groups.unique()
+        for group in ids:
+            part = batch.select((groups == group).nonzero()[:, 0])
+            rows.append(_flat(run.trainer.gradient_of(part)) * len(ids))
+    return torch.stack(rows)
+
+
+def _flat(gradients: Sequence[Tensor]) -> Tensor:
+    """The numbers of a gradient, or every k-th of very many: [d]."""
+    stride = 1 + sum(map(torch.numel, gradients)) // _MOST
+    return torch.cat([g.detach().reshape(-1)[::stride].float().cpu() for g in gradients])
+
+
+def _beside(run: Rebuilt, batches: Sequence[Batch]) -> Tensor | None:
+    """The gradient of what acts beside the reward."""
+    objective = run.trainer.objective
+    if not (run.trainer.needs_reference or objective.entropy_coef):
+        return None
+    rows = sum(len(batch.numbers) for batch in batches)
+    return _of_groups(run, batches, torch.zeros(rows))
+
+
+def _by_reward(run: Rebuilt, batches: Sequence[Batch], step: LearningStep) -> dict[str, Tensor]:
+    """The gradient of each trained reward, if there are several."""
+    trained = step.scores.trained
+    gradients = {}
+    if len(trained.names) > 1:
+        for place, name in enumerate(trained.names):
+            column, weight = trained.matrix[:, [place]], trained.weights[[place]]
+            own = compute(run.trainer.advantage, column, weight, trained.groups, trained.decision_rewards)
+            gradients[name] = _of_groups(run, batches, own)
+    return gradients

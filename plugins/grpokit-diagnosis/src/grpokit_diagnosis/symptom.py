@@ -1,0 +1,121 @@
+"""What a run's reward did: on its training prompts, step by step, and on held-out ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from grpokit.evaluation.intervals import half_width
+from grpokit.evaluation.paired import Change
+from grpokit.report.verdict import headline, main_change
+from grpokit.run_folder.reader import RunHistory
+
+Course = Literal["rising", "slow", "flat", "falling", "unseen", "unknown"]
+"""How the reward went. "slow": it rose, by little. "unseen": in training it rose much more than on held-out prompts."""
+
+_SAID = {
+    "rising": "The reward rose",
+    "slow": "The reward rose by little",
+    "flat": "The reward did not move",
+    "falling": "The reward fell",
+    "unseen": "The reward rose in training, and held-out prompts hardly show it",
+    "unknown": "There are too few steps to say what the reward did",
+}
+_FEWEST = 6  # steps
+_LITTLE = 0.25  # of the spread inside groups at the beginning
+_SEEN = 0.5  # of the gain in training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Symptom:
+    """What is seen of a run.
+
+    Attributes:
+        course: of the reward.
+        change: from the first third of the steps to the last, in training.
+        width: half the 95 % confidence interval of that.
+        held_out: the change on held-out prompts; None without two evaluations.
+        best: the step after which the reward was highest, by the evaluations if there are several.
+    """
+
+    course: Course
+    change: float
+    width: float
+    held_out: Change | None
+    best: int
+
+    def __str__(self) -> str:
+        told = _SAID[self.course]
+        if self.course != "unknown":
+            told += f": {self.change:+.3g} ± {self.width:.2g} in training"
+        if self.held_out is not None and self.held_out.change is not None:
+            width = "" if self.held_out.width is None else f" ± {self.held_out.width:.2g}"
+            told += f", {self.held_out.change:+.3g}{width} on held-out prompts"
+        return told + "."
+
+
+def symptom(run: RunHistory) -> Symptom:
+    """What the reward of a run did."""
+    rewards = [float(row["reward"]) for row in run.metrics if row.get("reward") is not None]
+    third = len(rewards) // 3
+    held_out = main_change(headline(run)) if len(run.evaluations) > 1 else None
+    if len(rewards) < _FEWEST:
+        return Symptom(course="unknown", change=math.nan, width=math.nan, held_out=held_out, best=0)
+    first, last = rewards[:third], rewards[-third:]
+    change = _mean(last) - _mean(first)
+    width = math.hypot(_width(first), _width(last))
+    return Symptom(
+        course=_course(change, width, held_out, recent(run.metrics[:third], "reward_std")),
+        change=change,
+        width=width,
+        held_out=held_out,
+        best=_best(run, rewards),
+    )
+
+
+def _course(change: float, width: float, held_out: Change | None, spread: float) -> Course:
+    trained = 0 if abs(change) <= width else math.copysign(1, change)
+    gain = change if held_out is None or held_out.width is None else float(held_out.change or 0.0)
+    clear = trained if held_out is None or held_out.width is None else _sign(held_out)
+    if clear < 0 or (trained < 0 and clear == 0):
+        return "falling"
+    if trained > 0 and gain < _SEEN * change:
+        return "unseen"
+    if clear > 0:
+        return "rising" if gain >= _LITTLE * spread else "slow"
+    return "flat"
+
+
+def _sign(change: Change) -> int:
+    """1 where a score got better beyond chance, -1 where it got worse."""
+    return {"better": 1, "worse": -1}.get(change.verdict, 0)
+
+
+def _best(run: RunHistory, rewards: Sequence[float]) -> int:
+    """The step with the best evaluation or, without evaluations, at which a moving average is highest."""
+    name = next(iter(run.weights))
+    sign = -1 if run.weights[name] < 0 else 1
+    means = {row["step"]: row["means"].get(name) for row in run.evaluations}
+    scored = {step: sign * mean for step, mean in means.items() if mean is not None}
+    if len(scored) > 1:
+        highest = max(scored.values())
+        return int(next(step for step, mean in scored.items() if mean == highest))
+    span = max(3, len(rewards) // 10)
+    averages = [_mean(rewards[i : i + span]) for i in range(len(rewards) - span + 1)]
+    return averages.index(max(averages)) + span // 2
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _width(values: Sequence[float]) -> float:
+    return half_width(values, range(len(values)))
+
+
+def recent(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    """The mean of a metric over the rows that have it; NaN where none has."""
+    values: list[Any] = [row[name] for row in rows if row.get(name) is not None]
+    return _mean(values) if values else math.nan

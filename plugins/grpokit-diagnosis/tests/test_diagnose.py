@@ -1,0 +1,86 @@
+"""`grpokit diagnose` on real runs: what it prints, what it leaves, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import Call
+from grpokit.config import presets
+from grpokit.report.panels import panels_of
+from grpokit.run_folder.reader import read_run
+from grpokit.runs import train
+from grpokit_diagnosis import diagnose
+
+SMALL = [
+    "trainer.steps=9",
+    "trainer.prompts_per_step=4",
+    "trainer.group_size=8",
+    "trainer.minibatches=1",
+    "eval.samples=2",
+]
+
+
+@pytest.fixture(scope="module")
+def swallowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run of toy-flow whose updates Adam's epsilon swallows."""
+    folder = tmp_path_factory.mktemp("runs") / "swallowed"
+    config, name = presets.read_config("toy-flow", [*SMALL, "trainer.adam_epsilon=1", f"run.dir={folder}"])
+    train.train(config, name=name)
+    return folder
+
+
+def files(run: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(run)): file.read_bytes() for file in sorted(run.rglob("*")) if file.is_file()}
+
+
+def test_what_was_logged_names_the_cause(swallowed: Path, call: Call) -> None:
+    before = files(swallowed)
+    done = call("diagnose", str(swallowed))
+    assert done.code == 0
+    assert "1. Adam's epsilon swallows the updates." in done.out
+    assert "trainer.adam_epsilon=1e-15" in done.out
+    assert files(swallowed) == before
+
+
+def test_a_probe_measures_and_changes_only_the_report(swallowed: Path, call: Call) -> None:
+    before = files(swallowed)
+    done = call("diagnose", str(swallowed), "--probe", "--json")
+    assert done.code == 0
+    content = json.loads(done.out)
+    assert content["probed"]
+    assert content["causes"][0]["id"] == "epsilon-swallows"
+    assert content["causes"][0]["overrides"] == ["trainer.adam_epsilon=1e-15"]
+    topics = [look["topic"] for look in content["fine"]]
+    assert {"noise of the reward", "size of the groups", "length of a step", "rounding of the weights"} <= {*topics}
+    after = files(swallowed)
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert changed <= {"diagnosis.json", "report.html", "report.png"}
+    panels, failures = panels_of(read_run(swallowed))
+    assert failures == []
+    why = next(panel for panel in panels if panel.title == "Why")
+    assert why.text[1].startswith("Adam's epsilon swallows the updates.")
+
+
+def test_a_probe_is_the_same_every_time(swallowed: Path) -> None:
+    first, second = (diagnose(swallowed, probe=True).as_json() for _ in range(2))
+    assert {**first, "cost": 0} == {**second, "cost": 0}
+
+
+def test_what_a_result_names_can_be_typed(swallowed: Path) -> None:
+    (cause,) = diagnose(swallowed).causes
+    assert cause.cause is not None
+    words = diagnose(swallowed).check(cause.cause.overrides)
+    assert words.startswith(f"grpokit train {swallowed} trainer.adam_epsilon=1e-15 run.dir=")
+
+
+@pytest.mark.parametrize("words", [["nowhere"], ["."], ["toy-flow"]])
+def test_what_is_no_run_is_refused(
+    words: list[str], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call("diagnose", *words)
+    assert (done.code, done.out) == (2, "")
+    assert "is not a run folder" in done.err

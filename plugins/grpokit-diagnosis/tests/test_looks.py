@@ -1,0 +1,182 @@
+"""Each cause from evidence that has nothing else, and none from evidence of a healthy run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpokit.config import presets
+from grpokit.run_folder.reader import RunHistory
+from grpokit_diagnosis.diagnosis import Diagnosis
+from grpokit_diagnosis.evidence import Cause, Evidence
+from grpokit_diagnosis.looks import looks
+from grpokit_diagnosis.probe.arrival import Arrival
+from grpokit_diagnosis.probe.gains import Gain
+from grpokit_diagnosis.probe.gradients import Direction
+from grpokit_diagnosis.probe.line_search import Point
+from grpokit_diagnosis.probe.measure import Measured
+from grpokit_diagnosis.probe.repeatability import Repeatability
+from grpokit_diagnosis.probe.spread import Spread
+from grpokit_diagnosis.probe.targets import TargetScore
+from grpokit_diagnosis.probe.usual_values import UsualValue
+from grpokit_diagnosis.symptom import Symptom
+
+CLEAR = Direction(signal=1.0, noise=50.0, chance=0.001, groups=64)
+UNCLEAR = Direction(signal=0.0, noise=50.0, chance=0.6, groups=64)
+SPREAD = Spread(mean=0.5, best=0.8, inside=0.2, between=0.1, groups=64, without={}, different=1.0)
+ARRIVES = Arrival(swallowed=0.0, swallowed_unclipped=0.0, rounded=0.0, in_16_bits=False)
+SEARCH = [Point(length=x, gain=0.0, width=0.1, alike=0.5) for x in (0, 0.1, 1, 10, 100)]
+GAIN = Gain(before=0.5, after=0.5, width=0.02, between=0.001, within=0.01, prompts=32)
+HEALTHY = Measured(
+    steps=8,
+    completed=0,
+    step_seconds=1.0,
+    cost=30.0,
+    spread=SPREAD,
+    target=TargetScore(target=1.0, samples=0.5, lower=0.0),
+    repeat=Repeatability(again=0.0, jittered=0.05, wrong={8: 0.11, 16: 0.08, 32: 0.05}),
+    usual_values=[],
+    direction=CLEAR,
+    by_reward={},
+    cosines={},
+    beside=0.2,
+    clipped=1.0,
+    arrival=ARRIVES,
+    logprob_change=0.02,
+    search=SEARCH,
+    training=GAIN,
+    evaluation=GAIN,
+)
+LOGGED = {
+    "reward": 0.5,
+    "reward_std": 0.2,
+    "step_time": 1.0,
+    "frac_reward_zero_std": 0.0,
+    "clip_ratio/low_mean": 0.0,
+    "clip_ratio/high_mean": 0.0,
+    "logprob_diff/mean": 1e-7,
+    "logprob_diff/ess": 1.0,
+    "updates_swallowed": 0.0,
+}
+
+
+def found(
+    *words: str, logged: dict[str, float] | None = None, measured: Measured | None = HEALTHY, course: Any = "flat"
+) -> list[Cause]:
+    """The causes of a run of toy-flow that has gone like this."""
+    config, _ = presets.read_config("toy-flow", ["trainer.group_size=8", *words])
+    metrics = [{"step": step, **LOGGED, **(logged or {})} for step in range(1, 101)]
+    settings = {"rewards": [reward.model_dump() for reward in config.rewards]}
+    run = RunHistory(folder=Path("runs/a"), config="", settings=settings, versions="", metrics=metrics, planned=100)
+    symptom = Symptom(course=course, change=0.0, width=0.1, held_out=None, best=100)
+    evidence = Evidence(run=run, config=config, symptom=symptom, measured=measured)
+    diagnosis = Diagnosis(run=run, symptom=symptom, looks=list(looks(evidence)), measured=measured)
+    return [look.cause for look in diagnosis.causes if look.cause]
+
+
+def ids(*words: str, **how: Any) -> list[str]:
+    """Their ids."""
+    return [cause.id for cause in found(*words, **how)]
+
+
+def test_nothing_is_said_of_a_healthy_run() -> None:
+    assert ids() == []
+    assert ids(measured=None) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"target": TargetScore(target=-1.0, samples=-0.1, lower=0.9)}, "reward-sign"),
+        ({"repeat": Repeatability(again=0.9, jittered=None, wrong={8: 0.4, 16: 0.4, 32: 0.4})}, "reward-noise"),
+        ({"repeat": Repeatability(again=0.0, jittered=0.8, wrong={8: 0.4, 16: 0.4, 32: 0.4})}, "reward-noise"),
+        ({"spread": replace(SPREAD, without={"all at the top": 50})}, "reward-saturated"),
+        ({"spread": replace(SPREAD, without={"all at the bottom": 50})}, "prompts-too-hard"),
+        ({"spread": replace(SPREAD, without={"same scores": 50})}, "reward-coarse"),
+        ({"spread": replace(SPREAD, without={"same outputs": 50})}, "samples-alike"),
+        ({"beside": 8.0}, "kl-too-strong"),
+        ({"arrival": replace(ARRIVES, swallowed=0.9, swallowed_unclipped=0.9)}, "epsilon-swallows"),
+        ({"arrival": replace(ARRIVES, swallowed=0.9), "clipped": 500.0}, "gradient-clipped"),
+        ({"arrival": replace(ARRIVES, rounded=0.7)}, "weights-rounded"),
+        ({"logprob_change": 0.0003}, "step-too-short"),
+        ({"logprob_change": 20.0}, "step-too-long"),
+        ({"search": [*SEARCH[:3], *(replace(each, gain=-0.3) for each in SEARCH[3:])]}, ""),
+        ({"search": [SEARCH[0], *(replace(each, gain=-0.3) for each in SEARCH[1:])]}, "step-too-long"),
+        ({"search": [replace(each, alike=1.0) for each in SEARCH]}, "stale-rollouts"),
+        ({"direction": UNCLEAR}, "gradient-noise"),
+        ({"training": replace(GAIN, after=0.8)}, "evaluation-settings"),
+    ],
+)
+def test_one_broken_link(changes: dict[str, Any], cause: str) -> None:
+    assert ids(measured=replace(HEALTHY, **changes))[:1] == ([cause] if cause else [])
+
+
+@pytest.mark.parametrize(
+    ("logged", "cause"),
+    [
+        ({"logprob_diff/mean": 1.0, "logprob_diff/ess": 0.2}, "stale-rollouts"),
+        ({"clip_ratio/low_mean": 0.3, "clip_ratio/high_mean": 0.3}, "clip-too-narrow"),
+        ({"frac_reward_zero_std": 0.9}, "reward-coarse"),
+        ({"frac_reward_zero_std": 0.9, "reward": 0.97}, "reward-saturated"),
+        ({"frac_reward_zero_std": 0.9, "reward": 0.01}, "prompts-too-hard"),
+        ({"updates_swallowed": 0.9}, "epsilon-swallows"),
+    ],
+)
+def test_what_was_logged_is_enough(logged: dict[str, float], cause: str) -> None:
+    assert ids(logged=logged, measured=None) == [cause]
+
+
+def test_small_groups_are_named_where_signs_are_wrong() -> None:
+    pairs = replace(HEALTHY, repeat=Repeatability(again=0.3, jittered=None, wrong={2: 0.31, 4: 0.24, 8: 0.2}))
+    assert ids("trainer.group_size=2", measured=pairs) == ["group-too-small"]
+
+
+def test_opposed_rewards() -> None:
+    rewards = "rewards=[{use: ring, name: a}, {use: ring, name: b}]"
+    logged = {"rewards/a/mean": 0.5, "rewards/b/mean": 0.5, "correlation/a/b": -0.9}
+    (cause,) = found(rewards, logged=logged, measured=None)
+    assert cause.id == "rewards-oppose"
+    assert cause.overrides == ["rewards.1.weight=0"]
+    agreeing = "rewards=[{use: ring, name: a}, {use: ring, name: b, weight: -1}]"
+    assert ids(agreeing, logged=logged, measured=None) == []
+
+
+def test_noise_so_small_that_the_start_decides() -> None:
+    usual = UsualValue(key="policy.noise", own=0.05, value=0.7, spread=SPREAD, direction=CLEAR, decided=0.4)
+    measured = replace(HEALTHY, direction=UNCLEAR, usual_values=[usual])
+    (cause,) = found("policy.noise=0.05", measured=measured)
+    assert cause.id == "samples-alike"
+    assert cause.overrides == ["policy.noise=0.7"]
+
+
+def test_a_weak_adapter_is_named_before_the_rate() -> None:
+    short = replace(HEALTHY, logprob_change=0.0003)
+    config, _ = presets.read_config("lm-arithmetic", ["policy.lora={r: 16, alpha: 1}"])
+    assert config.policy.params["lora"]["alpha"] == 1
+    evidence = Evidence(
+        run=RunHistory(folder=Path("a"), config="", settings={}, versions="", planned=60),
+        config=config,
+        symptom=Symptom(course="flat", change=0.0, width=0.1, held_out=None, best=0),
+        measured=short,
+    )
+    causes = [look.cause for look in looks(evidence) if look.cause]
+    assert [cause.id for cause in causes] == ["lora-too-weak"]
+    assert causes[0].overrides == ["policy.lora.alpha=32"]
+
+
+def test_a_run_whose_reward_rose_has_only_what_is_a_fault_all_the_same() -> None:
+    assert ids(measured=replace(HEALTHY, beside=8.0), course="rising") == []
+    assert ids(measured=replace(HEALTHY, arrival=replace(ARRIVES, rounded=0.7)), course="rising") == ["weights-rounded"]
+
+
+def test_where_training_gained_the_evaluation_is_the_first_cause() -> None:
+    measured = replace(HEALTHY, beside=8.0, training=replace(GAIN, after=0.8))
+    assert ids(measured=measured, course="unseen") == ["evaluation-settings", "kl-too-strong"]
+
+
+def test_a_longer_step_for_a_run_that_gets_nowhere() -> None:
+    (cause,) = found("trainer.learning_rate=1e-5", measured=replace(HEALTHY, logprob_change=0.0002))
+    assert cause.overrides == ["trainer.learning_rate=0.001"]  # 100 steps would move log-probs by .02, and 3 are usual

@@ -1,0 +1,42 @@
+"""What a reward did, told from its curve and its evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from grpokit.run_folder.reader import RunHistory
+from grpokit_diagnosis.symptom import symptom
+
+NOISE = [0.01, -0.01, 0.02, -0.02, 0.0] * 6
+
+
+def run(rewards: Sequence[float], evaluations: Sequence[tuple[int, float]] = ()) -> RunHistory:
+    """A run with these rewards, a spread of .1 inside groups, and these evaluations."""
+    metrics = [
+        {"step": step, "reward": reward, "reward_std": 0.1, "rewards/r/mean": reward}
+        for step, reward in enumerate(rewards, 1)
+    ]
+    rows = [{"step": step, "means": {"r": mean, "reward": mean}, "ci95": {}} for step, mean in evaluations]
+    return RunHistory(folder=Path("runs/a"), config="", settings={}, versions="", metrics=metrics, evaluations=rows)
+
+
+@pytest.mark.parametrize(("slope", "course"), [(0.0, "flat"), (0.01, "rising"), (0.001, "slow"), (-0.01, "falling")])
+def test_the_course_of_a_curve(slope: float, course: str) -> None:
+    assert symptom(run([slope * i + noise for i, noise in enumerate(NOISE)])).course == course
+
+
+def test_a_few_steps_say_nothing() -> None:
+    assert symptom(run([0.0, 1.0, 2.0])).course == "unknown"
+
+
+def test_the_change_is_from_the_first_third_to_the_last() -> None:
+    found = symptom(run([0.0] * 10 + [0.5] * 10 + [1.0] * 10))
+    assert (found.change, found.width) == (1.0, 0.0)
+
+
+def test_the_best_step_is_that_of_the_best_evaluation() -> None:
+    assert symptom(run(NOISE, [(0, 0.1), (10, 0.4), (20, 0.2)])).best == 10
+    assert symptom(run([0.0] * 20 + [1.0] * 3 + [0.0] * 7)).best == 21
