@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,10 +114,19 @@ class Diagnosis:
             "course": self.symptom.course,
             "symptom": str(self.symptom),
             "probed": self.measured is not None,
-            "cost": None if self.measured is None else round(self.measured.cost, 1),
             "causes": causes,
             "fine": [{"topic": look.topic, "figures": look.figures} for look in self.fine],
+            "measured": None if self.measured is None else _plain(asdict(self.measured)),
         }
+
+
+def _plain(value: Any) -> Any:
+    """The same for JSON, which has no infinite number and no key but a text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def diagnose(run: Path | str, *, probe: bool = False, say: Callable[[str], None] = lambda line: None) -> Diagnosis:

@@ -21,18 +21,21 @@ def why(run: RunHistory) -> list[Panel]:
     if content["course"] in ("rising", "unknown") and not content["causes"]:
         return []
     causes = content["causes"]
-    text = [content["symptom"]]
-    for cause in causes:
-        text.append(f"{cause['title']} {cause['advice']}")
-    if not causes:
-        text.append("No cause was found in what was looked at.")
+    text = [causes[0]["title"] if causes else "No cause was found in what was looked at.", content["symptom"]]
     if not content["probed"]:
         text.append(f"This is read from what was logged. `grpokit diagnose {run.folder} --probe` also measures.")
-    rows = [[cause["title"], cause["figures"]] for cause in causes]
-    rows += [[f"fine: {look['topic']}", look["figures"]] for look in content["fine"]]
-    return [
-        Panel(title="Why", text=text, tables=[PanelTable(caption="What was looked at", head=["", "seen"], rows=rows)])
-    ]
+    tables = []
+    if causes:
+        rows = [[cause["title"], cause["figures"], cause["advice"], cause["check"]] for cause in causes]
+        tables.append(PanelTable(caption="Causes", head=["cause", "seen", "what to do", "to check"], rows=rows))
+    if content["measured"]:
+        points = content["measured"]["search"]
+        lengths = [[f"{point['length']:g}", point["gain"], point["width"]] for point in points]
+        head = ["length of the step", "gain", "±"]
+        tables.append(PanelTable(caption="Steps along one update, on held-out prompts", head=head, rows=lengths))
+    rows = [[look["topic"], look["figures"]] for look in content["fine"]]
+    tables.append(PanelTable(caption="Looked at and fine", head=["what", "seen"], rows=rows))
+    return [Panel(title="Why", text=text, tables=tables)]
 
 
 def _saved(run: RunHistory) -> dict[str, Any] | None:
