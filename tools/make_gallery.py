@@ -28,6 +28,7 @@ from grpokit_check.robustness.ladder import ladder  # noqa: E402
 
 PAGE, FIGURES, PICTURES = ROOT / "docs/reference/gallery.md", ROOT / "docs/gallery.json", ROOT / "docs/images/gallery"
 REPEATS, SAMPLES = 3, 24
+_TAUGHT = "../reward-hacking.md#after-the-run-what-the-reward-taught"
 HEAD = """<!-- Written by tools/make_gallery.py: run it instead of editing this page. -->
 
 # Plugin gallery
@@ -144,11 +145,25 @@ def _example(side: str, example: dict[str, Any]) -> str:
     return f"`{_cell(example['text'])}`"
 
 
+def _statistics(specs: list[tuple[str, RewardSpec]]) -> str:
+    """The rewards that describe and do not judge, so that no grade and no example of a better one fits."""
+    lines = ["## Statistics\n"]
+    lines.append(f"Rewards that describe an output and do not judge it: [what the reward taught]({_TAUGHT}).\n")
+    lines.append("| name | what it measures | low | high | of | package |\n|---|---|---|---|---|---|")
+    for package, spec in specs:
+        low, high = spec.statistic or ("", "")
+        meaning = _cell(spec.summary.removeprefix("a statistic: "))
+        kinds = ", ".join(sorted(spec.accepts))
+        lines.append(f"| `{spec.name}` | {meaning} | {low} | {high} | {kinds} | `{package}` |")
+    return "\n".join(lines) + "\n"
+
+
 def page() -> str:
     """What docs/reference/gallery.md should hold."""
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     parts = [HEAD.format(machine=f"measured on {figures['machine']} on {figures['date']}")]
-    rewards = [(plugin.package, spec) for plugin, spec in registry.installed("reward")]
+    every = [(plugin.package, spec) for plugin, spec in registry.installed("reward")]
+    rewards = [(package, spec) for package, spec in every if not spec.statistic or package == "grpokit"]
     parts.append("## Rewards\n\n| name | what it does | grade | per second | scores |\n|---|---|---|---:|---|")
     for _, spec in rewards:
         found = figures["rewards"].get(spec.name, {})
@@ -158,6 +173,7 @@ def page() -> str:
             f"| [`{spec.name}`](#{spec.name}) | {_cell(spec.summary)} | {found.get('grade', '')} | {speed} | {kinds} |"
         )
     parts += ["", *(_reward(package, spec, figures["rewards"].get(spec.name, {})) for package, spec in rewards)]
+    parts.append(_statistics([(package, spec) for package, spec in every if spec.statistic]))
     parts.append("## Policies\n")
     for plugin, spec in registry.installed("policy"):
         parts += [f"### `{spec.name}`\n", f"{spec.summary[:1].upper()}{spec.summary[1:]}.\n"]
@@ -182,7 +198,7 @@ def measure(names: list[str]) -> None:
     """Measure all rewards, or those with these names, and write the figures."""
     rewards = json.loads(FIGURES.read_text(encoding="utf-8"))["rewards"] if FIGURES.is_file() else {}
     for _, spec in registry.installed("reward"):
-        if names and spec.name not in names:
+        if (names and spec.name not in names) or (spec.statistic and spec.name not in rewards):
             continue
         if figures := measured(spec):
             rewards[spec.name] = figures

@@ -27,7 +27,7 @@ from typer.cli import get_docs_for_click  # noqa: E402
 from grpokit import cli, registry, settings  # noqa: E402
 from grpokit.config.parts import OBJECTIVE_KEYS  # noqa: E402
 from grpokit.config.schema import RunConfig  # noqa: E402
-from grpokit.registry.specs import Spec  # noqa: E402
+from grpokit.registry.specs import RewardSpec, Spec  # noqa: E402
 from grpokit.settings import ObjectiveSettings  # noqa: E402
 from grpokit_check import component, observer_checks  # noqa: E402
 from grpokit_plan.cards import CARDS, GIB  # noqa: E402
@@ -167,13 +167,21 @@ def readme() -> str:
     """README with the components of each installed package in its table."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     brings: dict[str, list[str]] = {}
+    described: dict[str, list[str]] = {}  # what the statistics of a package are of
     for kind, several in KINDS.items():
         names: dict[str, list[str]] = {}
         for plugin, spec in registry.installed(kind):
+            if isinstance(spec, RewardSpec) and spec.statistic and plugin.package != "grpokit":
+                described.setdefault(plugin.package, []).extend(f"{output}s" for output in sorted(spec.accepts))
+                continue
             name = f"grpokit {spec.name}" if kind == "command" else spec.name
             names.setdefault(plugin.package, []).append(f"`{name}`")
         for package, own in names.items():
             brings.setdefault(package, []).append(f"{kind if len(own) == 1 else several} {', '.join(own)}")
+
+    for package, kinds in described.items():
+        *first, last = [kind.replace("images", "pictures") for kind in dict.fromkeys(kinds)]
+        brings.setdefault(package, []).append(f"statistics of {' and '.join(filter(None, [', '.join(first), last]))}")
 
     def row(found: re.Match[str]) -> str:
         start, package, old, end = found.groups()

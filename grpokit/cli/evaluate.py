@@ -111,11 +111,8 @@ def evaluate(
     evaluation, what, overrides = _asked(what, words or [], using, reward or [])
     names = [what] if against is None else [against, what]
     kinds = {name: _kind(name) for name in names}
-    if against is not None and kinds[against] not in ("policy", "files"):
-        raise UsageError(
-            f"--against {against}: expected a run, a checkpoint, a preset, a config file, pictures or a table. An "
-            "evaluation file goes with --with, and a run's record is scored alone."
-        )
+    if against is not None:
+        _check_against(against, kinds[against])
     drawn = {name: read_source(name, overrides if name == what else []) for name in names if kinds[name] == "policy"}
     from grpokit.runs.evaluation_task import Options, prepare
 
@@ -130,8 +127,6 @@ def evaluate(
         taught=taught or None,
         gold=gold or None,
     )
-    if gold and not taught:
-        raise UsageError("--gold goes with --taught. Name the rewards to score with by --reward.")
     if kinds[what] == "record":
         if against is not None or using is not None or evaluation is None:
             raise UsageError("A record is scored with --reward NAME, and compared with the rewards of its run.")
@@ -147,6 +142,14 @@ def evaluate(
         _refuse_inside(out, [*names, *filter(None, (prompts, targets, sources)), *task.files])
     folder = out or task.folder([*(words or []), repr(options), *map(os.path.abspath, names[:-1])])
     _evaluate(task, folder, batch_size, as_json=as_json)
+
+
+def _check_against(against: str, kind: str) -> None:
+    if kind not in ("policy", "files"):
+        raise UsageError(
+            f"--against {against}: expected a run, a checkpoint, a preset, a config file, pictures or a table. An "
+            "evaluation file goes with --with, and a run's record is scored alone."
+        )
 
 
 def _refuse_inside(out: Path, inputs: Iterable[str | Path]) -> None:
@@ -233,6 +236,8 @@ def _evaluate(task: Task, folder: Path | None, batch_size: int, *, as_json: bool
             if lines:
                 _append(own_folder / SCORE_LINES, lines)
             panels = _panels(own_folder)
+            if task.group_size and not panels:
+                _say("warning: no installed plugin says what was taught; see `grpokit plugins`")
         if as_json:
             print(json.dumps(_facts(task, results, lines, panels)))
         else:

@@ -127,7 +127,7 @@ def prepare(
     own = evaluation or _of_run(config)
     prompts, warnings = _prompts(own, options, config, None if changed else place)
     asked_rewards = len(own.rewards)
-    if options.taught:
+    if options.taught or options.gold:
         own = _of_taught(own, options, None if place is None or len(names) > 1 else config, prompts)
     if drawn and prompts is None:
         raise UsageError("A policy needs prompts to draw for. Give --prompts FILE, or --with EVALUATION.")
@@ -200,6 +200,8 @@ def _of_taught(
     evaluation: EvaluationConfig, options: Options, config: RunConfig | None, prompts: PromptSequence | None
 ) -> EvaluationConfig:
     """An evaluation with what --taught measures; `config` is that of a run that is evaluated before and after."""
+    if not options.taught:
+        raise UsageError("--gold goes with --taught. Name the rewards to score with by --reward.")
     if config is None or prompts is None:
         raise UsageError("--taught compares a run before and after its training. Give a run, and no --against.")
     if options.gold is not None:

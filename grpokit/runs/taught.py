@@ -33,19 +33,26 @@ def with_statistics(evaluation: EvaluationConfig, config: RunConfig, prompts: Pr
         prompts: the evaluation's.
 
     Raises:
-        UsageError: no plugin says what the policy makes.
+        UsageError: no plugin says what the policy makes, or brings statistics of it, or a gold reward is wrong.
     """
     kind = build.output_kind(config)
     if kind is None:
         raise UsageError(f"--taught needs to know what '{config.policy.use}' makes, which its plugin's spec would say.")
+    policy = config.policy.use.rpartition(":")[2]
     used = {registry.lasting("reward", reward.use) for reward in evaluation.rewards}
-    added = [_monitor(name) for name in _statistics(kind) if name not in used]
+    statistics = list(_statistics(kind))
+    if not statistics:
+        raise UsageError(f"No installed plugin brings statistics of what '{policy}' makes, of the kind '{kind}'.")
+    added = [_monitor(name) for name in statistics if name not in used]
     if evaluation.gold is None:
         added += [_monitor(name) for name in _comparing(kind) if name not in used and _scores(name, prompts)]
     else:
         for gold in evaluation.gold:
-            given = {"use": gold} if isinstance(gold, str) else {"use": gold.use, **gold.params}
-            added.append(RewardConfig(weight=0.0, **given))
+            use, params = (gold, {}) if isinstance(gold, str) else (gold.use, gold.params)
+            registry.check_accepts(use, kind, what=f"the policy '{policy}' makes")
+            registry.parameters("reward", use, params)  # a wrong one is named here, since no line of a config has it
+            if params or registry.lasting("reward", use) not in used:
+                added.append(RewardConfig(use=use, weight=0.0, **params))
     return evaluation.model_copy(update={"rewards": [*evaluation.rewards, *added]})
 
 

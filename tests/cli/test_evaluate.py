@@ -162,7 +162,7 @@ def test_an_evaluation_replaces_itself_and_nothing_else(
         ("", "e.yaml: expected keys such as rewards, got an empty file"),
         (
             "data: {prompts: sums.jsonl}\nrewards: [{use: length}]\ntrainer: {steps: 3}",
-            "e.yaml, line 3: unknown key 'trainer'. Known keys: seed, data, rewards, samples, by, files",
+            "e.yaml, line 3: unknown key 'trainer'. Known keys: seed, data, rewards, samples, by, gold, files",
         ),
         (
             "data: {prompts: sums.jsonl}\nrewards: [{use: mse}]",

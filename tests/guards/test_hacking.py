@@ -131,6 +131,17 @@ def test_no_alarm_without_both(rising: int, falling: int, weight: float) -> None
         assert watch.scored(a_step(i + 1, scores(rising * i / 10, -falling * i / 10, weight=weight))) == []
 
 
+def test_a_statistic_may_fall() -> None:
+    """It describes and does not judge."""
+    watch = RewardHacking()
+    for i in range(20):
+        fallen = replace(scores(i / 10, -i / 10), statistics=["monitor"])
+        assert watch.scored(a_step(i + 1, fallen)) == []
+    terms = [RewardTerm(name="r", reward=digit_sum), RewardTerm(name="m", reward=digit_sum, weight=0, every=5)]
+    assert too_seldom(terms, 20)
+    assert too_seldom([terms[0], replace(terms[1], statistic=True)], 20) == []
+
+
 def test_a_reward_with_a_negative_weight_rises_by_falling() -> None:
     watch = RewardHacking()
     assert any(watch.scored(a_step(i + 1, scores(-i / 10, -i / 10, weight=-2.0))) for i in range(20))

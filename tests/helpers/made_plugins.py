@@ -1,4 +1,4 @@
-"""Plugins made of a source each, as if nothing else were installed."""
+"""Plugins made of a source each, as if nothing but the core were installed beside them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from grpokit.registry import entry_points
 
 
 def install_only(folder: Path, patch: pytest.MonkeyPatch, **sources: str) -> None:
-    """Make a plugin of each source, a light module; no others are installed."""
+    """Make a plugin of each source, a light module of no distribution; only the core's stay installed."""
     patch.syspath_prepend(folder)
-    plugins = []
+    plugins = [plugin for plugin in entry_points.plugins() if plugin.package == "grpokit"]
     for name, source in sources.items():
         module = f"made_plugin_{name}"
         (folder / f"{module}.py").write_text(source, encoding="utf-8")
         patch.delitem(sys.modules, module, raising=False)
-        plugins.append(entry_points.load_plugin(EntryPoint(name, module, "grpokit")))
-    assert not [plugin.error for plugin in plugins if plugin.error]
+        plugin = entry_points.load_plugin(EntryPoint(name, module, "grpokit"))
+        assert not plugin.error
+        plugins.append(plugin)
     patch.setattr(entry_points, "plugins", lambda: plugins)

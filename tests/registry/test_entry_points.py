@@ -218,7 +218,8 @@ def test_unknown_name_gives_the_nearest_and_the_broken_plugins() -> None:
     message = str(caught.value)
     assert message.startswith("There is no reward called 'leters' (did you mean 'letters'?). Known: ")
     assert " broken-inside, " in message
-    assert "vowels-and-more. These plugins are broken and may have brought it:" in message
+    assert ", vowels-and-more, " in message
+    assert ". These plugins are broken and may have brought it:" in message
     for name in ERRORS:
         assert f"\n  {name} (grpokit-fixture-broken): " in message
 
@@ -347,6 +348,13 @@ def test_plugins_marks_a_name_that_is_the_cores(rival: Path) -> None:
         ({"accepts": {"image", 3}}, "the kind of output 3; expected"),
         ({"accepts": {"x:"}}, "the kind of output 'x:'; expected"),
         ({"accepts": {"text", "toy:points"}}, ""),
+        ({"statistic": ("darker", "brighter")}, ""),
+        (
+            {"statistic": True},
+            "statistic must be the words for a lower and a higher score, such as ('darker', 'brighter')",
+        ),
+        ({"statistic": "brighter"}, "got 'brighter'"),
+        ({"statistic": ("brighter",)}, "statistic must be the words"),
         ({"makes": "picture"}, "policy 'x' names the kind of output 'picture'; expected 'image', 'text' or 'episode'"),
         ({"makes": "my-env:actions"}, ""),
     ],

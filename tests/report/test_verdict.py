@@ -122,6 +122,15 @@ def test_a_monitor_is_marked_and_one_trained_reward_needs_no_sum(tmp_path: Path)
     assert [(c.name, c.monitor, c.verdict) for c in found] == [("nice", True, "better"), ("length", False, "even")]
 
 
+def test_a_statistic_is_neither_better_nor_worse(tmp_path: Path) -> None:
+    """The monitor `brightness` describes pictures, so its fall raises no alarm; trained on, it is a reward as any."""
+    for weight, verdict_of in ((0, "unknown"), (0.5, "worse")):
+        run = make_run(tmp_path / f"{weight}", weight=weight, gain=-0.2, reward={"use": "brightness"})
+        by_name = {change.name: change for change in headline(read_run(run))}
+        assert by_name["nice"].change == pytest.approx(-0.4, abs=0.01)
+        assert by_name["nice"].verdict == verdict_of
+
+
 def test_weights_go_by_name_where_a_forced_resume_added_a_reward(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", weight=0)
     settings = yaml.safe_load((folder / "config.yaml").read_text())

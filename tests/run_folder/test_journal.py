@@ -117,3 +117,12 @@ def test_what_can_draw_itself_is_shown_as_a_picture(tmp_path: Path) -> None:
     assert "file" not in pair
     with Image.open(tmp_path / "out" / pair["source"]) as source:
         assert source.tobytes() == picture(1).tobytes()
+
+
+def test_numbers_that_a_policy_tells_are_kept(tmp_path: Path) -> None:
+    told = {"return": 3.5, "length": 7, "truncated": True, "odd": math.nan, "frames": [1, 2], "finish": "stop"}
+    samples = [Sample(prompt=Prompt("p"), output="x", group=0, info=info) for info in (told, {})]
+    save_outputs(tmp_path / "out", samples)
+    first, second = read_rows(tmp_path / "out/samples.jsonl")
+    assert first["info"] == {"return": 3.5, "length": 7, "truncated": True, "odd": None}
+    assert "info" not in second

@@ -23,9 +23,9 @@ function figure(value, digits = 3, signed = false) {
 
 const oneSign = text => text.replaceAll("-", "−"); // of numbers that are less than 0, and of their exponents
 
-// A sentence whose figures stay whole, "+0.314 ± 0.026" among them, and have the minus sign of the charts.
+// A sentence whose figures stay whole, "+0.314 ± 0.026" among them, and have the minus sign of the charts; so do options.
 function sentence(text) {
-  const figures = text.replace(/(?<![\w=.-])-(?=\d)/g, "−").split(/([+−]?\d[\d.,]*(?: ± [\d.e-]+)?)/);
+  const figures = text.replace(/(?<![\w=.-])-(?=\d)/g, "−").split(/(--[a-z-]+|[+−]?\d[\d.,]*(?: ± [\d.e-]+)?)/);
   return figures.map((part, i) => (i % 2 ? el("span", { class: "whole" }, part) : part));
 }
 

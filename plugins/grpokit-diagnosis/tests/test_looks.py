@@ -164,7 +164,7 @@ def test_a_weak_adapter_is_named_before_the_rate() -> None:
     )
     causes = [look.cause for look in looks(evidence) if look.cause]
     assert [cause.id for cause in causes] == ["lora-too-weak"]
-    assert causes[0].overrides == ["policy.lora.alpha=32"]
+    assert causes[0].overrides == ["policy.lora.alpha=64"]
 
 
 def test_a_run_whose_reward_rose_has_only_what_is_a_fault_all_the_same() -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +59,11 @@ def test_pictures(bright: Path) -> None:
     panel = panel_of(bright)
     answer, basis = panel.text
     assert answer.startswith("It taught: brighter (+2.")
-    assert "brightness explains 94 % of the reward (brighter scores more)." in answer
+    assert "'brightness' explains 94 % of the reward (favours brighter)." in answer
     assert basis == (
-        "From 16 held-out samples of step 0 and of step 2, paired by prompt and seed. Changes are in spreads, the "
-        "standard deviation over the samples before. The correlations are within groups: 16 samples of 4 groups of "
-        "training. grpokit evaluate RUN --taught measures it in full."
+        "From 16 held-out samples of step 0 and of step 2, paired by prompt and seed. A change of 1 is one "
+        "standard deviation over the samples before. The correlations are with the reward within groups: 16 samples of "
+        "4 groups of training. grpokit evaluate RUN --taught measures it in full."
     )
     _, before, after, change, width, r = row_of(panel, "brightness")
     levels = [np.asarray(grey(100 + 3 * n).convert("L")).mean() / 255 for n in range(16)]
@@ -69,6 +73,25 @@ def test_pictures(bright: Path) -> None:
     assert width < 0.05
     assert r == pytest.approx(46 / math.sqrt(452 * 5), abs=0.01)  # of 0, 14, 16, 30 with 0, 1, 2, 3
     assert len(panel.tables) == 1  # monitors have tiles on a run's page
+
+
+def test_samples_of_one_prompt_count_once(bright: Path) -> None:
+    """16 samples of 4 prompts, by the digests that tell prompts of one text apart; without scores by their texts."""
+    for step in (0, 2):
+        place = bright / f"samples/step_{step:06d}"
+        rows = enumerate(read_rows(place / "samples.jsonl"))
+        write_rows(place / "samples.jsonl", [{**row, "prompt": f"{n // 8}", "turn": n % 8} for n, row in rows])
+        table = json.loads((place / "scores.json").read_text())
+        table |= {"prompts": ["a", "b", "c", "d", "e"], "texts": ["0", "0", "1", "1", "2"]}
+        (place / "scores.json").write_text(json.dumps({**table, "prompt": [n // 4 for n in range(20)]}))
+    found = taught_folder.material(read_run(bright))
+    assert found is not None
+    assert Counter(found.before.prompts[place] for place in found.before.prompt) == dict.fromkeys("abcd", 4)
+    for step in (0, 2):
+        (bright / f"samples/step_{step:06d}/scores.json").unlink()
+    found = taught_folder.material(read_run(bright))
+    assert found is not None
+    assert Counter(found.after.prompts[place] for place in found.after.prompt) == {"0": 8, "1": 8}
 
 
 def test_texts(tmp_path: Path) -> None:
@@ -82,10 +105,10 @@ def test_texts(tmp_path: Path) -> None:
         rows = [{**row, "output": "x" * (8 - n) ** 2} for n, row in enumerate(read_rows(place))]
         write_rows(place, [{key: value for key, value in row.items() if key != "file"} for row in rows])
     panel = panel_of(run)
-    _, before, after, *_ = row_of(panel, "words")
+    _, before, after, *_ = row_of(panel, "word-count")
     assert after - before == 6
     assert panel.text[0].startswith("It taught: longer (+4.")
-    assert row_of(panel, "characters")[-1] > 0.9
+    assert row_of(panel, "text-length")[-1] > 0.9
 
 
 def test_episodes(tmp_path: Path) -> None:
@@ -155,14 +178,17 @@ def test_files_are_measured_once(bright: Path, monkeypatch: pytest.MonkeyPatch) 
     first = panel_of(bright)
     opened: list[Path] = []
     picture_of = taught_folder.picture_of
-    monkeypatch.setattr(
-        taught_folder, "picture_of", lambda folder, *rest: opened.append(folder) or picture_of(folder, *rest)
-    )
+
+    def noted(folder: Path, row: Mapping[str, Any], part: str) -> Image.Image | None:
+        opened.append(folder)
+        return picture_of(folder, row, part)
+
+    monkeypatch.setattr(taught_folder, "picture_of", noted)
     assert panel_of(bright) == first
-    assert len(opened) == 1  # one that tells the size
+    assert opened == []
     (bright / "samples/step_000002/samples.jsonl").touch()
     assert panel_of(bright) == first
-    assert {folder.name for folder in opened} == {"step_000000", "step_000002"}
+    assert {folder.name for folder in opened} == {"step_000002"}
 
 
 @pytest.mark.parametrize(("side", "pairs", "rows"), [(64, 16, 256), (512, 15, 30), (1024, 6, 12), (4096, 6, 12)])
@@ -170,13 +196,13 @@ def test_large_pictures_are_fewer(tmp_path: Path, side: int, pairs: int, rows: i
     run = make_run(tmp_path / "run", steps=2, every=2)
     place = run / "samples/step_000000"
     Image.new("RGB", (side, side)).save(place / "0000.png")
-    assert taught_folder._room(place, "image") == (pairs, rows)
+    assert taught_folder._room(taught_folder._key(place), "image") == (pairs, rows)
 
 
 def test_an_evaluation_has_all_its_scores(tmp_path: Path) -> None:
     """Statistics and gold rewards that `--taught` measured: no picture is read."""
     run = make_run(tmp_path / "run", steps=2, every=2, gain=0.2)
-    settings = {"taught": True, "rewards": [{"use": "x", "name": "nice"}]}
+    settings: dict[str, Any] = {"taught": True, "rewards": [{"use": "x", "name": "nice"}]}
     settings["rewards"] += [{"use": "brightness", "weight": 0}, {"use": "mse", "weight": 0}]
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
     (run / "metrics.jsonl").write_text("")
@@ -204,10 +230,19 @@ def test_an_evaluation_has_all_its_scores(tmp_path: Path) -> None:
     spread = np.std([n / 19 for n in range(20)], ddof=1)
     assert row_of(panel, "brightness")[3] == pytest.approx(1 / spread)
     assert panel.text[0] == (
-        f"It taught: brighter (+{1 / spread:.3f} ± 0.000). Within a group, brightness explains 93 % of the reward "
-        "(darker scores more). But mse fell by 1.000 ± 0.000."
+        f"It taught: brighter (+{1 / spread:.3f} ± 0.000). Within a group, 'brightness' explains 93 % of the reward "
+        "(favours darker). But mse fell by 1.000 ± 0.000."
     )
     assert "40 samples of 4 groups drawn as in training" in panel.text[1]
     assert panel.tables[1].rows == [
         ["mse", pytest.approx(-0.095), pytest.approx(-1.095), pytest.approx(-1), pytest.approx(0)]
     ]
+
+
+def test_a_report_does_not_wait_for_torch(bright: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from grpokit.run_folder.reader import read_run; "
+        "from grpokit_diagnosis.taught.panel import taught_panels; "
+        f"assert taught_panels(read_run(Path({str(bright)!r}))); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -44,15 +44,15 @@ BRIGHTER_PAYS = shift(0.0, 0.1, ("darker", "brighter"), correlation=0.843)
             [BRIGHTER, LESS_VARIED],
             BRIGHTER_PAYS,
             [],
-            "It taught: brighter (+1.9 ± 0.2), less varied (-0.80 ± 0.06). Within a group, brightness explains 71 % of "
-            "the reward (brighter scores more).",
+            "It taught: brighter (+1.9 ± 0.2), less varied (-0.80 ± 0.06). Within a group, 'brightness' explains 71 % "
+            "of the reward (favours brighter).",
         ),
         (
             [BRIGHTER],
             DARKER_PAYS,
             [fall("ssim", -0.45, 0.021)],
-            "It taught: brighter (+1.9 ± 0.2). Within a group, brightness explains 71 % of the reward (darker scores "
-            "more). But ssim fell by 0.45 ± 0.02.",
+            "It taught: brighter (+1.9 ± 0.2). Within a group, 'brightness' explains 71 % of the reward (favours "
+            "darker). But ssim fell by 0.45 ± 0.02.",
         ),
         (
             [BRIGHTER],
@@ -65,7 +65,7 @@ BRIGHTER_PAYS = shift(0.0, 0.1, ("darker", "brighter"), correlation=0.843)
             [],
             None,
             [],
-            "It taught nothing that these statistics see: none changed beyond chance by 0.2 spreads or more.",
+            "No statistic changed beyond chance by 0.2 standard deviations or more.",
         ),
     ],
 )

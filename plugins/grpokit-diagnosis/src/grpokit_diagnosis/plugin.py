@@ -7,85 +7,30 @@ from typing import Any
 
 from grpokit import CommandSpec, Panel, RewardSpec, hookimpl
 
+# Name, words for a lower and a higher score, bounds, what it is.
 _PICTURES = (
-    (
-        "contrast",
-        "contrast",
-        "less contrast",
-        "more contrast",
-        (0, 0.5),
-        "how far the brightness varies in the picture",
-    ),
-    ("saturation", "saturation", "paler", "more colourful", (0, 1), "how far the picture's colours are from grey"),
-    ("hue-entropy", "hue_entropy", "fewer hues", "more hues", (0, 1), "how many hues the picture has"),
-    ("sharpness", "sharpness", "blurrier", "sharper", (0, 1), "what a blur would take away (Crete et al., 2007)"),
-    ("edges", "edges", "fewer edges", "more edges", (0, 2), "the mean gradient of the picture's brightness"),
-    ("symmetry", "symmetry", "less symmetric", "more symmetric", (-1, 1), "how like its mirror image the picture is"),
-    (
-        "text-area",
-        "text_area",
-        "less like text",
-        "more like text",
-        (0, 1),
-        "the share with two tones and thin strokes, as text has; it reads nothing",
-    ),
+    ("contrast", "less contrast", "more contrast", (0, 0.5), "how far the brightness varies in the picture"),
+    ("saturation", "paler", "more colourful", (0, 1), "how far the picture's colours are from grey"),
+    ("hue-entropy", "fewer hues", "more hues", (0, 1), "how many hues the picture has"),
+    ("sharpness", "blurrier", "sharper", (0, 1), "what a blur would take away (Crete et al., 2007)"),
+    ("edge-strength", "fewer edges", "more edges", (0, 2), "the mean gradient of the picture's brightness"),
+    ("symmetry", "less symmetric", "more symmetric", (-1, 1), "how like its mirror image the picture is"),
+    ("text-area", "less like text", "more like text", (0, 1), "the share with thin strokes in two tones, as text has"),
 )
 _TEXTS = (
-    ("characters", "characters", "shorter", "longer", (0, None), "the text's length in characters"),
-    ("words", "words", "fewer words", "more words", (0, None), "the text's length in words"),
-    (
-        "repetition",
-        "repetition",
-        "less repetitive",
-        "more repetitive",
-        (0, 1),
-        "the share of pieces of 4 characters that come again",
-    ),
-    (
-        "distinct-words",
-        "distinct_words",
-        "fewer distinct words",
-        "more distinct words",
-        (0, 1),
-        "the share of the words that are different",
-    ),
-    ("digits", "digits", "fewer digits", "more digits", (0, 1), "the share of the characters that are digits"),
-    (
-        "punctuation",
-        "punctuation",
-        "less punctuation",
-        "more punctuation",
-        (0, 1),
-        "the share of the characters that are punctuation or symbols",
-    ),
-    ("capitals", "capitals", "fewer capitals", "more capitals", (0, 1), "the share of the letters that are capitals"),
-    (
-        "latin-letters",
-        "latin_letters",
-        "fewer Latin letters",
-        "more Latin letters",
-        (0, 1),
-        "the share of the letters that are Latin",
-    ),
+    ("text-length", "shorter", "longer", (0, None), "the text's length in characters"),
+    ("word-count", "fewer words", "more words", (0, None), "the text's length in words"),
+    ("repetition", "less repetitive", "more repetitive", (0, 1), "the share of 4 characters that come again"),
+    ("distinct-words", "fewer distinct words", "more distinct words", (0, 1), "the share of words that are different"),
+    ("digits", "fewer digits", "more digits", (0, 1), "the share of digits among the characters"),
+    ("punctuation", "less punctuation", "more punctuation", (0, 1), "the share of punctuation and symbols"),
+    ("capitals", "fewer capitals", "more capitals", (0, 1), "the share of capitals among the letters"),
+    ("latin-letters", "fewer Latin letters", "more Latin letters", (0, 1), "the share of Latin letters among all"),
 )
 _EPISODES = (
-    ("episode-length", "episode_length", "shorter episodes", "longer episodes", (0, None), "the steps of the episode"),
-    (
-        "mean-action",
-        "mean_action",
-        "lower actions",
-        "higher actions",
-        (None, None),
-        "the mean of the episode's actions",
-    ),
-    (
-        "action-changes",
-        "action_changes",
-        "steadier actions",
-        "less steady actions",
-        (0, None),
-        "how much the action changes from step to step",
-    ),
+    ("episode-length", "shorter episodes", "longer episodes", (0, None), "the steps of the episode"),
+    ("mean-action", "lower actions", "higher actions", (None, None), "the mean of the episode's actions"),
+    ("action-changes", "steadier actions", "less steady actions", (0, None), "how much actions change by step"),
 )
 _TWO_EPISODES = [
     (
@@ -124,11 +69,11 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         ("text", "texts", _TEXTS),
         ("episode", "episodes", _EPISODES),
     ):
-        for name, function, lower, higher, bounds, summary in rows:
+        for name, lower, higher, bounds, summary in rows:
             yield RewardSpec(
                 api=1,
                 name=name,
-                factory=f"grpokit_diagnosis.statistics.{module}:{function}",
+                factory=f"grpokit_diagnosis.statistics.{module}:{name.replace('-', '_')}",
                 summary=f"a statistic: {summary}",
                 accepts={kind},
                 range=bounds,
@@ -142,7 +87,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
 @hookimpl
 def grpokit_panels(run: Any) -> Sequence[Panel]:
     """Return why the reward did not move, and what it taught."""
-    from grpokit_diagnosis.panels import why
-    from grpokit_diagnosis.taught.panel import taught_panels  # only now, since it imports torch
+    from grpokit_diagnosis.panels import why  # only now, since they import numpy
+    from grpokit_diagnosis.taught.panel import taught_panels
 
     return [*why(run), *taught_panels(run)]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _NEAR = 0.1  # of the range of the reward, from its ends
 _EMPTY = 0.5  # share of the groups without spread
 _WRONG = 0.2  # share of the advantages with the wrong sign, in small groups
-_SMALL = 4  # samples
+_SMALL = 4  # samples, at most
 _DECIDED = 0.75  # share of the spread that is the policy's doing
 _WIDER = 2.0  # times the headroom, with which another temperature or noise is worth naming
 
@@ -128,7 +128,7 @@ def _size(evidence: Evidence, measured: Measured) -> Look:
     shares = [f"{share:.0%} with {each}" for each, share in wrong.items()]
     figures = f"advantages of the wrong sign, by the size of the group: {', '.join(shares)}"
     cause = None
-    if size < _SMALL and wrong[size] >= _WRONG:
+    if size <= _SMALL and wrong[size] >= _WRONG:
         cause = Cause(
             id="group-too-small",
             title=f"Groups of {size} are too small: {wrong[size]:.0%} of the advantages have the wrong sign.",

@@ -20,7 +20,7 @@ _SHORT = 0.15  # of that distance
 _LEAP = 1.0  # nats in one step, after which nothing that the samples say holds
 _MOST = 100.0  # times as long a step as before, in one go
 _USUAL = 0.01  # nats in a step of runs that learn
-_WEAK_LORA = 0.5  # alpha / r
+_WEAK_LORA, _STRONG_LORA = 1.0, 4.0  # alpha / r
 
 
 def update_looks(evidence: Evidence, *, follows: bool) -> Iterator[Look]:
@@ -152,12 +152,12 @@ def _too_short(evidence: Evidence, factor: float) -> Cause:
     factor = float(f"{min(_MOST, factor):.1g}")
     lora = evidence.policy.get("lora")
     alpha, rank = (lora.get("alpha"), lora.get("r")) if isinstance(lora, dict) else (None, None)
-    if alpha and rank and alpha / rank < _WEAK_LORA:
-        larger = 2 * rank
+    if alpha and rank and alpha / rank <= _WEAK_LORA:
+        larger = min(_STRONG_LORA * rank, alpha * factor)
         return Cause(
             id="lora-too-weak",
             title=f"The adapter counts too little: alpha / r is {alpha / rank:g}.",
-            advice=f"Raise policy.lora.alpha from {alpha:g} to {larger:g}.",
+            advice=f"Raise policy.lora.alpha from {alpha:g} to {larger:g}, or trainer.learning_rate.",
             overrides=[f"policy.lora.alpha={larger:g}"],
         )
     rate = evidence.config.trainer.learning_rate

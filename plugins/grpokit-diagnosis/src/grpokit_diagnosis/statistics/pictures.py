@@ -64,7 +64,7 @@ def sharpness(samples: Sequence[Sample]) -> list[float]:
     return _each(samples, _sharpness)
 
 
-def edges(samples: Sequence[Sample]) -> list[float]:
+def edge_strength(samples: Sequence[Sample]) -> list[float]:
     """The mean size of the gradient of each output's brightness, in the whole range of brightness a pixel.
 
     Arguments and results as of `contrast`.
@@ -146,7 +146,8 @@ def _hue_entropy(picture: Image.Image) -> float:
     hues = np.asarray(small.convert("HSV"))[..., 0].ravel().astype(int)
     shares = np.bincount(hues * _HUES // 256, weights, minlength=_HUES) / weights.sum()
     present = shares[shares > 0]
-    return max(0.0, float(-(present * np.log(present)).sum() / math.log(_HUES)))
+    entropy = -(present * np.log(present)).sum() / math.log(_HUES)
+    return max(0.0, round(float(entropy), 6))
 
 
 def _sharpness(picture: Image.Image) -> float:

@@ -11,7 +11,7 @@ from grpokit.types import Sample
 _PIECE = 4  # characters
 
 
-def characters(samples: Sequence[Sample]) -> list[float]:
+def text_length(samples: Sequence[Sample]) -> list[float]:
     """The length of each output in characters.
 
     Args:
@@ -23,15 +23,15 @@ def characters(samples: Sequence[Sample]) -> list[float]:
     return _each(samples, len)
 
 
-def words(samples: Sequence[Sample]) -> list[float]:
-    """The length of each output in words, which white space separates; arguments and results as of `characters`."""
+def word_count(samples: Sequence[Sample]) -> list[float]:
+    """The length of each output in words, which white space separates; arguments and results as of `text_length`."""
     return _each(samples, lambda text: len(text.split()))
 
 
 def repetition(samples: Sequence[Sample]) -> list[float]:
     """The share of each output's pieces of 4 characters that stand in it before as well, 0 to 1.
 
-    Arguments and results as of `characters`; NaN for a text of fewer than 4 characters.
+    Arguments and results as of `text_length`; NaN for a text of fewer than 4 characters.
     """
 
     def one(text: str) -> float:
@@ -44,7 +44,7 @@ def repetition(samples: Sequence[Sample]) -> list[float]:
 def distinct_words(samples: Sequence[Sample]) -> list[float]:
     """The share of each output's words that are different, 0 to 1, whatever their case.
 
-    It falls as texts get longer. Arguments and results as of `characters`; NaN without words.
+    It falls as texts get longer. Arguments and results as of `text_length`; NaN without words.
     """
 
     def one(text: str) -> float:
@@ -57,7 +57,7 @@ def distinct_words(samples: Sequence[Sample]) -> list[float]:
 def digits(samples: Sequence[Sample]) -> list[float]:
     """The share of each output's characters that are digits; white space does not count.
 
-    Arguments and results as of `characters`; NaN for a text without any.
+    Arguments and results as of `text_length`; NaN for a text without any.
     """
     return _each(samples, lambda text: _share(map(str.isdigit, _visible(text))))
 
@@ -65,7 +65,7 @@ def digits(samples: Sequence[Sample]) -> list[float]:
 def punctuation(samples: Sequence[Sample]) -> list[float]:
     """The share of each output's characters that are punctuation or symbols; white space does not count.
 
-    Arguments and results as of `characters`; NaN for a text without any.
+    Arguments and results as of `text_length`; NaN for a text without any.
     """
 
     def is_sign(character: str) -> bool:
@@ -77,7 +77,7 @@ def punctuation(samples: Sequence[Sample]) -> list[float]:
 def capitals(samples: Sequence[Sample]) -> list[float]:
     """The share of each output's letters that are capitals, among those that have a case.
 
-    Arguments and results as of `characters`; NaN for a text without any.
+    Arguments and results as of `text_length`; NaN for a text without any.
     """
 
     def one(text: str) -> float:
@@ -90,7 +90,7 @@ def capitals(samples: Sequence[Sample]) -> list[float]:
 def latin_letters(samples: Sequence[Sample]) -> list[float]:
     """The share of each output's letters that are Latin: 1 for English, 0 for Chinese or Russian.
 
-    Arguments and results as of `characters`; NaN for a text without letters.
+    Arguments and results as of `text_length`; NaN for a text without letters.
     """
 
     def one(text: str) -> float:

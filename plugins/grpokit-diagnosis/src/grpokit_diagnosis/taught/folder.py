@@ -7,17 +7,17 @@ enough to take less than a second, and only once for as long as their files are 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpokit import Prompt, RewardSpec, RewardTerm, Sample, create, registry
-from grpokit.errors import PluginError
+from grpokit import Prompt, RewardSpec, Sample, registry
 from grpokit.evaluation.paired import ScoreTable
 from grpokit.report.pictures import picture_of
 from grpokit.report.samples import by_prompt
-from grpokit.rewards.scoring import score_samples
-from grpokit.run_folder.reader import RunHistory, read_rows
+from grpokit.rewards.calling import build, call_reward
+from grpokit.run_folder.reader import RunHistory, read_rows, turns
 from grpokit_diagnosis.taught.measure import Material
 
 _PAIRS = 16  # of samples before and after; further ones in a folder are its best and worst
@@ -66,9 +66,9 @@ def _of_training(run: RunHistory) -> Material | None:
     kind = _kind(run, old)
     if kind not in ("image", "text", "episode"):
         return None  # a folder holds such an output as its repr alone
-    pairs, group_rows = _room(old, kind)
-    before = _held_out(_key(old), kind, pairs)
-    after = _held_out(_key(new), kind, pairs)
+    pairs, group_rows = _room(_key(old), kind)
+    before = _held_out(run, first, old, kind, pairs)
+    after = _held_out(run, last, new, kind, pairs)
     words = {name: spec.statistic for name, spec in statistics_of(kind) if spec.statistic}
     present = {name: own for name, own in words.items() if name in before.scores}
     return Material(
@@ -84,7 +84,9 @@ def _of_training(run: RunHistory) -> Material | None:
 def statistics_of(kind: Kind) -> Iterator[tuple[str, RewardSpec]]:
     """The installed statistics of a kind of output that need no weights, by their names for a reader."""
     for _, spec in registry.installed("reward"):
-        if isinstance(spec, RewardSpec) and spec.statistic and kind in spec.accepts and not spec.assets:
+        if not isinstance(spec, RewardSpec) or not spec.statistic or kind not in spec.accepts:
+            continue
+        if not spec.assets and not spec.gpu_memory:
             yield spec.name, spec
 
 
@@ -99,8 +101,10 @@ def _kind(run: RunHistory, folder: Path) -> Kind:
     return "text" if "output" in keys else ""
 
 
-def _room(folder: Path, kind: Kind) -> tuple[int, int]:
-    """How many pairs of held-out samples, and how many rows of groups, are read."""
+@functools.lru_cache(maxsize=256)
+def _room(key: _Key, kind: Kind) -> tuple[int, int]:
+    """How many pairs of held-out samples, and how many rows of groups, are read; fewer if pictures are large."""
+    folder, *_ = key
     if kind != "image":
         return _PAIRS, _GROUP_ROWS
     pictures = (picture_of(folder, row, "file") for row in read_rows(folder / "samples.jsonl"))
@@ -117,21 +121,35 @@ def _key(folder: Path) -> _Key:
     return folder, state.st_size, state.st_mtime_ns
 
 
-@functools.lru_cache(maxsize=256)
-def _held_out(key: _Key, kind: Kind, most: int) -> ScoreTable:
+def _held_out(run: RunHistory, step: int, folder: Path, kind: Kind, most: int) -> ScoreTable:
     """The statistics of the first held-out samples of an evaluation."""
+    keys, scores = _measured(_key(folder), kind, most)
+    digests = _digests(run, step)
+    names = [digests.get(key, key[0]) for key in keys]
+    prompts = list(dict.fromkeys(names))
+    places = [prompts.index(name) for name in names]
+    return ScoreTable(prompts=prompts, prompt=places, texts=prompts, scores=scores)
+
+
+def _digests(run: RunHistory, step: int) -> dict[tuple[str, int], str]:
+    """(text, how often it came before) -> the digest of a sample's prompt, also of its source and target."""
+    scored = run.scored(step)
+    if scored is None:
+        return {}
+    texts = [scored.texts[place] for place in scored.prompt]
+    keys = zip(texts, turns(texts), strict=True)
+    return {key: scored.prompts[place] for key, place in zip(keys, scored.prompt, strict=True)}
+
+
+@functools.lru_cache(maxsize=256)
+def _measured(key: _Key, kind: Kind, most: int) -> tuple[list[tuple[str, int]], dict[str, list[float | None]]]:
+    """The first held-out samples of an evaluation, by text and turn, and their statistics."""
     folder, *_ = key
-    rows = list(by_prompt(folder).items())[:most]
+    rows = dict(list(by_prompt(folder).items())[:most])
     samples = []
-    for place, ((prompt, _), row) in enumerate(rows):
+    for place, ((prompt, _), row) in enumerate(rows.items()):
         samples.append(_sample(folder, row, kind, prompt, group=place))
-    names = [f"{prompt} {turn}" for (prompt, turn), _ in rows]
-    return ScoreTable(
-        prompts=names,
-        prompt=list(range(len(rows))),
-        texts=[prompt for (prompt, _), _ in rows],
-        scores=_scores(kind, samples),
-    )
+    return list(rows), _scores(kind, samples)
 
 
 def _groups(run: RunHistory, kind: Kind, most: int) -> ScoreTable | None:
@@ -172,19 +190,20 @@ def _sample(folder: Path, row: Mapping[str, Any], kind: Kind, prompt: str, *, gr
 
 def _scores(kind: Kind, samples: Sequence[Sample]) -> dict[str, list[float | None]]:
     """Name -> the scores of each statistic that can be computed; None for a sample that it could not score."""
-    terms = []
-    for name, spec in statistics_of(kind):
-        try:
-            reward = create("reward", registry.lasting("reward", spec.name))
-        except PluginError:  # a package is missing
+    rows = [row for row, sample in enumerate(samples) if sample.output is not None]
+    shown = [samples[row] for row in rows]
+    columns: dict[str, list[float | None]] = {}
+    for name, _ in statistics_of(kind):
+        statistic, wrong = build(registry.lasting("reward", name), {})
+        if wrong.error or not rows:  # a package is missing, say
             continue
-        terms.append(RewardTerm(name=name, reward=reward, weight=0.0, on_error="skip", skip_limit=1.0))
-    if not (terms and samples):
-        return {}
-    matrix = score_samples(terms, samples).matrix
-    columns = {}
-    for term, column in zip(terms, matrix.T.tolist(), strict=True):
-        columns[term.name] = [score if score == score else None for score in column]
+        scored = call_reward(statistic, rows, [*shown])
+        if scored.error or scored.failure:
+            continue
+        column: list[float | None] = [None] * len(samples)
+        for row, score in zip(rows, scored.values, strict=True):
+            column[row] = None if math.isnan(score) else score
+        columns[name] = column
     return columns
 
 

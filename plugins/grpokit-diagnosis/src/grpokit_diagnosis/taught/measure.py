@@ -4,6 +4,8 @@ A change is that of the mean over held-out prompts, paired by prompt: both sides
 interval is Student's t over the prompts. The correlation is that of deviations from the mean of the group, since
 advantages are made of nothing else; groups are those that training drew, or were drawn as in training.
 
+It does without torch, which a report need not wait for.
+
 What only a group has, such as how varied it is, changed as it did in the groups of the same prompts.
 """
 
@@ -13,11 +15,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from grpokit.evaluation.intervals import half_width
 from grpokit.evaluation.paired import ScoreTable, prompt_means
-from grpokit.training.metrics import correlation
 
 LEAST = 0.2
 """The smallest change that is named, in spreads: a fifth of a standard deviation."""
@@ -25,6 +26,7 @@ _MANY = 1.5  # times an interval that a named change exceeds, since the largest 
 _EXPLAINS = 0.2  # the smallest share of the reward that is named
 _ITSELF = 0.99  # a share from which on a statistic is the reward by another name
 _CHANCE = 4.0  # standard errors of a correlation, since the largest of many is named
+_ROUNDING = 1e-9  # (0.1 + 0.2) - 0.3 is no spread
 _ALIKE = 0.95  # the correlation of two statistics that say the same
 
 Words = tuple[str, str]
@@ -167,35 +169,52 @@ def _change(
 
 def _spread(table: ScoreTable, name: str) -> float | None:
     """The standard deviation over all samples; None where they are equal, to rounding."""
-    scores = torch.tensor([score for score in table.scores[name] if score is not None], dtype=torch.float64)
+    scores = _column(table, name)
+    scores = scores[~np.isnan(scores)]
     if len(scores) < 2:
         return None
-    spread = float(scores.std())
-    return spread if spread > 1e-9 * float(scores.abs().max()) else None
+    spread = float(scores.std(ddof=1))
+    return spread if spread > _ROUNDING * np.abs(scores).max() else None
 
 
-def _column(table: ScoreTable, name: str) -> torch.Tensor:
+def _column(table: ScoreTable, name: str) -> np.ndarray:
+    """[B], NaN without a score."""
     scores = table.scores.get(name) or [None] * len(table.prompt)
-    return torch.tensor([math.nan if score is None else score for score in scores], dtype=torch.float64)
+    return np.array([math.nan if score is None else score for score in scores])
 
 
 def _correlation(groups: ScoreTable | None, name: str) -> tuple[float | None, bool]:
     """A statistic's correlation with the reward within groups, and whether it is beyond chance."""
     if groups is None:
         return None, False
-    x = _column(groups, name)
-    reward = _column(groups, "reward")
-    members = torch.tensor(groups.prompt)
-    r = correlation(x, reward, members)
-    if math.isnan(r):
+    members = np.array(groups.prompt)
+    r, freedom = _within(_column(groups, name), _column(groups, "reward"), members)
+    if r is None:
         return None, False
-    both = ~(x.isnan() | reward.isnan())
-    freedom = int(both.sum()) - len(members[both].unique()) - 1
     return r, freedom > 0 and r * r * freedom > _CHANCE**2 * (1 - r * r)
+
+
+def _within(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> tuple[float | None, int]:
+    """Pearson's correlation of the deviations [B] from their group's mean, and its degrees of freedom.
+
+    None where one of them does not vary within groups.
+    """
+    both = ~(np.isnan(x) | np.isnan(y))
+    if not both.any():
+        return None, 0
+    _, members, sizes = np.unique(groups[both], return_inverse=True, return_counts=True)
+    deviations = []
+    for scores in (x[both], y[both]):
+        means = np.bincount(members, scores) / sizes
+        deviation = scores - means[members]
+        if np.linalg.norm(deviation) <= _ROUNDING * np.abs(scores).max():
+            return None, 0
+        deviations.append(deviation / np.linalg.norm(deviation))
+    return float(deviations[0] @ deviations[1]), len(members) - len(sizes) - 1
 
 
 def _alike(table: ScoreTable, one: str, other: str) -> bool:
     """Whether two statistics rank the samples in the same way, or in the opposite one."""
     x = _column(table, one)
-    y = _column(table, other)
-    return abs(correlation(x, y, torch.zeros(len(x), dtype=torch.int64))) > _ALIKE
+    r, _ = _within(x, _column(table, other), np.zeros(len(x)))
+    return r is not None and abs(r) > _ALIKE

@@ -42,7 +42,7 @@ def _fallen(changes: Sequence[Change], gold: Sequence[Change]) -> list[Change]:
 
 
 def _table_of(every: Sequence[Shift]) -> PanelTable:
-    head = ["statistic", "before", "after", "change in spreads", "±", "correlation with the reward"]
+    head = ["statistic", "before", "after", "change", "±", "correlation"]
     rows = [[shift.name, shift.before, shift.after, shift.change, shift.width, shift.correlation] for shift in every]
     return PanelTable(caption="Statistics of the outputs", head=head, rows=rows)
 
@@ -58,12 +58,12 @@ def _basis(run: RunHistory, found: Material) -> str:
     """From how many samples it comes, and what a spread is."""
     samples = plural(len(found.before.prompt), "held-out sample")
     text = f"From {samples} of {found.labels[0]} and of {found.labels[1]}, paired by prompt and seed. "
-    text += "Changes are in spreads, the standard deviation over the samples before. "
+    text += "A change of 1 is one standard deviation over the samples before. "
     if found.groups is not None:
         rows = plural(len(found.groups.prompt), "sample")
         groups = plural(len({*found.groups.prompt}), "group")
         origin = "drawn as in training" if run.taught else "of training"
-        text += f"The correlations are within groups: {rows} of {groups} {origin}. "
+        text += f"The correlations are with the reward within groups: {rows} of {groups} {origin}. "
     if not run.taught:
         text += "grpokit evaluate RUN --taught measures it in full."
     return text.strip()

@@ -21,7 +21,7 @@ def sentence(shifts: Sequence[Shift], explains: Shift | None, fallen: Sequence[C
         lower, higher = explains.words
         word = higher if (explains.correlation or 0.0) > 0 else lower
         share = f"{100 * explains.explained:.0f} %"
-        parts.append(f"Within a group, {explains.name} explains {share} of the reward ({word} scores more).")
+        parts.append(f"Within a group, '{explains.name}' explains {share} of the reward (favours {word}).")
     if fallen:
         parts.append(_fell(fallen))
     return " ".join(parts)
@@ -38,7 +38,7 @@ def _fell(fallen: Sequence[Change]) -> str:
 
 def _taught(shifts: Sequence[Shift]) -> str:
     if not shifts:
-        return f"It taught nothing that these statistics see: none changed beyond chance by {LEAST:g} spreads or more."
+        return f"No statistic changed beyond chance by {LEAST:g} standard deviations or more."
     changes = []
     for shift in shifts:
         lower, higher = shift.words
