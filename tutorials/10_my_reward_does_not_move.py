@@ -15,7 +15,7 @@
 #
 # [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/10_my_reward_does_not_move.ipynb)
 #
-# **You need** `pip install 'grpokit[demo]'` and about four minutes on two cores of a CPU, at most a minute and a half for
+# **You need** `pip install 'grpokit[demo]'` and about three minutes on two cores of a CPU, at most a minute and a half for
 # each patient. Nothing is downloaded. [01_grpo_by_hand](01_grpo_by_hand.ipynb) explains the terms: group, advantage, KL.
 
 # %%
@@ -143,11 +143,9 @@ print(diagnose(first))
 def tell(diagnosis, *topics):
     """Print the causes and, of what was looked at and is fine, some topics."""
     causes, _ = str(diagnosis).split("\nlooked at and fine")
-    for line in causes.splitlines():
-        print(textwrap.fill(line, 110, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False))
-    for look in diagnosis.fine:
-        if look.topic in topics:
-            print(textwrap.fill(f"Fine: {look.topic}: {look.figures}", 110, subsequent_indent="   "))
+    fine = [f"Fine: {look.topic}: {look.figures}" for look in diagnosis.fine if look.topic in topics]
+    for line in [*causes.splitlines(), *fine]:
+        print(textwrap.fill(line, 84, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False))
 
 
 diagnosis = diagnose(first, probe=True)
