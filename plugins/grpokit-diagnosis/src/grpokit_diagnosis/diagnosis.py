@@ -70,18 +70,20 @@ class Diagnosis:
     def causes(self) -> list[Look]:
         """The looks at causes, at most three; where the reward rose, only at what is a fault all the same."""
         found = [look for look in self.looks if look.cause]
+        certain = [look for look in found if look.cause and (look.cause.always or look.of_evaluation)]
         if self.symptom.course == "rising":
-            found = [look for look in found if look.cause and look.cause.always]
+            found = [look for look in certain if not look.of_evaluation]
         if self.symptom.course == "unseen":  # the training itself is well
-            found.sort(key=lambda look: not (look.cause and (look.cause.always or look.of_evaluation)))
+            found = certain or found
         first = {look.cause.id: look for look in reversed(found) if look.cause}
         return [look for look in found if look in first.values()][:_CAUSES]
 
     @property
     def fine(self) -> list[Look]:
         """What was looked at and holds nothing back."""
-        rose = self.symptom.course == "rising"
-        return [look for look in self.looks if look.cause is None or (rose and not look.cause.always)]
+        named = {look.cause.id for look in self.causes if look.cause}
+        rose = self.symptom.course in ("rising", "unseen")
+        return [look for look in self.looks if look.cause is None or (rose and look.cause.id not in named)]
 
     def check(self, overrides: Sequence[str]) -> str:
         """The command that trains with changes and its time; where no key changes, the one that measures again."""
