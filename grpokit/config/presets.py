@@ -30,7 +30,8 @@ def read_config(source: str | Path, overrides: Sequence[str] = ()) -> tuple[RunC
         return _read_preset(source, overrides)
     if os.path.isfile(path / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
         config = load_config(path / "config.yaml", overrides)
-        config.run.dir = str(path)  # wherever it was when it was written
+        if not any(word.startswith("run.dir=") for word in overrides):
+            config.run.dir = str(path)  # wherever it was when it was written
         return config, path.resolve().name
     if path.suffix in (".yaml", ".yml") or os.path.isfile(path):
         return load_config(path, overrides), path.stem

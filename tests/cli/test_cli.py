@@ -115,6 +115,12 @@ def test_run_folder(finished: Path) -> None:
     assert versions["plugins"]["grpokit"] == grpokit.__version__
 
 
+def test_a_run_folder_is_where_its_config_trains_unless_another_is_named(finished: Path) -> None:
+    run = finished / "out"
+    assert presets.read_config(run)[0].run.dir == str(run)
+    assert presets.read_config(run, ["run.dir=elsewhere"])[0].run.dir == "elsewhere"
+
+
 def test_metrics(finished: Path) -> None:
     found = rows(finished / "out/metrics.jsonl")
     assert [row["step"] for row in found] == [1, 2, 3, 4, 5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -76,11 +77,13 @@ def test_a_probe_is_the_same_every_time(swallowed: Path) -> None:
     assert first == second
 
 
-def test_what_a_result_names_can_be_typed(swallowed: Path) -> None:
-    (cause,) = diagnose(swallowed).causes
-    assert cause.cause is not None
-    words = diagnose(swallowed).check(cause.cause.overrides)
-    assert words.startswith(f"grpokit train {swallowed} trainer.adam_epsilon=1e-15 run.dir=")
+def test_what_a_result_names_can_be_typed(swallowed: Path, call: Call) -> None:
+    found = diagnose(swallowed)
+    (cause,) = found.causes
+    words = shlex.split(found.check(cause.overrides).partition("  (")[0])
+    assert call(*words[1:], "trainer.steps=1").code == 0
+    changed = swallowed.with_name(f"{swallowed.name}-changed")
+    assert "adam_epsilon: 1.0e-15" in (changed / "config.yaml").read_text()
 
 
 @pytest.mark.parametrize("words", [["nowhere"], ["."], ["toy-flow"]])

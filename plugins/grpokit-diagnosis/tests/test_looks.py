@@ -74,7 +74,7 @@ def found(
     symptom = Symptom(course=course, change=0.0, width=0.1, held_out=None, best=100)
     evidence = Evidence(run=run, config=config, symptom=symptom, measured=measured)
     diagnosis = Diagnosis(run=run, symptom=symptom, looks=list(looks(evidence)), measured=measured)
-    return [look.cause for look in diagnosis.causes if look.cause]
+    return diagnosis.causes
 
 
 def ids(*words: str, **how: Any) -> list[str]:

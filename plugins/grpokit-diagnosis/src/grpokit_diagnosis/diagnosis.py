@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import shlex
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig
 from grpokit.run_folder.reader import RunHistory, read_run
-from grpokit_diagnosis.evidence import Evidence, Look
+from grpokit_diagnosis.evidence import Cause, Evidence, Look
 from grpokit_diagnosis.looks import looks
 from grpokit_diagnosis.symptom import Symptom, recent, symptom
 
@@ -48,14 +49,14 @@ class Diagnosis:
         causes = self.as_json()["causes"]
         for number, cause in enumerate(causes, 1):
             yield f"\n{number}. {cause['title']}"
-            yield f"   {cause['figures']}"
-            yield f"   {cause['advice']}"
+            yield _wrapped(cause["figures"], "   ")
+            yield _wrapped(cause["advice"], "   ")
             yield f"   To check: {cause['check']}"
         if not causes:
             rising = self.symptom.course == "rising"
             yield "\nNothing holds it back." if rising else "\nNo cause was found in what was looked at."
         yield "\nlooked at and fine"
-        yield from (f"  {look.topic}: {look.figures}" for look in self.fine)
+        yield from (_wrapped(f"{look.topic}: {look.figures}", "  ") for look in self.fine)
 
     def _basis(self) -> str:
         """What it rests on."""
@@ -67,21 +68,26 @@ class Diagnosis:
         )
 
     @property
-    def causes(self) -> list[Look]:
-        """The looks at causes, at most three; where the reward rose, only at what is a fault all the same."""
+    def causes(self) -> list[Cause]:
+        """At most three, the first one first; where the reward rose, only what is a fault all the same."""
         found = [look for look in self.looks if look.cause]
         certain = [look for look in found if look.cause and (look.cause.always or look.of_evaluation)]
         if self.symptom.course == "rising":
             found = [look for look in certain if not look.of_evaluation]
         if self.symptom.course == "unseen":  # the training itself is well
             found = certain or found
-        first = {look.cause.id: look for look in reversed(found) if look.cause}
-        return [look for look in found if look in first.values()][:_CAUSES]
+        causes: dict[str, Cause] = {}
+        for look in found:
+            assert look.cause
+            known = causes.setdefault(look.cause.id, look.cause)
+            seen = f"{known.figures}; {look.figures}" if known.figures else look.figures
+            causes[look.cause.id] = replace(known, figures=seen)
+        return [*causes.values()][:_CAUSES]
 
     @property
     def fine(self) -> list[Look]:
         """What was looked at and holds nothing back."""
-        named = {look.cause.id for look in self.causes if look.cause}
+        named = {cause.id for cause in self.causes}
         rose = self.symptom.course in ("rising", "unseen")
         return [look for look in self.looks if look.cause is None or (rose and look.cause.id not in named)]
 
@@ -96,20 +102,7 @@ class Diagnosis:
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
-        causes = []
-        for look in self.causes:
-            assert look.cause
-            cause = look.cause
-            causes.append(
-                {
-                    "id": cause.id,
-                    "title": cause.title,
-                    "figures": look.figures,
-                    "advice": cause.advice,
-                    "overrides": list(cause.overrides),
-                    "check": self.check(cause.overrides),
-                }
-            )
+        causes = [{**asdict(cause), "check": self.check(cause.overrides)} for cause in self.causes]
         return {
             "run": str(self.run.folder),
             "steps": self.run.steps,
@@ -120,6 +113,11 @@ class Diagnosis:
             "fine": [{"topic": look.topic, "figures": look.figures} for look in self.fine],
             "measured": None if self.measured is None else _plain(asdict(self.measured)),
         }
+
+
+def _wrapped(text: str, indent: str) -> str:
+    """A text in lines that fit a notebook's cell."""
+    return textwrap.fill(text, 84, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)
 
 
 def _plain(value: Any) -> Any:

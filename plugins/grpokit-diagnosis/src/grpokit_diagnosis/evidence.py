@@ -57,6 +57,7 @@ class Cause:
         advice: what to do, as sentences.
         overrides: the same as `key=value`, where keys of the config can do it.
         always: whether it is a fault even where the reward rose.
+        figures: what was seen of it, in a diagnosis.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Cause:
     advice: str
     overrides: Sequence[str] = ()
     always: bool = False
+    figures: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

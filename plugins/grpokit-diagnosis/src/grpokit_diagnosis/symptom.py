@@ -47,13 +47,13 @@ class Symptom:
     best: int
 
     def __str__(self) -> str:
-        told = _SAID[self.course]
-        if self.course != "unknown":
-            told += f": {self.change:+.3g} ± {self.width:.2g} in training"
+        seen = []
         if self.held_out is not None and self.held_out.change is not None:
             width = "" if self.held_out.width is None else f" ± {self.held_out.width:.2g}"
-            told += f", {self.held_out.change:+.3g}{width} on held-out prompts"
-        return told + "."
+            seen.append(f"{self.held_out.change:+.3g}{width} on held-out prompts")
+        if self.course != "unknown":
+            seen.append(f"{self.change:+.3g} ± {self.width:.2g} in training")
+        return f"{_SAID[self.course]}{': ' if seen else ''}{', '.join(seen)}."
 
 
 def symptom(run: RunHistory) -> Symptom:

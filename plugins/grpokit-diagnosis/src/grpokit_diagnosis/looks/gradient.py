@@ -9,6 +9,7 @@ from grpokit_diagnosis.evidence import Cause, Evidence, Look
 from grpokit_diagnosis.symptom import recent
 
 _STALE = 0.9  # effective sample size below which rollouts are not the policy's own
+_FREE = 0.1  # nats per action dimension from the reference, where a policy has room
 _MOVED = 1e-3  # nats in a step, a hundred of which change samples
 _CLIPPED = 0.4  # share of the decisions
 _STRONG = 1.5  # times as long as the rewards' gradient
@@ -26,7 +27,7 @@ def _stale(evidence: Evidence) -> Iterator[Look]:
     difference, share = recent(rows, "logprob_diff/mean"), recent(rows, "logprob_diff/ess")
     if math.isnan(difference) or math.isnan(share):
         return
-    figures = f"log-probs of the rollout and of training differ by {difference:.2g} nats, effective samples {share:.0%}"
+    figures = f"log-probs of drawing and of training differ by {difference:.2g} nats; {share:.0%} of the samples count"
     measured = evidence.measured
     deaf = measured is not None and measured.logprob_change > _MOVED and measured.search[-1].alike == 1
     if deaf:
@@ -56,7 +57,9 @@ def _beside(evidence: Evidence) -> Iterator[Look]:
     figures = f"with kl_coef={coefficient:g} the KL's gradient is {ratio:.2g} times as long as that of the rewards"
     cause = None
     if ratio >= _STRONG:
-        lower = float(f"{coefficient / (5 * ratio):.1g}")
+        held = recent(evidence.run.metrics[-10:], "kl")
+        factor = math.sqrt(max(held, 1e-9) / _FREE) if held > 0 else 0.01  # a distance is in inverse proportion
+        lower = float(f"{coefficient * min(0.2, factor):.1g}")
         cause = Cause(
             id="kl-too-strong",
             title="The KL holds the policy where it began.",

@@ -53,7 +53,7 @@ def _wider(measured: Measured, usual: UsualValue) -> Cause:
     return Cause(
         id="samples-alike",
         title="The samples of a group are almost alike: what the policy decides hardly changes them.",
-        advice=f"Raise the {name} from {usual.own:g} to {usual.value:g}, so that there is something to select from.",
+        advice=f"Set the {name} to {usual.value:g} in place of {usual.own:g}: then there is something to select from.",
         overrides=[f"{usual.key}={usual.value:g}"],
     )
 
@@ -76,6 +76,7 @@ def _empty(evidence: Evidence) -> Iterator[Look]:
             reason = max(counts, key=lambda each: counts[each])
     elif share >= _EMPTY:
         reason = _by_level(evidence)
+        figures += "; --probe tells whether their samples are simply the same"
     yield Look(topic="groups without spread", figures=figures, cause=_why(reason, share) if share >= _EMPTY else None)
 
 
@@ -101,15 +102,17 @@ def _why(reason: str, share: float) -> Cause:
     if reason == "all at the top":
         return Cause(
             id="reward-saturated",
-            title="Most samples already have the highest score: the reward has nothing left to teach.",
-            advice="Take harder prompts, or a reward that still tells good samples apart.",
+            title="Most groups have the highest score throughout: the reward has nothing left to teach.",
+            advice="Take harder prompts, or a reward that still tells good samples apart. trainer.dynamic_sampling "
+            "draws such groups again.",
             overrides=[f"trainer.dynamic_sampling={again}"],
         )
     if reason == "all at the bottom":
         return Cause(
             id="prompts-too-hard",
             title="Most groups fail altogether: the prompts are too hard.",
-            advice="Take easier prompts first, give credit for parts of an answer, or draw larger groups.",
+            advice="Take easier prompts first, give credit for parts of an answer, or draw larger groups. "
+            "trainer.dynamic_sampling draws such groups again.",
             overrides=[f"trainer.dynamic_sampling={again}"],
         )
     return Cause(
@@ -125,8 +128,8 @@ def _size(evidence: Evidence, measured: Measured) -> Look:
     """Whether groups are too small to tell good from bad."""
     size = evidence.config.trainer.group_size
     wrong = measured.repeat.wrong
-    shares = [f"{share:.0%} with {each}" for each, share in wrong.items()]
-    figures = f"advantages of the wrong sign, by the size of the group: {', '.join(shares)}"
+    shares = [f"{share:.0%} in groups of {each}" for each, share in wrong.items()]
+    figures = f"with the noise of the reward, advantages have the wrong sign for {', '.join(shares)}"
     cause = None
     if size <= _SMALL and wrong[size] >= _WRONG:
         cause = Cause(

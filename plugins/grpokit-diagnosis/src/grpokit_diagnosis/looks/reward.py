@@ -48,11 +48,7 @@ def _sign(evidence: Evidence, target: TargetScore) -> Look:
 
 def _noise(repeat: Repeatability) -> Look:
     jittered = "" if repeat.jittered is None else f", of copies that look the same {repeat.jittered:.0%}"
-    wrong = ", ".join(f"{share:.0%} in groups of {size}" for size, share in repeat.wrong.items())
-    figures = (
-        f"when the same samples are scored again, {repeat.again:.0%} of the spread inside groups differs{jittered}; "
-        f"with so much noise, advantages have the wrong sign for {wrong}"
-    )
+    figures = f"of the spread inside groups, {repeat.again:.0%} differs when the samples are scored again{jittered}"
     cause = None
     if repeat.noise >= _NOISY:
         often = math.ceil(repeat.noise / (1 - repeat.noise)) if repeat.noise < 0.95 else 20

@@ -10,6 +10,7 @@ from grpokit_diagnosis.evidence import Cause, Evidence, Look
 from grpokit_diagnosis.symptom import recent
 
 if TYPE_CHECKING:
+    from grpokit_diagnosis.probe.gradients import Direction
     from grpokit_diagnosis.probe.line_search import Point
     from grpokit_diagnosis.probe.measure import Measured
 
@@ -58,7 +59,7 @@ def _epsilon(evidence: Evidence) -> Iterator[Look]:
             id="epsilon-swallows",
             title="Adam's epsilon swallows the updates.",
             always=True,
-            advice="Set trainer.adam_epsilon to 1e-15: these gradients are tiny.",
+            advice="Set trainer.adam_epsilon to 1e-15: it is larger than the gradients.",
             overrides=["trainer.adam_epsilon=1e-15"],
         )
         unclipped = measured.arrival.swallowed_unclipped if measured else swallowed
@@ -103,7 +104,7 @@ def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
     cause = None
     single = next(point for point in measured.search if point.length == 1)
     longest = _longest(measured.search)
-    if measured.logprob_change > _LEAP or (single.verdict < 0 and longest < 1):
+    if single.verdict <= 0 and (measured.logprob_change > _LEAP or longest < 1):
         wanted = max(_USUAL, distance / steps) / measured.logprob_change
         cause = _too_long(evidence, min(longest or 0.01, wanted))
     elif reach < _SHORT * distance and arrives:
@@ -173,9 +174,7 @@ def _direction(evidence: Evidence, measured: Measured, *, follows: bool) -> Look
     """Whether there is a direction at all."""
     own, groups = measured.direction, evidence.config.trainer.prompts_per_step
     cosine = own.cosine(groups)
-    figures = (
-        f"the gradients of two steps have a cosine of {cosine:.2f}; signal equals noise at {own.balance:.0f} groups"
-    )
+    figures = f"the gradients of two steps have a cosine of {cosine:.2f}; signal equals noise at {_groups(own)}"
     cause = None
     rises = any(point.verdict > 0 for point in measured.search)
     if not (follows or own.is_clear or rises) and own.noise > 0:
@@ -187,3 +186,9 @@ def _direction(evidence: Evidence, measured: Measured, *, follows: bool) -> Look
             overrides=[f"trainer.prompts_per_step={many:.0f}"],
         )
     return Look(topic="direction of the gradient", figures=figures, cause=cause)
+
+
+def _groups(own: Direction) -> str:
+    """The number of groups at which signal equals noise, as far as so many groups can tell."""
+    most = own.groups / 2**1.5  # where the signal is two standard errors
+    return f"{own.balance:.0f} groups" if own.balance < most else f"more than {most:.0f} groups"

@@ -18,10 +18,20 @@ from grpokit_diagnosis.probe.rebuilt import rebuilt
 from grpokit_diagnosis.probe.spread import Spread, spread
 from grpokit_diagnosis.probe.steps import take
 
-USUAL = {"temperature": 1.0, "noise": 0.7}
-"""Parameters of policies that decide how much samples differ, with values that others use."""
-_BESIDE_A_START = ("noise",)  # those whose samples also differ in the noise that they start with
+USUAL = {"temperature": 1.0, "noise": 0.7, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+"""Parameters of policies that decide how much samples differ, with values that leave them free."""
 _LOWER = 0.7  # times the usual value, below which that one is tried
+_FEW, _HIGH = 20, 0.2  # tokens that top_k leaves, and the min_p, which hold samples together
+_BESIDE_A_START = ("noise",)  # those whose samples also differ in the noise that they start with
+
+
+def _is_narrow(name: str, own: float) -> bool:
+    """Whether a value lets samples differ by much less than the usual one."""
+    if name == "top_k":
+        return 0 < own < _FEW
+    if name == "min_p":
+        return own > _HIGH
+    return 0 < own < _LOWER * USUAL[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +59,7 @@ class UsualValue:
 def usual_values(
     config: RunConfig, changed: Callable[[str], RunConfig], checkpoint: Path | None, *, steps: int
 ) -> list[UsualValue]:
-    """Take the same steps with the usual value of each parameter that is lower.
+    """Take the same steps with the usual value of each parameter that is narrower.
 
     Args:
         config: the run's.
@@ -61,7 +71,7 @@ def usual_values(
     tried = []
     for name, value in USUAL.items():
         own = parameters.get(name)
-        if not isinstance(own, int | float) or not 0 < own < _LOWER * value:
+        if not isinstance(own, int | float) or not _is_narrow(name, own):
             continue
         key = f"policy.{name}"
         with rebuilt(changed(f"{key}={value}"), checkpoint, changed=True) as run:
