@@ -93,7 +93,7 @@ class Diagnosis:
 
     def check(self, overrides: Sequence[str]) -> str:
         """The command that trains with changes and its time; where no key changes, the one that measures again."""
-        own = self.run.folder
+        own = self.run.folder.absolute()
         if not overrides:
             return f"{shlex.join(['grpokit', 'diagnose', str(own), '--probe'])}, once that is done"
         words = ["grpokit", "train", str(own), *overrides, f"run.dir={own}-changed"]
@@ -104,7 +104,7 @@ class Diagnosis:
         """The same as plain data."""
         causes = [{**asdict(cause), "check": self.check(cause.overrides)} for cause in self.causes]
         return {
-            "run": str(self.run.folder),
+            "run": str(self.run.folder.absolute()),
             "steps": self.run.steps,
             "course": self.symptom.course,
             "symptom": str(self.symptom),

@@ -23,7 +23,9 @@ def why(run: RunHistory) -> list[Panel]:
     causes = content["causes"]
     text = [causes[0]["title"] if causes else "No cause was found in what was looked at.", content["symptom"]]
     if not content["probed"]:
-        text.append(f"This is read from what was logged. `grpokit diagnose {run.folder} --probe` also measures.")
+        text.append(
+            f"This is read from what was logged. `grpokit diagnose {run.folder.absolute()} --probe` also measures."
+        )
     tables = []
     if causes:
         rows = [[cause["title"], cause["figures"], cause["advice"], cause["check"]] for cause in causes]
