@@ -56,7 +56,7 @@ def grpokit_commands() -> Iterator[CommandSpec]:
         api=1,
         name="try",
         factory="grpokit_diagnosis.try_command:try_reward",
-        summary="Score a few pictures or texts with a reward, and show where the scores come from.",
+        summary="Score a few samples, and show where the scores come from.",
         install="pip install 'grpokit[diagnosis]'",
     )
 
