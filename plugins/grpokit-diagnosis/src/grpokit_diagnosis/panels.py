@@ -11,6 +11,7 @@ from grpokit_diagnosis.diagnosis import diagnosis_of
 
 SAVED = "diagnosis.json"
 """What a probe leaves in a run folder."""
+_KEYS = ("steps", "course", "symptom", "probed", "causes", "fine", "measured")
 
 
 def why(run: RunHistory) -> list[Panel]:
@@ -46,5 +47,5 @@ def _saved(run: RunHistory) -> dict[str, Any] | None:
         content = json.loads((run.folder / SAVED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    fits = isinstance(content, dict) and content.get("steps") == run.steps
-    return content if fits else None
+    whole = isinstance(content, dict) and {*_KEYS} <= {*content}
+    return content if whole and content["steps"] == run.steps else None
