@@ -93,7 +93,7 @@ class Diagnosis:
 
     def check(self, overrides: Sequence[str]) -> str:
         """The command that trains with changes and its time; where no key changes, the one that measures again."""
-        own = self.run.folder.absolute()
+        own = place_of(self.run)
         if not overrides:
             return f"{shlex.join(['grpokit', 'diagnose', str(own), '--probe'])}, once that is done"
         words = ["grpokit", "train", str(own), *overrides, f"run.dir={own}-changed"]
@@ -104,7 +104,7 @@ class Diagnosis:
         """The same as plain data."""
         causes = [{**asdict(cause), "check": self.check(cause.overrides)} for cause in self.causes]
         return {
-            "run": str(self.run.folder.absolute()),
+            "run": str(place_of(self.run)),
             "steps": self.run.steps,
             "course": self.symptom.course,
             "symptom": str(self.symptom),
@@ -113,6 +113,12 @@ class Diagnosis:
             "fine": [{"topic": look.topic, "figures": look.figures} for look in self.fine],
             "measured": None if self.measured is None else _plain(asdict(self.measured)),
         }
+
+
+def place_of(run: RunHistory) -> Path:
+    """A run's folder as one types it here: from the current folder, where it is inside."""
+    folder, here = run.folder.absolute(), Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
 def _wrapped(text: str, indent: str) -> str:

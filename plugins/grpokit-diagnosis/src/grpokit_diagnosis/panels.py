@@ -7,7 +7,7 @@ from typing import Any
 
 from grpokit import Panel, PanelTable
 from grpokit.run_folder.reader import RunHistory
-from grpokit_diagnosis.diagnosis import diagnosis_of
+from grpokit_diagnosis.diagnosis import diagnosis_of, place_of
 
 SAVED = "diagnosis.json"
 """What a probe leaves in a run folder."""
@@ -24,9 +24,7 @@ def why(run: RunHistory) -> list[Panel]:
     causes = content["causes"]
     text = [causes[0]["title"] if causes else "No cause was found in what was looked at.", content["symptom"]]
     if not content["probed"]:
-        text.append(
-            f"This is read from what was logged. `grpokit diagnose {run.folder.absolute()} --probe` also measures."
-        )
+        text.append(f"This is read from what was logged. `grpokit diagnose {place_of(run)} --probe` also measures.")
     tables = []
     if causes:
         rows = [[cause["title"], cause["figures"], cause["advice"], cause["check"]] for cause in causes]
