@@ -29,6 +29,7 @@ SMOKE = (
     ("train", "toy-lm", "trainer.steps=1", "run.dir=smoke"),
     ("train", "smoke", "trainer.steps=2", "--resume"),
     ("report", "smoke"),
+    ("diagnose", "smoke"),
     ("new", "reward", "shine"),
     ("check", "length"),
     ("doctor",),
