@@ -107,6 +107,7 @@ def test_nothing_is_said_of_a_healthy_run() -> None:
         ({"search": [SEARCH[0], *(replace(each, gain=-0.3) for each in SEARCH[1:])]}, "step-too-long"),
         ({"search": [replace(each, alike=1.0) for each in SEARCH]}, "stale-rollouts"),
         ({"direction": UNCLEAR}, "gradient-noise"),
+        ({"direction": UNCLEAR, "training": replace(GAIN, after=0.8), "evaluation": replace(GAIN, after=0.8)}, ""),
         ({"training": replace(GAIN, after=0.8)}, "evaluation-settings"),
     ],
 )

@@ -11,7 +11,6 @@ from grpokit_diagnosis.evidence import Cause, Evidence, Look
 if TYPE_CHECKING:
     from grpokit_diagnosis.probe.gains import Gain
 
-_LITTLE = 0.25  # of the spread inside groups
 _SEEN = 0.5  # of the gain with the settings of training
 
 
@@ -19,10 +18,8 @@ def evaluation_looks(evidence: Evidence) -> Iterator[Look]:
     """Its settings and its size."""
     measured = evidence.measured
     if measured and measured.training and measured.evaluation:
-        worth = max(measured.training.width, _LITTLE * measured.spread.inside)
-        gained = measured.training.change > worth
-        yield _settings(evidence, measured.training, measured.evaluation, gained=gained)
-        yield _power(evidence, measured.training, measured.evaluation, gained=gained)
+        yield _settings(evidence, measured.training, measured.evaluation, gained=measured.gained)
+        yield _power(evidence, measured.training, measured.evaluation, gained=measured.gained)
 
 
 def _settings(evidence: Evidence, training: Gain, evaluation: Gain, *, gained: bool) -> Look:

@@ -177,7 +177,7 @@ def _direction(evidence: Evidence, measured: Measured, *, follows: bool) -> Look
     figures = f"the gradients of two steps have a cosine of {cosine:.2f}; signal equals noise at {_groups(own)}"
     cause = None
     rises = any(point.verdict > 0 for point in measured.search)
-    if not (follows or own.is_clear or rises) and own.noise > 0:
+    if not (follows or own.is_clear or rises or measured.gained) and own.noise > 0:
         many = min(own.balance, 8 * groups)
         cause = Cause(
             id="gradient-noise",

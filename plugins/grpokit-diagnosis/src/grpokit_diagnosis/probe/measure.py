@@ -29,6 +29,7 @@ from grpokit_diagnosis.total_range import total_range
 _GROUPS = 32  # that gradients are compared between, at least
 _STEPS = 8, 16  # the fewest and the most that are taken
 _PROMPTS = 64  # held-out ones, at most
+_LITTLE = 0.25  # of the spread inside groups
 _SCORED_AGAIN = 128  # samples, at most
 
 
@@ -75,6 +76,13 @@ class Measured:
     search: Sequence[Point]
     training: Gain | None = None
     evaluation: Gain | None = None
+
+    @property
+    def gained(self) -> bool:
+        """Whether training has gained something worth seeing."""
+        if self.training is None:
+            return False
+        return self.training.change > max(self.training.width, _LITTLE * self.spread.inside)
 
 
 def measure(
