@@ -118,9 +118,13 @@ def _change(outcome: Outcome) -> str:
 
 
 def diagnose(ward: Patients, arguments: argparse.Namespace) -> int:
-    """Diagnose and treat the sick runs; returns 1 where the right cause is not named, or the advice does not heal."""
+    """Diagnose and treat the sick runs; returns 1 where the right cause is not named, or the advice does not heal.
+
+    The whole ward is also written as a table beside the file of cases.
+    """
     count = {"first": 0, "named": 0, "healed": 0}
     jobs = [(case, seed) for case in ward.named(arguments.words) for seed in arguments.seeds]
+    rows = []
     for case, seed in jobs:
         result = treatment.treated(case, arguments.home, seed)
         count["first"] += result.causes[:1] == [case.cause]
@@ -129,8 +133,24 @@ def diagnose(ward: Patients, arguments: argparse.Namespace) -> int:
         named = ", ".join(result.causes) or "no cause"
         print(f"{case.name} seed {seed}: {case.cause} expected, {named} named; {' '.join(result.advice)}")
         print(f"  sick: {_brief(result.sick)}\n  {'healed' if result.healed else 'NOT HEALED'}: {_brief(result.after)}")
-    print(f"of {len(jobs)}: right cause first {count['first']}, among three {count['named']}, healed {count['healed']}")
+        advice = " ".join(f"`{word}`" for word in result.advice)
+        healed = _change(result.after) if result.healed else f"{_change(result.after)}, not healed"
+        rows.append(f"| {case.name} | {seed} | {named} | {advice} | {_change(result.sick)} | {healed} |")
+    total = (
+        f"Of {len(jobs)} runs the right cause came first in {count['first']} and was among three in {count['named']}; "
+        f"the advice healed {count['healed']}."
+    )
+    print(total)
+    if not arguments.words:
+        _write_diagnosed(arguments.patients, rows, total)
     return 0 if count["named"] == count["healed"] == len(jobs) else 1
+
+
+def _write_diagnosed(patients: Path, rows: Sequence[str], total: str) -> None:
+    """Write what was named, what was followed, and what that did to the score on held-out prompts."""
+    head = ["| case | seed | named | followed | held-out, sick | held-out, treated |", "|---|---:|---|---|---:|---:|"]
+    text = "\n".join([total, "Written by `python tools/ward diagnose`.", "", *head, *rows])
+    patients.with_name(f"{patients.stem}.diagnosed.md").write_text(f"{text}\n", encoding="utf-8")
 
 
 def healthy(ward: Patients, arguments: argparse.Namespace) -> int:
