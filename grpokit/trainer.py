@@ -57,7 +57,7 @@ from grpokit.training.state import Stateful, split, stateful, undone_on_error
 from grpokit.training.step import LearningStep, Step
 from grpokit.training.trainer_state import Moments, Position
 from grpokit.training.updates import Updates, ready
-from grpokit.types import Prompt
+from grpokit.types import Prompt, Rollout
 
 
 @with_settings_shown
@@ -318,6 +318,11 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             gradients.append(torch.zeros_like(p) if p.grad is None else p.grad / scale)
         self.updates.optimizer.zero_grad()
         return gradients
+
+    def logprobs_of(self, rollout: Rollout) -> Tensor:
+        """The log-probs [b, T] of a rollout's decisions with the weights of this moment, in micro-batches."""
+        with self._checked_policy.during("score"):
+            return self._checked_policy.all_logprobs(rollout, self.sizes.limit).logprobs
 
     def whole(self, report: StepReport) -> StepReport:
         """The latest step's report with the rows of all processes, on the CPU; others than process 0 keep theirs."""

@@ -146,7 +146,7 @@ def test_opposed_rewards() -> None:
 
 
 def test_noise_so_small_that_the_start_decides() -> None:
-    usual = UsualValue(key="policy.noise", own=0.05, value=0.7, spread=SPREAD, direction=CLEAR, decided=0.4)
+    usual = UsualValue(key="policy.noise", own=0.05, value=0.7, spread=SPREAD, decided=0.4)
     measured = replace(HEALTHY, direction=UNCLEAR, usual_values=[usual])
     (cause,) = found("policy.noise=0.05", measured=measured)
     assert cause.id == "samples-alike"

@@ -116,7 +116,7 @@ def measure(
         search = line_search(run, start, change, prompts, samples=samples)
     tried = []
     if _is_narrow(facts["spread"]) or not facts["direction"].is_clear:
-        tried = usual_values(config, changed, checkpoint, steps=count)
+        tried = usual_values(config, changed, checkpoint)
     training = evaluation = None
     if last is not None:
         say("comparing the settings of training with those of evaluations ...")
@@ -154,7 +154,7 @@ def _of_reward(run: Rebuilt, taken: Sequence[Taken]) -> dict[str, Any]:
     return {
         "spread": spread(samples, scores, top=top, bottom=bottom),
         "repeat": repeatability(run.terms, first, first_scores, size=run.trainer.group_size),
-        "target": target_score(run.terms, first),
+        "target": target_score(run.terms, first, first_scores),
     }
 
 

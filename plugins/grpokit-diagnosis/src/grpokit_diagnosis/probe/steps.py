@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from grpokit import Ask, Batch, LearningStep, Observer, Sample, StepReport
+from grpokit import Batch, LearningStep, Observer, Sample, StepReport
 from grpokit.advantages import compute
-from grpokit.policy import optional
 from grpokit.rewards.scoring import Scores
 from grpokit_diagnosis.probe.rebuilt import Rebuilt
 
@@ -79,9 +78,10 @@ def take(run: Rebuilt, count: int) -> Iterator[Taken]:
         step = watch.step
         batches = watch.batches[: trainer.minibatches]  # of the first pass over the rollout
         change = [new - old for new, old in zip(run.weights(), start, strict=True)]
-        moved = _logprobs(run, batches[0])
+        decisions = batches[0].rollout
+        moved = trainer.logprobs_of(decisions)
         run.set_weights(start)
-        shift = (moved - _logprobs(run, batches[0])).abs()
+        shift = (moved - trainer.logprobs_of(decisions)).abs()
         yield Taken(
             report=report,
             samples=step.rollout.samples,
@@ -89,20 +89,10 @@ def take(run: Rebuilt, count: int) -> Iterator[Taken]:
             change=change,
             norms=step.norms,
             gradients=_of_groups(run, batches),
-            beside=_beside(run, batches),
+            beside=_beside(run, batches, step),
             by_reward=_by_reward(run, batches, step),
             logprob_change=float(shift[batches[0].mask].mean()),
         )
-
-
-def _logprobs(run: Rebuilt, batch: Batch) -> Tensor:
-    """The log-probs [b, T] of the stored decisions with the weights of this moment."""
-    rollout, ask = batch.rollout, Ask(entropy="no")
-    parts = []
-    with torch.no_grad():
-        for decisions in optional(run.policy, "slices")(rollout):
-            parts.append(run.policy.logprobs(rollout, decisions, ask=ask).logprobs.float())
-    return torch.cat(parts, dim=1)
 
 
 def _of_groups(run: Rebuilt, batches: Sequence[Batch], advantages: Tensor | None = None) -> Tensor:
@@ -132,13 +122,12 @@ def _flat(gradients: Sequence[Tensor]) -> Tensor:
     return torch.cat([g.detach().reshape(-1)[::stride].float().cpu() for g in gradients])
 
 
-def _beside(run: Rebuilt, batches: Sequence[Batch]) -> Tensor | None:
+def _beside(run: Rebuilt, batches: Sequence[Batch], step: LearningStep) -> Tensor | None:
     """The gradient of what acts beside the reward."""
     objective = run.trainer.objective
     if not (run.trainer.needs_reference or objective.entropy_coef):
         return None
-    rows = sum(len(batch.numbers) for batch in batches)
-    return _of_groups(run, batches, torch.zeros(rows))
+    return _of_groups(run, batches, torch.zeros_like(step.advantages))
 
 
 def _by_reward(run: Rebuilt, batches: Sequence[Batch], step: LearningStep) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from PIL import Image
 
 from grpokit import RewardTerm, Sample
-from grpokit.rewards.scoring import score_samples
+from grpokit.rewards.scoring import Scores, score_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,19 +20,20 @@ class TargetScore:
     lower: float  # share of the samples that score better than their target
 
 
-def target_score(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> TargetScore | None:
+def target_score(terms: Sequence[RewardTerm], samples: Sequence[Sample], scores: Scores) -> TargetScore | None:
     """Score target pictures as if they had been drawn; None where the prompts have none.
 
     Args:
         terms: the rewards.
         samples: B samples in whole groups.
+        scores: theirs.
     """
     if not all(isinstance(sample.prompt.target, Image.Image) for sample in samples):
         return None
     targets = []
     for sample in samples:
         targets.append(replace(sample, output=sample.prompt.target))
-    drawn, wanted = score_samples(terms, samples).totals, score_samples(terms, targets).totals
+    drawn, wanted = scores.totals, score_samples(terms, targets).totals
     return TargetScore(
         target=float(wanted.nanmean()),
         samples=float(drawn.nanmean()),

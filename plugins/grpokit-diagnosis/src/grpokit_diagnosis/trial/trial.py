@@ -11,6 +11,7 @@ from typing import Any
 from grpokit import DataError, RewardSpec, RewardTerm, Sample, UsageError, registry
 from grpokit.config.evaluation import of_rewards
 from grpokit.evaluation.files import check_kinds
+from grpokit.evaluation.intervals import or_none
 from grpokit.runs import build_rewards
 from grpokit_diagnosis.trial.inputs import Given
 from grpokit_diagnosis.trial.measure import Scorer, Tried, as_scored, needs, try_whole, without_parts
@@ -170,20 +171,16 @@ def _sample_as_json(tried: Tried) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "where": tried.where,
         "kind": "text" if isinstance(tried.sample.output, str) else "image",
-        "score": _or_none(tried.score),
-        "scores": [_or_none(score) for score in tried.scores],
+        "score": or_none(tried.score),
+        "scores": [or_none(score) for score in tried.scores],
     }
     if tried.problem:
         facts["problem"] = tried.problem
     if tried.divided is None:
         return facts
-    facts |= {"without": dict(tried.needs), "empty": _or_none(tried.empty), "chance": tried.chance}
+    facts |= {"without": dict(tried.needs), "empty": or_none(tried.empty), "chance": tried.chance}
     parts: list[dict[str, Any]] = []
     for part, change in zip(tried.divided.parts, tried.changes, strict=True):
         words = {"words": tried.sample.output[part.start : part.end]} if isinstance(part, Words) else {}
-        parts.append({**asdict(part), **words, "worth": _or_none(change)})
+        parts.append({**asdict(part), **words, "worth": or_none(change)})
     return {**facts, "parts": parts}
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
