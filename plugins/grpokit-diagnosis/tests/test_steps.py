@@ -38,7 +38,7 @@ def taken(**options: Any) -> tuple[Rebuilt, list[Taken]]:
         **options,
     )
     config, _ = presets.read_config("toy-lm")
-    run = Rebuilt(config=config, trainer=trainer, held_out=[])
+    run = Rebuilt(config=config, policies={}, trainer=trainer, held_out=[])
     return run, list(take(run, 2))
 
 

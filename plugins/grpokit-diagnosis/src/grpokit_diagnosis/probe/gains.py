@@ -59,9 +59,11 @@ def gains(config: RunConfig, checkpoint: Path, *, samples: int, most: int) -> tu
     totals = []
     prompts: Sequence[Prompt] = ()
     groups = torch.zeros(0)
-    for place in (None, checkpoint):
-        with rebuilt(config, place) as run:
-            prompts = run.held_out[:most]
+    with rebuilt(config, None) as run:
+        prompts = run.held_out[:most]
+        for place in (None, checkpoint):
+            if place is not None:
+                run.load(place)
             both = [run.sample(prompts, samples, evaluate=evaluate)[1] for evaluate in (False, True)]
             totals.append([scores.totals for scores in both])
             groups = both[0].groups

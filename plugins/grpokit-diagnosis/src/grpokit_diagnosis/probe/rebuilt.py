@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +25,13 @@ class Rebuilt:
 
     Attributes:
         config: of the phase that is looked at.
+        policies: of all phases, over one model.
         trainer: of that phase, with the weights and the optimizer of the checkpoint. Its learning rate is the peak.
         held_out: prompts that are not trained on; the training prompts where the run has no others.
     """
 
     config: RunConfig
+    policies: Mapping[str, Policy]
     trainer: Trainer
     held_out: Sequence[Prompt]
 
@@ -47,6 +49,10 @@ class Rebuilt:
     def rows(self) -> int:
         """B, the samples of a step."""
         return self.trainer.prompts_per_step * self.trainer.group_size
+
+    def load(self, place: Path) -> None:
+        """Load the weights of a checkpoint alone."""
+        checkpoint.load_policies(place, self.policies)
 
     def weights(self) -> list[Tensor]:
         """A copy of the trainable parameters."""
@@ -88,17 +94,19 @@ def rebuilt(config: RunConfig, place: Path | None, *, changed: bool = False) -> 
         policies = build.policies(config)
         prompts, held_out = build.prompts(config)
         phased = build.trainer(config, policies, terms, prompts, own_rewards=own_terms)
-        if place is not None and changed:
-            checkpoint.load_policies(place, policies)
-        elif place is not None:
+        if place is not None and not changed:
             phased.load(place)
         phase = phased.current
         configs = {one.name: own for one, own in config.phased()}
         trainer = phase.trainer
         trainer.warmup_steps, trainer.schedule = 0, "constant"
         trainer.observers = {}  # guards would end what is known to be sick
-        yield Rebuilt(
+        run = Rebuilt(
             config=configs[phase.name],
+            policies=policies,
             trainer=trainer,
             held_out=prompts if held_out is None else held_out,
         )
+        if place is not None and changed:
+            run.load(place)
+        yield run
