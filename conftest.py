@@ -15,7 +15,13 @@ import torch
 
 torch.set_num_threads(1)
 
-pytest_plugins = ["command_line", "distributions", "skips", "small_drafts"]  # fixtures, and the summary of skips
+pytest_plugins = [
+    "browser",
+    "command_line",
+    "distributions",
+    "skips",
+    "small_drafts",
+]  # fixtures, and the summary of skips
 
 
 @pytest.fixture(autouse=True)
