@@ -27,7 +27,7 @@ from grpokit_diagnosis.symptom import Symptom
 CLEAR = Direction(signal=1.0, noise=50.0, chance=0.001, groups=64)
 UNCLEAR = Direction(signal=0.0, noise=50.0, chance=0.6, groups=64)
 SPREAD = Spread(mean=0.5, best=0.8, inside=0.2, between=0.1, groups=64, without={}, different=1.0)
-ARRIVES = Arrival(swallowed=0.0, swallowed_unclipped=0.0, rounded=0.0, in_16_bits=False)
+ARRIVES = Arrival(swallowed=0.0, passed=1.0, passed_unclipped=1.0, rounded=0.0, in_16_bits=False)
 SEARCH = [Point(length=x, gain=0.0, width=0.1, alike=0.5) for x in (0, 0.1, 1, 10, 100)]
 GAIN = Gain(before=0.5, after=0.5, width=0.02, between=0.001, within=0.01, prompts=32)
 HEALTHY = Measured(
@@ -98,8 +98,15 @@ def test_nothing_is_said_of_a_healthy_run() -> None:
         ({"spread": replace(SPREAD, without={"same scores": 50})}, "reward-coarse"),
         ({"spread": replace(SPREAD, without={"same outputs": 50})}, "samples-alike"),
         ({"beside": 8.0}, "kl-too-strong"),
-        ({"arrival": replace(ARRIVES, swallowed=0.9, swallowed_unclipped=0.9)}, "epsilon-swallows"),
-        ({"arrival": replace(ARRIVES, swallowed=0.9), "clipped": 500.0}, "gradient-clipped"),
+        ({"arrival": replace(ARRIVES, swallowed=0.9, passed=0.3, passed_unclipped=0.3)}, "epsilon-swallows"),
+        (
+            {"arrival": replace(ARRIVES, swallowed=0.9, passed=0.01, passed_unclipped=0.02), "clipped": 2.0},
+            "epsilon-swallows",
+        ),
+        (
+            {"arrival": replace(ARRIVES, swallowed=1.0, passed=0.005, passed_unclipped=0.4), "clipped": 100.0},
+            "gradient-clipped",
+        ),
         ({"arrival": replace(ARRIVES, rounded=0.7)}, "weights-rounded"),
         ({"logprob_change": 0.0003}, "step-too-short"),
         ({"logprob_change": 20.0}, "step-too-long"),

@@ -53,7 +53,10 @@ def _epsilon(evidence: Evidence) -> Iterator[Look]:
     figures = f"adam_epsilon={trainer.adam_epsilon:g} at least halves {swallowed:.0%} of the updates"
     cause = None
     if measured and measured.clipped > 1.05:
-        figures += f"; clipping makes gradients {measured.clipped:.3g} times shorter"
+        figures += (
+            f"; clipping makes gradients {measured.clipped:.3g} times shorter, and {measured.arrival.passed:.2g} of an "
+            f"update gets past epsilon, {measured.arrival.passed_unclipped:.2g} without clipping"
+        )
     if swallowed >= _SWALLOWED:
         cause = Cause(
             id="epsilon-swallows",
@@ -62,8 +65,7 @@ def _epsilon(evidence: Evidence) -> Iterator[Look]:
             advice="Set trainer.adam_epsilon to 1e-15: it is larger than the gradients.",
             overrides=["trainer.adam_epsilon=1e-15"],
         )
-        unclipped = measured.arrival.swallowed_unclipped if measured else swallowed
-        if unclipped < swallowed / 2:
+        if measured and _clipping_takes_more(measured):
             cause = Cause(
                 id="gradient-clipped",
                 title="Clipping makes the gradients so small that Adam's epsilon swallows them.",
@@ -72,6 +74,12 @@ def _epsilon(evidence: Evidence) -> Iterator[Look]:
                 overrides=["trainer.max_grad_norm=1.0"],
             )
     yield Look(topic="Adam's epsilon and gradient clipping", figures=figures, cause=cause)
+
+
+def _clipping_takes_more(measured: Measured) -> bool:
+    """Whether clipping shrinks an update by more than epsilon alone would."""
+    arrival = measured.arrival
+    return arrival.passed < arrival.passed_unclipped**2
 
 
 def _rounding(measured: Measured) -> Look:

@@ -13,17 +13,19 @@ from grpokit_diagnosis.probe.rebuilt import Rebuilt
 
 @dataclass(frozen=True, kw_only=True)
 class Arrival:
-    """Shares of an update by AdamW; all 0 with another optimizer.
+    """Shares of an update by AdamW; with another optimizer, all of it arrives.
 
     Attributes:
         swallowed: of the numbers with a gradient, those whose update epsilon at least halves.
-        swallowed_unclipped: the same if gradients had not been clipped.
+        passed: of the update's size, what epsilon lets through.
+        passed_unclipped: the same if gradients had not been clipped.
         rounded: of the update's size, what the weights have not taken up.
         in_16_bits: whether every weight fits into 16 bits, although its type has more.
     """
 
     swallowed: float
-    swallowed_unclipped: float
+    passed: float
+    passed_unclipped: float
     rounded: float
     in_16_bits: bool
 
@@ -38,25 +40,30 @@ def arrival(run: Rebuilt, start: Sequence[Tensor], change: Sequence[Tensor], *, 
         clipped: by how much the gradients were shortened: 1 not at all, 2 by half.
     """
     trainer = run.trainer
-    small = small_unclipped = moving = 0
-    wanted = lost = 0.0
+    epsilon = trainer.adam_epsilon
+    numbers = small = 0
+    free = passed = passed_unclipped = lost = 0.0
     for parameter, moved in zip(trainer.updates.parameters, change, strict=True):
         state = trainer.updates.optimizer.state.get(parameter, {})
         if "exp_avg_sq" not in state:
             continue
         steps = float(state["step"])
         size = (state["exp_avg_sq"] / (1 - trainer.adam_beta2**steps)).sqrt()
-        small += int(((size > 0) & (size <= trainer.adam_epsilon)).sum())
-        small_unclipped += int(((size > 0) & (size * clipped <= trainer.adam_epsilon)).sum())
-        moving += int((size > 0).sum())
-        mean = state["exp_avg"] / (1 - trainer.adam_beta1**steps)
-        update = trainer.learning_rate * (mean / (size + trainer.adam_epsilon)).abs()
-        wanted += float(update.sum())
-        lost += float(update[moved == 0].sum())
+        moving = size > 0
+        size = size[moving]
+        mean = (state["exp_avg"][moving] / (1 - trainer.adam_beta1**steps)).abs()
+        update = mean / (size + epsilon)
+        numbers += len(size)
+        small += int((size <= epsilon).sum())
+        free += float((mean / size).sum())
+        passed += float(update.sum())
+        passed_unclipped += float((mean / (size + epsilon / clipped)).sum())
+        lost += float(update[moved[moving] == 0].sum())
     return Arrival(
-        swallowed=small / max(1, moving),
-        swallowed_unclipped=small_unclipped / max(1, moving),
-        rounded=lost / wanted if wanted else 0.0,
+        swallowed=small / max(1, numbers),
+        passed=passed / free if free else 1.0,
+        passed_unclipped=passed_unclipped / free if free else 1.0,
+        rounded=lost / passed if passed else 0.0,
         in_16_bits=all(_fits_16_bits(old + moved) for old, moved in zip(start, change, strict=True)),
     )
 
