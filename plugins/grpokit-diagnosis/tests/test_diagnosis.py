@@ -86,6 +86,28 @@ def test_what_a_result_names_can_be_typed(swallowed: Path, call: Call) -> None:
     assert "adam_epsilon: 1.0e-15" in (changed / "config.yaml").read_text()
 
 
+def test_of_a_run_with_phases_the_latest_is_looked_at(call: Call, tmp_path: Path) -> None:
+    phases = [
+        {"name": "first", "steps": 6},
+        {
+            "name": "second",
+            "steps": 7,
+            "trainer": {"adam_epsilon": 1.0, "minibatches": 1},
+            "rewards": [{"use": "ring"}],
+        },
+    ]
+    folder = tmp_path / "run"
+    words = ["trainer={prompts_per_step: 4, group_size: 8}", f"phases={json.dumps(phases)}", f"run.dir={folder}"]
+    config, name = presets.read_config("toy-flow", words)
+    train.train(config, name=name)
+    found = diagnose(folder, probe=True)
+    assert found.phase == "second"
+    assert len(found.run.metrics) == 7
+    assert [cause.overrides for cause in found.causes] == [["phases.1.trainer.adam_epsilon=1e-15"]]
+    command = shlex.split(found.check(found.causes[0].overrides).partition("  (")[0])
+    assert call(*command[1:], "phases.0.steps=1", "phases.1.steps=1").code == 0
+
+
 @pytest.mark.parametrize("words", [["nowhere"], ["."], ["toy-flow"]])
 def test_what_is_no_run_is_refused(
     words: list[str], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -67,13 +67,13 @@ def found(
     *words: str, logged: dict[str, float] | None = None, measured: Measured | None = HEALTHY, course: Any = "flat"
 ) -> list[Cause]:
     """The causes of a run of toy-flow that has gone like this."""
-    config, _ = presets.read_config("toy-flow", ["trainer.group_size=8", *words])
+    config, _ = presets.read_config("toy-flow", ["trainer.group_size=8", "trainer.steps=100", *words])
     metrics = [{"step": step, **LOGGED, **(logged or {})} for step in range(1, 101)]
     settings = {"rewards": [reward.model_dump() for reward in config.rewards]}
     run = RunHistory(folder=Path("runs/a"), config="", settings=settings, versions="", metrics=metrics, planned=100)
     symptom = Symptom(course=course, change=0.0, width=0.1, held_out=None, best=100)
     evidence = Evidence(run=run, config=config, symptom=symptom, measured=measured)
-    diagnosis = Diagnosis(run=run, symptom=symptom, looks=list(looks(evidence)), measured=measured)
+    diagnosis = Diagnosis(run=run, phase="", symptom=symptom, looks=list(looks(evidence)), measured=measured)
     return diagnosis.causes
 
 
@@ -107,7 +107,7 @@ def test_nothing_is_said_of_a_healthy_run() -> None:
             {"arrival": replace(ARRIVES, swallowed=1.0, passed=0.005, passed_unclipped=0.4), "clipped": 100.0},
             "gradient-clipped",
         ),
-        ({"arrival": replace(ARRIVES, rounded=0.7)}, "weights-rounded"),
+        ({"arrival": replace(ARRIVES, rounded=0.7, in_16_bits=True)}, "weights-rounded"),
         ({"logprob_change": 0.0003}, "step-too-short"),
         ({"logprob_change": 20.0}, "step-too-long"),
         ({"search": [*SEARCH[:3], *(replace(each, gain=-0.3) for each in SEARCH[3:])]}, ""),
@@ -177,7 +177,9 @@ def test_a_weak_adapter_is_named_before_the_rate() -> None:
 
 def test_a_run_whose_reward_rose_has_only_what_is_a_fault_all_the_same() -> None:
     assert ids(measured=replace(HEALTHY, beside=8.0), course="rising") == []
-    assert ids(measured=replace(HEALTHY, arrival=replace(ARRIVES, rounded=0.7)), course="rising") == ["weights-rounded"]
+    assert ids(measured=replace(HEALTHY, arrival=replace(ARRIVES, rounded=0.7, in_16_bits=True)), course="rising") == [
+        "weights-rounded"
+    ]
 
 
 def test_where_training_gained_the_evaluation_is_the_cause() -> None:

@@ -29,12 +29,14 @@ class Diagnosis:
 
     Attributes:
         run: the run.
+        phase: the latest one, which this is about; empty in a run without phases.
         symptom: what its reward did.
         looks: all that was looked at, in the order in which a signal goes.
         measured: by a probe; None without one.
     """
 
     run: RunHistory
+    phase: str
     symptom: Symptom
     looks: Sequence[Look]
     measured: Measured | None
@@ -60,10 +62,11 @@ class Diagnosis:
 
     def _basis(self) -> str:
         """What it rests on."""
+        steps = f"{len(self.run.metrics)} steps{f' of the phase {self.phase}' if self.phase else ''}"
         if self.measured is None:
-            return f"From what {self.run.steps} steps have logged. --probe also measures."
+            return f"From what {steps} have logged. --probe also measures."
         return (
-            f"From what {self.run.steps} steps have logged and from {self.measured.steps} steps that were taken again, "
+            f"From what {steps} have logged and from {self.measured.steps} steps that were taken again, "
             f"with the weights after step {self.measured.completed}. It took as long as {self.measured.cost:.0f} steps."
         )
 
@@ -151,14 +154,37 @@ def diagnose(run: Path | str, *, probe: bool = False, say: Callable[[str], None]
 
 def diagnosis_of(run: RunHistory, *, probe: bool, say: Callable[[str], None]) -> Diagnosis:
     """The diagnosis of a run that was read."""
-    seen = symptom(run)
     config, _ = presets.read_config(run.folder)
-    measured = _measured(run, seen, config, say) if probe else None
-    evidence = Evidence(run=run, config=config, symptom=seen, measured=measured)
-    return Diagnosis(run=run, symptom=seen, looks=list(looks(evidence)), measured=measured)
+    phase = _latest_phase(run)
+    if phase:
+        run = replace(run, metrics=[row for row in run.metrics if row["phase"] == phase])
+    seen = symptom(run)
+    measured = _measured(run, phase, seen, config, say) if probe else None
+    views = [(one.name, own) for one, own in config.phased()]
+    place = [name for name, _ in views].index(phase)
+    evidence = Evidence(run=run, config=views[place][1], symptom=seen, measured=measured)
+    all_looks = list(looks(evidence))
+    if phase:
+        all_looks = [_of_phase(look, place, own_rewards=bool(config.phases[place].rewards)) for look in all_looks]
+    return Diagnosis(run=run, phase=phase, symptom=seen, looks=all_looks, measured=measured)
 
 
-def _measured(run: RunHistory, seen: Symptom, config: RunConfig, say: Callable[[str], None]) -> Measured:
+def _latest_phase(run: RunHistory) -> str:
+    """The phase of the last step; empty where the run has none."""
+    first = (run.settings.get("phases") or [{"name": ""}])[0]["name"]
+    return str(run.stretches[-1][0] if run.stretches else first)
+
+
+def _of_phase(look: Look, place: int, *, own_rewards: bool) -> Look:
+    """The look, with the keys that its advice sets where the phase has them."""
+    if look.cause is None:
+        return look
+    own = ("trainer.", "rewards.") if own_rewards else ("trainer.",)
+    overrides = [f"phases.{place}.{word}" if word.startswith(own) else word for word in look.cause.overrides]
+    return replace(look, cause=replace(look.cause, overrides=overrides))
+
+
+def _measured(run: RunHistory, phase: str, seen: Symptom, config: RunConfig, say: Callable[[str], None]) -> Measured:
     """What a probe measures: from the last weights, or from those before the reward fell or had risen."""
     from grpokit_diagnosis.probe.measure import measure
 
@@ -168,6 +194,7 @@ def _measured(run: RunHistory, seen: Symptom, config: RunConfig, say: Callable[[
     doubted = seen.course in ("unseen", "flat", "slow")
     return measure(
         config,
+        phase,
         usable[-1] if usable else None,
         places[-1] if doubted and places else None,
         changed=lambda word: presets.read_config(run.folder, [word])[0],

@@ -19,8 +19,8 @@ class Evidence:
     """All that is known of a run.
 
     Attributes:
-        run: its folder's content.
-        config: of the phase that is looked at.
+        run: its folder's content; of a run with phases, the rows of its latest one.
+        config: of that phase.
         symptom: what the reward did.
         measured: by `--probe`; None without it.
     """
@@ -34,7 +34,8 @@ class Evidence:
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """The metrics of the steps that matter: those until the reward fell, or else all."""
         if self.symptom.course == "falling":
-            return self.run.metrics[: max(3, self.symptom.best)]
+            latest = max(self.symptom.best, self.run.metrics[2]["step"])
+            return [row for row in self.run.metrics if row["step"] <= latest]
         return self.run.metrics
 
     def logged(self, name: str) -> float:

@@ -58,7 +58,8 @@ class Symptom:
 
 def symptom(run: RunHistory) -> Symptom:
     """What the reward of a run did."""
-    rewards = [float(row["reward"]) for row in run.metrics if row.get("reward") is not None]
+    rows = [row for row in run.metrics if row.get("reward") is not None]
+    rewards = [float(row["reward"]) for row in rows]
     third = len(rewards) // 3
     held_out = main_change(headline(run)) if len(run.evaluations) > 1 else None
     if len(rewards) < _FEWEST:
@@ -67,11 +68,11 @@ def symptom(run: RunHistory) -> Symptom:
     change = _mean(last) - _mean(first)
     width = math.hypot(_width(first), _width(last))
     return Symptom(
-        course=_course(change, width, held_out, recent(run.metrics[:third], "reward_std")),
+        course=_course(change, width, held_out, recent(rows[:third], "reward_std")),
         change=change,
         width=width,
         held_out=held_out,
-        best=_best(run, rewards),
+        best=_best(run, rows),
     )
 
 
@@ -93,7 +94,7 @@ def _sign(change: Change) -> int:
     return {"better": 1, "worse": -1}.get(change.verdict, 0)
 
 
-def _best(run: RunHistory, rewards: Sequence[float]) -> int:
+def _best(run: RunHistory, rows: Sequence[Mapping[str, Any]]) -> int:
     """The step with the best evaluation or, without evaluations, at which a moving average is highest."""
     name = next(iter(run.weights))
     sign = -1 if run.weights[name] < 0 else 1
@@ -102,9 +103,9 @@ def _best(run: RunHistory, rewards: Sequence[float]) -> int:
     if len(scored) > 1:
         highest = max(scored.values())
         return int(next(step for step, mean in scored.items() if mean == highest))
-    span = max(3, len(rewards) // 10)
-    averages = [_mean(rewards[i : i + span]) for i in range(len(rewards) - span + 1)]
-    return averages.index(max(averages)) + span // 2
+    span = max(3, len(rows) // 10)
+    averages = [recent(rows[i : i + span], "reward") for i in range(len(rows) - span + 1)]
+    return int(rows[averages.index(max(averages)) + span // 2 - 1]["step"])
 
 
 def _mean(values: Sequence[float]) -> float:

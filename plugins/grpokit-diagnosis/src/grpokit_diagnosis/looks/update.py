@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from grpokit import registry
 from grpokit_diagnosis.evidence import Cause, Evidence, Look
 from grpokit_diagnosis.symptom import recent
 
@@ -34,7 +35,7 @@ def update_looks(evidence: Evidence, *, follows: bool) -> Iterator[Look]:
     arriving = [*_epsilon(evidence)]
     measured = evidence.measured
     if measured:
-        arriving.append(_rounding(measured))
+        arriving.append(_rounding(evidence, measured))
     yield from arriving
     if measured:
         arrives = all(look.cause is None for look in arriving)
@@ -82,25 +83,25 @@ def _clipping_takes_more(measured: Measured) -> bool:
     return arrival.passed < arrival.passed_unclipped**2
 
 
-def _rounding(measured: Measured) -> Look:
+def _rounding(evidence: Evidence, measured: Measured) -> Look:
     arrival = measured.arrival
     figures = f"{arrival.rounded:.0%} of an update is lost by rounding"
     cause = None
-    if arrival.rounded >= _ROUNDED:
-        low = ", which hold numbers of 16 bits" if arrival.in_16_bits else ""
+    if arrival.rounded >= _ROUNDED and arrival.in_16_bits:
+        parameters = registry.parameters("policy", evidence.config.policy.use, evidence.config.policy.params)
         cause = Cause(
             id="weights-rounded",
-            title=f"Updates are rounded away by the weights{low}.",
+            title="The weights hold numbers of 16 bits, which round the updates away.",
             always=True,
             advice="Keep the weights that are trained in float32, and compute with trainer.mixed_precision: bf16.",
-            overrides=["policy.dtype=float32"],
+            overrides=["policy.dtype=float32"] if "dtype" in parameters else [],
         )
     return Look(topic="rounding of the weights", figures=figures, cause=cause)
 
 
 def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
     """Whether steps are too short for the run, or too long for the policy."""
-    steps = evidence.run.planned or evidence.run.steps
+    steps = evidence.config.trainer.steps
     empty = sum(measured.spread.without.values()) / measured.spread.groups
     reach = steps * measured.logprob_change / max(1 - empty, 0.01)  # if all groups taught something
     distance = _DISTANCE * min(1.0, _entropy(evidence))

@@ -47,11 +47,12 @@ class Gain:
         return student_t(prompts - 1) * math.sqrt(variance)
 
 
-def gains(config: RunConfig, checkpoint: Path, *, samples: int, most: int) -> tuple[Gain, Gain]:
+def gains(config: RunConfig, phase: str, checkpoint: Path, *, samples: int, most: int) -> tuple[Gain, Gain]:
     """The gain with the settings of training, and with those of evaluations.
 
     Args:
         config: the run's.
+        phase: whose policy draws.
         checkpoint: whose weights are compared with those before the first step.
         samples: for each prompt; at least 2.
         most: prompts.
@@ -59,7 +60,7 @@ def gains(config: RunConfig, checkpoint: Path, *, samples: int, most: int) -> tu
     totals = []
     prompts: Sequence[Prompt] = ()
     groups = torch.zeros(0)
-    with rebuilt(config, None) as run:
+    with rebuilt(config, phase, None) as run:
         prompts = run.held_out[:most]
         for place in (None, checkpoint):
             if place is not None:

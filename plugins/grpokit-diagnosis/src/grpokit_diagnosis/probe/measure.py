@@ -87,6 +87,7 @@ class Measured:
 
 def measure(
     config: RunConfig,
+    phase: str,
     checkpoint: Path | None,
     last: Path | None,
     *,
@@ -97,13 +98,14 @@ def measure(
 
     Args:
         config: the run's.
+        phase: that is measured; empty in a run without phases.
         checkpoint: the weights that steps are taken from; None: those before the first step.
         last: the checkpoint whose gain is measured; None where nobody doubts it.
         changed: a text `key=value` -> the run's config with this change.
         say: gets a line about what is done.
     """
     began = time.perf_counter()
-    with rebuilt(config, checkpoint) as run:
+    with rebuilt(config, phase, checkpoint) as run:
         count = min(_STEPS[1], max(_STEPS[0], -(-_GROUPS // run.trainer.prompts_per_step)))
         say(f"taking {count} steps from the same weights ...")
         completed, start = run.trainer.completed, run.weights()
@@ -116,11 +118,11 @@ def measure(
         search = line_search(run, start, change, prompts, samples=samples)
     tried = []
     if _is_narrow(facts["spread"]) or not facts["direction"].is_clear:
-        tried = usual_values(config, changed, checkpoint)
+        tried = usual_values(config, phase, changed, checkpoint)
     training = evaluation = None
     if last is not None:
         say("comparing the settings of training with those of evaluations ...")
-        training, evaluation = gains(config, last, samples=max(2, samples), most=_PROMPTS)
+        training, evaluation = gains(config, phase, last, samples=max(2, samples), most=_PROMPTS)
     step_seconds = sum(each.report.metrics["step_time"] for each in taken) / count
     return Measured(
         steps=count,

@@ -80,11 +80,12 @@ class Rebuilt:
 
 
 @contextmanager
-def rebuilt(config: RunConfig, place: Path | None, *, changed: bool = False) -> Iterator[Rebuilt]:
+def rebuilt(config: RunConfig, phase: str, place: Path | None, *, changed: bool = False) -> Iterator[Rebuilt]:
     """The parts of a run; its rewards are closed in the end.
 
     Args:
         config: the run's.
+        phase: whose trainer is looked at; empty in a run without phases.
         place: of a checkpoint; None: before the first step.
         changed: whether it is another config than the run's, which then gets the weights alone.
     """
@@ -96,13 +97,12 @@ def rebuilt(config: RunConfig, place: Path | None, *, changed: bool = False) -> 
         phased = build.trainer(config, policies, terms, prompts, own_rewards=own_terms)
         if place is not None and not changed:
             phased.load(place)
-        phase = phased.current
+        trainer = phased.phases[phase].trainer
         configs = {one.name: own for one, own in config.phased()}
-        trainer = phase.trainer
         trainer.warmup_steps, trainer.schedule = 0, "constant"
         trainer.observers = {}  # guards would end what is known to be sick
         run = Rebuilt(
-            config=configs[phase.name],
+            config=configs[phase],
             policies=policies,
             trainer=trainer,
             held_out=prompts if held_out is None else held_out,

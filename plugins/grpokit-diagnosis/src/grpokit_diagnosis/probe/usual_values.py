@@ -51,18 +51,21 @@ class UsualValue:
     decided: float | None
 
 
-def usual_values(config: RunConfig, changed: Callable[[str], RunConfig], checkpoint: Path | None) -> list[UsualValue]:
+def usual_values(
+    config: RunConfig, phase: str, changed: Callable[[str], RunConfig], checkpoint: Path | None
+) -> list[UsualValue]:
     """Draw groups with the usual value of each parameter that is narrower.
 
     Args:
         config: the run's.
+        phase: whose policy draws.
         changed: a text `key=value` -> the run's config with this change.
         checkpoint: whose weights draw.
     """
 
     def drawn(key: str, value: float) -> tuple[list[Sample], Scores]:
         """The same groups with a value of a key."""
-        with rebuilt(changed(f"{key}={value}"), checkpoint, changed=True) as run:
+        with rebuilt(changed(f"{key}={value}"), phase, checkpoint, changed=True) as run:
             prompts = run.trainer.train_prompts[:_GROUPS]
             return run.sample(prompts, run.trainer.group_size, evaluate=False)
 
