@@ -28,21 +28,22 @@ CLEAR = Direction(signal=1.0, noise=50.0, chance=0.001, groups=64)
 UNCLEAR = Direction(signal=0.0, noise=50.0, chance=0.6, groups=64)
 SPREAD = Spread(mean=0.5, best=0.8, inside=0.2, between=0.1, groups=64, without={}, different=1.0)
 ARRIVES = Arrival(swallowed=0.0, passed=1.0, passed_unclipped=1.0, rounded=0.0, in_16_bits=False)
-SEARCH = [Point(length=x, gain=0.0, width=0.1, alike=0.5) for x in (0, 0.1, 1, 10, 100)]
+SEARCH = [Point(length=x, gain=0.0, width=0.1, same_outputs=0.5) for x in (0, 0.1, 1, 10, 100)]
 GAIN = Gain(before=0.5, after=0.5, width=0.02, between=0.001, within=0.01, prompts=32)
+RIGHT = TargetScore(reward="ring", target=1.0, samples=0.5, preferred=0.0)
 HEALTHY = Measured(
     steps=8,
     completed=0,
     step_seconds=1.0,
     cost=30.0,
     spread=SPREAD,
-    target=TargetScore(target=1.0, samples=0.5, lower=0.0),
+    targets=[RIGHT],
     repeat=Repeatability(again=0.0, jittered=0.05, wrong={8: 0.11, 16: 0.08, 32: 0.05}),
     usual_values=[],
     direction=CLEAR,
     by_reward={},
     cosines={},
-    beside=0.2,
+    regulariser=0.2,
     clipped=1.0,
     arrival=ARRIVES,
     logprob_change=0.02,
@@ -90,14 +91,14 @@ def test_nothing_is_said_of_a_healthy_run() -> None:
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
-        ({"target": TargetScore(target=-1.0, samples=-0.1, lower=0.9)}, "reward-sign"),
+        ({"targets": [replace(RIGHT, preferred=0.9)]}, "reward-sign"),
         ({"repeat": Repeatability(again=0.9, jittered=None, wrong={8: 0.4, 16: 0.4, 32: 0.4})}, "reward-noise"),
         ({"repeat": Repeatability(again=0.0, jittered=0.8, wrong={8: 0.4, 16: 0.4, 32: 0.4})}, "reward-noise"),
         ({"spread": replace(SPREAD, without={"all at the top": 50})}, "reward-saturated"),
         ({"spread": replace(SPREAD, without={"all at the bottom": 50})}, "prompts-too-hard"),
         ({"spread": replace(SPREAD, without={"same scores": 50})}, "reward-coarse"),
         ({"spread": replace(SPREAD, without={"same outputs": 50})}, "samples-alike"),
-        ({"beside": 8.0}, "kl-too-strong"),
+        ({"regulariser": 8.0}, "kl-too-strong"),
         ({"arrival": replace(ARRIVES, swallowed=0.9, passed=0.3, passed_unclipped=0.3)}, "epsilon-swallows"),
         (
             {"arrival": replace(ARRIVES, swallowed=0.9, passed=0.01, passed_unclipped=0.02), "clipped": 2.0},
@@ -112,7 +113,7 @@ def test_nothing_is_said_of_a_healthy_run() -> None:
         ({"logprob_change": 20.0}, "step-too-long"),
         ({"search": [*SEARCH[:3], *(replace(each, gain=-0.3) for each in SEARCH[3:])]}, ""),
         ({"search": [SEARCH[0], *(replace(each, gain=-0.3) for each in SEARCH[1:])]}, "step-too-long"),
-        ({"search": [replace(each, alike=1.0) for each in SEARCH]}, "stale-rollouts"),
+        ({"search": [replace(each, same_outputs=1.0) for each in SEARCH]}, "stale-rollouts"),
         ({"direction": UNCLEAR}, "gradient-noise"),
         ({"direction": UNCLEAR, "training": replace(GAIN, after=0.8), "evaluation": replace(GAIN, after=0.8)}, ""),
         ({"training": replace(GAIN, after=0.8)}, "evaluation-settings"),
@@ -152,6 +153,37 @@ def test_opposed_rewards() -> None:
     assert ids(agreeing, logged=logged, measured=None) == []
 
 
+CLIPPED = {"clip_ratio/low_mean": 0.3, "clip_ratio/high_mean": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("objective", "overrides"),
+    [
+        ("{use: grpo, clip_range: 1e-6}", ["trainer.objective.clip_range=0.2"]),
+        ("{use: grpo, clip_range: 0.3}", ["trainer.objective.clip_range=0.6"]),
+        ("gspo", ["trainer.clip_range=0.0006", "trainer.clip_range_high=0.0008"]),
+        ("cispo", []),
+    ],
+)
+def test_a_wider_clip_range_is_one_that_the_objective_takes(objective: str, overrides: list[str]) -> None:
+    words = [f"trainer={{steps: 100, group_size: 8, updates_per_rollout: 2, objective: {objective}}}"]
+    (cause,) = found(*words, logged=CLIPPED, measured=None)
+    assert (cause.id, cause.overrides) == ("clip-too-narrow", overrides)
+    presets.read_config("toy-flow", [*words, *overrides])
+
+
+def test_a_kl_that_the_objective_brings_is_lowered_there() -> None:
+    strong = replace(HEALTHY, regulariser=8.0)
+    nested = "trainer={steps: 100, group_size: 8, objective: {use: grpo, kl_coef: 5}}"
+    (cause,) = found(nested, logged={"kl": 1e-4}, measured=strong)
+    assert cause.overrides == ["trainer.objective.kl_coef=0.2"]
+
+
+def test_groups_are_drawn_again_more_often_than_before() -> None:
+    (cause,) = found("trainer.dynamic_sampling=10", logged={"frac_reward_zero_std": 0.6}, measured=None)
+    assert cause.overrides == ["trainer.dynamic_sampling=11"]
+
+
 def test_noise_so_small_that_the_start_decides() -> None:
     usual = UsualValue(key="policy.noise", own=0.05, value=0.7, spread=SPREAD, decided=0.4)
     measured = replace(HEALTHY, direction=UNCLEAR, usual_values=[usual])
@@ -172,18 +204,18 @@ def test_a_weak_adapter_is_named_before_the_rate() -> None:
     )
     causes = [look.cause for look in looks(evidence) if look.cause]
     assert [cause.id for cause in causes] == ["lora-too-weak"]
-    assert causes[0].overrides == ["policy.lora.alpha=64"]
+    assert causes[0].overrides == ["policy.lora.alpha=64", "trainer.learning_rate=0.00031"]
 
 
 def test_a_run_whose_reward_rose_has_only_what_is_a_fault_all_the_same() -> None:
-    assert ids(measured=replace(HEALTHY, beside=8.0), course="rising") == []
+    assert ids(measured=replace(HEALTHY, regulariser=8.0), course="rising") == []
     assert ids(measured=replace(HEALTHY, arrival=replace(ARRIVES, rounded=0.7, in_16_bits=True)), course="rising") == [
         "weights-rounded"
     ]
 
 
 def test_where_training_gained_the_evaluation_is_the_cause() -> None:
-    measured = replace(HEALTHY, beside=8.0, training=replace(GAIN, after=0.8))
+    measured = replace(HEALTHY, regulariser=8.0, training=replace(GAIN, after=0.8))
     assert ids(measured=measured, course="unseen") == ["evaluation-settings"]
 
 

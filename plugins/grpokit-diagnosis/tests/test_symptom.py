@@ -39,4 +39,8 @@ def test_the_change_is_from_the_first_third_to_the_last() -> None:
 
 def test_the_best_step_is_that_of_the_best_evaluation() -> None:
     assert symptom(run(NOISE, [(0, 0.1), (10, 0.4), (20, 0.2)])).best == 10
+    watched = run(NOISE, [(0, 0.1), (10, 0.4), (20, 0.2)])
+    for row in watched.evaluations:
+        row["means"] = {"monitor": -row["step"], **row["means"]}  # which comes first and falls
+    assert symptom(watched).best == 10
     assert symptom(run([0.0] * 20 + [1.0] * 3 + [0.0] * 7)).best == 21

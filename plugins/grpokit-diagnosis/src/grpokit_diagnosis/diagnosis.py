@@ -155,24 +155,33 @@ def diagnose(run: Path | str, *, probe: bool = False, say: Callable[[str], None]
 def diagnosis_of(run: RunHistory, *, probe: bool, say: Callable[[str], None]) -> Diagnosis:
     """The diagnosis of a run that was read."""
     config, _ = presets.read_config(run.folder)
-    phase = _latest_phase(run)
-    if phase:
-        run = replace(run, metrics=[row for row in run.metrics if row["phase"] == phase])
+    views = {phase.name: own for phase, own in config.phased()}
+    phase = next(iter(views))
+    if run.stretches:
+        run, phase = _latest_stretch(run)
     seen = symptom(run)
     measured = _measured(run, phase, seen, config, say) if probe else None
-    views = [(one.name, own) for one, own in config.phased()]
-    place = [name for name, _ in views].index(phase)
-    evidence = Evidence(run=run, config=views[place][1], symptom=seen, measured=measured)
-    all_looks = list(looks(evidence))
-    if phase:
-        all_looks = [_of_phase(look, place, own_rewards=bool(config.phases[place].rewards)) for look in all_looks]
-    return Diagnosis(run=run, phase=phase, symptom=seen, looks=all_looks, measured=measured)
+    evidence = Evidence(run=run, config=views[phase], symptom=seen, measured=measured)
+    place = list(views).index(phase)
+    found = []
+    for look in looks(evidence):
+        found.append(_of_phase(look, place, own_rewards=bool(config.phases[place].rewards)) if phase else look)
+    return Diagnosis(run=run, phase=phase, symptom=seen, looks=found, measured=measured)
 
 
-def _latest_phase(run: RunHistory) -> str:
-    """The phase of the last step; empty where the run has none."""
-    first = (run.settings.get("phases") or [{"name": ""}])[0]["name"]
-    return str(run.stretches[-1][0] if run.stretches else first)
+def _latest_stretch(run: RunHistory) -> tuple[RunHistory, str]:
+    """What a run says of the latest steps in a row that one phase has learned in, and that phase."""
+    phase, first, _ = run.stretches[-1]
+    own = next(each for each in run.settings["phases"] if each["name"] == phase)
+    rewards = own.get("rewards") or run.settings["rewards"]
+    start = max((row["step"] for row in run.evaluations if row["step"] < first), default=first)
+    stretch = replace(
+        run,
+        settings={**run.settings, "rewards": rewards, "phases": None},
+        metrics=[row for row in run.metrics if row["step"] >= first],
+        evaluations=[row for row in run.evaluations if row["step"] >= start],
+    )
+    return stretch, phase
 
 
 def _of_phase(look: Look, place: int, *, own_rewards: bool) -> Look:
@@ -188,15 +197,19 @@ def _measured(run: RunHistory, phase: str, seen: Symptom, config: RunConfig, say
     """What a probe measures: from the last weights, or from those before the reward fell or had risen."""
     from grpokit_diagnosis.probe.measure import measure
 
-    places = [place for _, place in run.checkpoints]
-    latest = {"falling": seen.best, "rising": run.steps // 2}.get(seen.course, run.steps)
-    usable = [place for step, place in run.checkpoints if step <= latest]
-    doubted = seen.course in ("unseen", "flat", "slow")
+    places: dict[int, Path | None] = {0: None, **dict(run.checkpoints)}
+    before = run.metrics[0]["step"] - 1 if run.metrics else 0
+    latest = {"falling": seen.best, "rising": (before + run.steps) // 2}.get(seen.course, run.steps)
+    usable = [step for step in places if step <= latest]
+    last = places[max(places)]
+    ends = None
+    if seen.course in ("unseen", "flat", "slow") and before in places and last is not None:
+        ends = (places[before], last)
     return measure(
         config,
         phase,
-        usable[-1] if usable else None,
-        places[-1] if doubted and places else None,
+        places[max(usable)],
+        ends,
         changed=lambda word: presets.read_config(run.folder, [word])[0],
         say=say,
     )

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from grpokit import registry
+from grpokit.config.parts import Component
 from grpokit.config.schema import RunConfig
 from grpokit.run_folder.reader import RunHistory
 from grpokit_diagnosis.symptom import Symptom, recent
@@ -19,7 +21,7 @@ class Evidence:
     """All that is known of a run.
 
     Attributes:
-        run: its folder's content; of a run with phases, the rows of its latest one.
+        run: its folder's content; of a run with phases, what belongs to the latest stretch of one.
         config: of that phase.
         symptom: what the reward did.
         measured: by `--probe`; None without it.
@@ -43,9 +45,24 @@ class Evidence:
         return recent(self.rows, name)
 
     @property
-    def policy(self) -> Mapping[str, Any]:
-        """The parameters of the policy that the config sets."""
-        return self.config.policy.params
+    def objective(self) -> Mapping[str, Any]:
+        """The parameters of the objective, with their defaults."""
+        own = {**self._objective.params, **self.config.trainer.flat_objective}
+        return registry.parameters("objective", self._objective.use, own)
+
+    @property
+    def objective_defaults(self) -> Mapping[str, Any]:
+        """The parameters of the objective as they are where a config sets none."""
+        return registry.parameters("objective", self._objective.use, {})
+
+    def objective_key(self, name: str) -> str:
+        """Where the config sets a parameter of the objective."""
+        return f"trainer.objective.{name}" if name in self._objective.params else f"trainer.{name}"
+
+    @property
+    def _objective(self) -> Component:
+        objective = self.config.trainer.objective
+        return objective if isinstance(objective, Component) else Component(use=objective)
 
 
 @dataclass(frozen=True, kw_only=True)

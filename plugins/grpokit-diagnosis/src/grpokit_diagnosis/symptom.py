@@ -96,10 +96,8 @@ def _sign(change: Change) -> int:
 
 def _best(run: RunHistory, rows: Sequence[Mapping[str, Any]]) -> int:
     """The step with the best evaluation or, without evaluations, at which a moving average is highest."""
-    name = next(iter(run.weights))
-    sign = -1 if run.weights[name] < 0 else 1
-    means = {row["step"]: row["means"].get(name) for row in run.evaluations}
-    scored = {step: sign * mean for step, mean in means.items() if mean is not None}
+    means = {row["step"]: row["means"].get("reward") for row in run.evaluations}
+    scored = {step: mean for step, mean in means.items() if mean is not None}
     if len(scored) > 1:
         highest = max(scored.values())
         return int(next(step for step, mean in scored.items() if mean == highest))

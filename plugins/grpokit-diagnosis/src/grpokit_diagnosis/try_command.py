@@ -137,9 +137,8 @@ def _write(path: Path, trial: Trial, squares: int) -> None:
     from grpokit.report.page import write_whole
     from grpokit_diagnosis.trial import heat_map, page
 
-    apart = [tried for tried in trial.tried if tried.divided is not None]
     if path.suffix.lower() == _PICTURE:
-        write_whole(path, heat_map.png(apart, trial.reward))
+        write_whole(path, heat_map.png(trial.apart, trial.reward))
     else:
         write_whole(path, page.page(trial, squares))
 
@@ -154,7 +153,7 @@ def _print(trial: Trial) -> None:
     else:
         rows = [[on_one_line(tried.where), figure(tried.score)] for tried in trial.tried]
         console().print(grid(["sample", trial.reward], rows))
-    print(about_needs(best, compares=trial.compares))
+    print(about_needs(trial.apart[0], compares=trial.compares))
     for tried in trial.tried:
         name = f"{on_one_line(tried.where)}: " if len(trial.tried) > 1 else ""
         if math.isnan(tried.score):

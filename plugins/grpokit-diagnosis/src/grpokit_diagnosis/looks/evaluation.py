@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from grpokit import registry
 from grpokit_diagnosis.evidence import Cause, Evidence, Look
 
 if TYPE_CHECKING:
+    from grpokit.evaluation.paired import Change
     from grpokit_diagnosis.probe.gains import Gain
 
 _SEEN = 0.5  # of the gain with the settings of training
@@ -19,7 +21,9 @@ def evaluation_looks(evidence: Evidence) -> Iterator[Look]:
     measured = evidence.measured
     if measured and measured.training and measured.evaluation:
         yield _settings(evidence, measured.training, measured.evaluation, gained=measured.gained)
-        yield _power(evidence, measured.training, measured.evaluation, gained=measured.gained)
+        change = evidence.symptom.held_out
+        if change and change.width is not None:
+            yield _power(evidence, change, measured.training, measured.evaluation, gained=measured.gained)
 
 
 def _settings(evidence: Evidence, training: Gain, evaluation: Gain, *, gained: bool) -> Look:
@@ -48,25 +52,26 @@ def _same_settings(evidence: Evidence) -> list[str]:
         own = name.removeprefix("eval_")
         differs = value is not None and value != parameters.get(own)
         if own != name and own in parameters and differs:
-            overrides.append(f"policy.{name}={parameters[own]}")
+            overrides.append(f"policy.{name}={json.dumps(parameters[own])}")
     return overrides
 
 
-def _power(evidence: Evidence, training: Gain, evaluation: Gain, *, gained: bool) -> Look:
-    change = evidence.symptom.held_out
-    width = change.width if change and change.width is not None else float("nan")
-    samples = evidence.config.eval.samples
+def _power(evidence: Evidence, change: Change, training: Gain, evaluation: Gain, *, gained: bool) -> Look:
+    """Whether the run's own evaluations, which saw this change, can see the gain."""
+    width, prompts, samples = change.width or 0.0, change.shared, evidence.config.eval.samples
     gain = training.change
     figures = f"the evaluation sees changes of more than {width:.2g}; training gained {gain:.2g}"
     cause = None
     if gained and width > gain / 2:
-        more = next((n for n in (4, 8, 16, 32) if evaluation.expected_width(evaluation.prompts, n) < gain / 2), 32)
-        needed = evaluation.prompts * (width / (gain / 2)) ** 2
+        larger = [samples * factor for factor in (2, 4, 8, 16)]
+        enough = [count for count in larger if evaluation.expected_width(prompts, count) < gain / 2]
+        more = enough[0] if enough else larger[-1]
+        needed = prompts * (width / (gain / 2)) ** 2
         cause = Cause(
             id="evaluation-too-small",
             title="The evaluation is too small to see the gain.",
             advice=f"Set eval.samples from {samples} to {more}, or hold out about {needed:.0f} prompts instead of "
-            f"{evaluation.prompts}.",
+            f"{prompts}.",
             overrides=[f"eval.samples={more}"],
         )
     return Look(topic="size of the evaluation", figures=figures, cause=cause, of_evaluation=True)

@@ -12,13 +12,14 @@ _STALE = 0.9  # effective sample size below which rollouts are not the policy's 
 _FREE = 0.1  # nats per action dimension from the reference, where a policy has room
 _MOVED = 1e-3  # nats in a step, a hundred of which change samples
 _CLIPPED = 0.4  # share of the decisions
+_WIDEST = 0.5  # clip range
 _STRONG = 1.5  # times as long as the rewards' gradient
 
 
 def gradient_looks(evidence: Evidence) -> Iterator[Look]:
     """What shapes the gradient."""
     yield from _stale(evidence)
-    yield from _beside(evidence)
+    yield from _kl(evidence)
     yield from _clip_range(evidence)
 
 
@@ -29,11 +30,11 @@ def _stale(evidence: Evidence) -> Iterator[Look]:
         return
     figures = f"log-probs of drawing and of training differ by {difference:.2g} nats; {share:.0%} of the samples count"
     measured = evidence.measured
-    deaf = measured is not None and measured.logprob_change > _MOVED and measured.search[-1].alike == 1
-    if deaf:
+    unchanged = measured is not None and measured.logprob_change > _MOVED and measured.search[-1].same_outputs == 1
+    if unchanged:
         figures += "; samples stay the same after a hundred steps at once"
     cause = None
-    if share < _STALE or deaf:
+    if share < _STALE or unchanged:
         lag = evidence.config.trainer.max_policy_lag
         own = ["trainer.max_policy_lag=0"] if lag else []
         cause = Cause(
@@ -47,13 +48,15 @@ def _stale(evidence: Evidence) -> Iterator[Look]:
     yield Look(topic="rollouts of the same policy", figures=figures, cause=cause)
 
 
-def _beside(evidence: Evidence) -> Iterator[Look]:
+def _kl(evidence: Evidence) -> Iterator[Look]:
     """Whether the KL is stronger than the rewards."""
-    coefficient = evidence.config.trainer.flat_objective.get("kl_coef")
     measured = evidence.measured
-    if not (coefficient and measured):
+    if measured is None:
         return
-    ratio = measured.beside
+    coefficient = evidence.objective.get("kl_coef")
+    if not coefficient:
+        return
+    ratio = measured.regulariser
     figures = f"with kl_coef={coefficient:g} the KL's gradient is {ratio:.2g} times as long as that of the rewards"
     cause = None
     if ratio >= _STRONG:
@@ -63,8 +66,8 @@ def _beside(evidence: Evidence) -> Iterator[Look]:
         cause = Cause(
             id="kl-too-strong",
             title="The KL holds the policy where it began.",
-            advice=f"Lower trainer.kl_coef to {lower:g}, and watch kl and the samples.",
-            overrides=[f"trainer.kl_coef={lower:g}"],
+            advice=f"Lower kl_coef to {lower:g}, and watch kl and the samples.",
+            overrides=[f"{evidence.objective_key('kl_coef')}={lower:g}"],
         )
     yield Look(topic="KL against the rewards", figures=figures, cause=cause)
 
@@ -74,18 +77,26 @@ def _clip_range(evidence: Evidence) -> Iterator[Look]:
     if math.isnan(low) or math.isnan(high):
         return
     figures = f"{low:.1%} of the decisions are clipped below and {high:.1%} above"
-    cause = None
-    updates = evidence.config.trainer.updates_per_step
-    if low + high >= _CLIPPED and updates > 1:
-        change = evidence.measured.logprob_change if evidence.measured else 0.0
-        own = evidence.config.trainer.flat_objective.get("clip_range")
-        wider = max(0.2, min(0.5, 2 * change)) if change else 0.2
-        cause = Cause(
-            id="clip-too-narrow",
-            title="The clip range stops most of the learning.",
-            always=True,
-            advice=f"Widen trainer.clip_range{f' from {own:g}' if own else ''} to {wider:.2g}, or make fewer updates "
-            "with each rollout.",
-            overrides=[f"trainer.clip_range={wider:.2g}"],
-        )
+    several = evidence.config.trainer.updates_per_step > 1
+    cause = _clipped(evidence) if low + high >= _CLIPPED and several else None
     yield Look(topic="clip range", figures=figures, cause=cause)
+
+
+def _clipped(evidence: Evidence) -> Cause:
+    """A clip range that stops most of the learning, and how much wider it should be."""
+    usual = evidence.objective_defaults
+    ends = [name for name in ("clip_range", "clip_range_high") if evidence.objective.get(name)]
+    change = evidence.measured.logprob_change if evidence.measured else 0.0
+    overrides = []
+    for name in ends:
+        own = evidence.objective[name]
+        wider = max(2 * own, min(_WIDEST, 2 * change), usual.get(name) or 0.0)
+        overrides.append(f"{evidence.objective_key(name)}={wider:.2g}")
+    fewer = "make fewer updates with each rollout (trainer.updates_per_rollout, trainer.minibatches)"
+    return Cause(
+        id="clip-too-narrow",
+        title="The clip range stops most of the learning.",
+        always=True,
+        advice=f"Widen {' and '.join(ends)}, or {fewer}." if ends else f"{fewer.capitalize()}.",
+        overrides=overrides,
+    )

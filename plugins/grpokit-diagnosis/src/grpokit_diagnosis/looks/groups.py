@@ -71,13 +71,15 @@ def _empty(evidence: Evidence) -> Iterator[Look]:
         share = sum(counts.values()) / measured.spread.groups
         figures += f"; of {measured.spread.groups} that were drawn again {sum(counts.values())}"
         if counts:
-            listed = ", ".join(f"{reason} {count}" for reason, count in counts.items())
+            listed = ", ".join(f"{why} {count}" for why, count in counts.items())
             figures += f" ({listed})"
             reason = max(counts, key=lambda each: counts[each])
     elif share >= _EMPTY:
         reason = _by_level(evidence)
         figures += "; --probe tells whether their samples are simply the same"
-    yield Look(topic="groups without spread", figures=figures, cause=_why(reason, share) if share >= _EMPTY else None)
+    again = max(evidence.config.trainer.dynamic_sampling + 1, min(10, math.ceil(1 / max(0.1, 1 - share))))
+    cause = _why(reason, f"trainer.dynamic_sampling={again}") if share >= _EMPTY else None
+    yield Look(topic="groups without spread", figures=figures, cause=cause)
 
 
 def _by_level(evidence: Evidence) -> str:
@@ -91,8 +93,8 @@ def _by_level(evidence: Evidence) -> str:
     return "all at the bottom" if level < _NEAR else ""
 
 
-def _why(reason: str, share: float) -> Cause:
-    again = min(10, math.ceil(1 / max(0.1, 1 - share)))
+def _why(reason: str, redraw: str) -> Cause:
+    """The cause behind most groups without spread, with the override that draws such groups again."""
     if reason == "same outputs":
         return Cause(
             id="samples-alike",
@@ -105,7 +107,7 @@ def _why(reason: str, share: float) -> Cause:
             title="Most groups have the highest score throughout: the reward has nothing left to teach.",
             advice="Take harder prompts, or a reward that still tells good samples apart. trainer.dynamic_sampling "
             "draws such groups again.",
-            overrides=[f"trainer.dynamic_sampling={again}"],
+            overrides=[redraw],
         )
     if reason == "all at the bottom":
         return Cause(
@@ -113,14 +115,14 @@ def _why(reason: str, share: float) -> Cause:
             title="Most groups fail altogether: the prompts are too hard.",
             advice="Take easier prompts first, give credit for parts of an answer, or draw larger groups. "
             "trainer.dynamic_sampling draws such groups again.",
-            overrides=[f"trainer.dynamic_sampling={again}"],
+            overrides=[redraw],
         )
     return Cause(
         id="reward-coarse",
         title="The reward gives the samples of most groups the same score.",
         advice="Take a reward with finer steps, or leave out prompts on which it is constant. trainer.dynamic_sampling "
         "draws groups without spread again.",
-        overrides=[f"trainer.dynamic_sampling={again}"],
+        overrides=[redraw],
     )
 
 

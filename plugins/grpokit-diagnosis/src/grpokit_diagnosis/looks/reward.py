@@ -13,37 +13,37 @@ if TYPE_CHECKING:
     from grpokit_diagnosis.probe.targets import TargetScore
 
 _NOISY = 0.6  # share of the spread inside groups that is noise
-_LOWER = 0.5  # share of the samples that score better than their target
+_PREFERRED = 0.5  # share of the samples that count more than their target
 _AGAINST = -0.5  # correlation of two rewards
 
 
 def reward_looks(evidence: Evidence) -> Iterator[Look]:
     """The sign of the reward, its noise, and whether rewards oppose each other."""
     measured = evidence.measured
-    if measured and measured.target:
-        yield _sign(evidence, measured.target)
+    for target in measured.targets if measured else ():
+        yield _sign(evidence, target)
     yield from _opposed(evidence)
     if measured:
         yield _noise(measured.repeat)
 
 
 def _sign(evidence: Evidence, target: TargetScore) -> Look:
+    """Whether a reward that compares with the target has the wrong sign."""
     cause = None
-    if target.lower >= _LOWER:
-        negative = [i for i, reward in enumerate(evidence.config.rewards) if reward.weight < 0]
-        overrides = [f"rewards.{i}.weight={-evidence.config.rewards[i].weight:g}" for i in negative]
+    if target.preferred >= _PREFERRED:
+        weight = evidence.run.weights.get(target.reward, 1.0)
         cause = Cause(
             id="reward-sign",
-            title="The reward prefers what is worse.",
+            title=f"The reward {target.reward} prefers what is worse.",
             always=True,
-            advice="Turn the sign of the reward or of its weight: the highest total must be the best picture.",
-            overrides=overrides,
+            advice=f"Turn the sign of {target.reward} or of its weight: the target itself must add most to the total.",
+            overrides=_weight(evidence, target.reward, -weight) if weight < 0 else [],
         )
     figures = (
-        f"the target pictures themselves score {target.target:.3g}, the samples {target.samples:.3g}; "
-        f"{target.lower:.0%} of the samples score better than their target"
+        f"{target.reward} gives the target pictures themselves {target.target:.3g}, the samples {target.samples:.3g}; "
+        f"{target.preferred:.0%} of the samples add more to the total than their target would"
     )
-    return Look(topic="sign of the reward", figures=figures, cause=cause)
+    return Look(topic=f"sign of {target.reward}", figures=figures, cause=cause)
 
 
 def _noise(repeat: Repeatability) -> Look:
@@ -68,8 +68,8 @@ def _opposed(evidence: Evidence) -> Iterator[Look]:
             logged = evidence.logged(f"correlation/{first}/{second}")
             if math.isnan(logged):
                 continue
-            signs = math.copysign(1, evidence.run.weights[first] * evidence.run.weights[second])
-            together = signs * logged
+            sign = math.copysign(1, evidence.run.weights[first] * evidence.run.weights[second])
+            together = sign * logged
             figures = (
                 f"inside groups {first} and {second}, with the signs of their weights, correlate by {together:+.2f}"
             )
@@ -82,12 +82,12 @@ def _opposed(evidence: Evidence) -> Iterator[Look]:
                     id="rewards-oppose",
                     title=f"The rewards {first} and {second} pull against each other.",
                     advice="Decide which one matters: lower the weight of the other one, or keep it as a monitor.",
-                    overrides=_without(evidence, second),
+                    overrides=_weight(evidence, second, 0.0),
                 )
             yield Look(topic=f"{first} against {second}", figures=figures, cause=cause)
 
 
-def _without(evidence: Evidence, name: str) -> list[str]:
-    """The override that makes a reward a monitor."""
+def _weight(evidence: Evidence, name: str, weight: float) -> list[str]:
+    """The override that gives a reward another weight."""
     places = list(evidence.run.rewards)
-    return [f"rewards.{places.index(name)}.weight=0"] if name in places else []
+    return [f"rewards.{places.index(name)}.weight={weight:g}"] if name in places else []

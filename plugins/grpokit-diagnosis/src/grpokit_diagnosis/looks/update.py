@@ -111,9 +111,9 @@ def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
         f"{_told(measured.search)}"
     )
     cause = None
-    single = next(point for point in measured.search if point.length == 1)
+    own = next(point for point in measured.search if point.length == 1)
     longest = _longest(measured.search)
-    if single.verdict <= 0 and (measured.logprob_change > _LEAP or longest < 1):
+    if own.verdict <= 0 and (measured.logprob_change > _LEAP or longest < 1):
         wanted = max(_USUAL, distance / steps) / measured.logprob_change
         cause = _too_long(evidence, min(longest or 0.01, wanted))
     elif reach < _SHORT * distance and arrives:
@@ -160,17 +160,24 @@ def _too_long(evidence: Evidence, factor: float) -> Cause:
 
 def _too_short(evidence: Evidence, factor: float) -> Cause:
     factor = float(f"{min(_MOST, factor):.1g}")
-    lora = evidence.policy.get("lora")
-    alpha, rank = (lora.get("alpha"), lora.get("r")) if isinstance(lora, dict) else (None, None)
-    if alpha and rank and alpha / rank <= _WEAK_LORA:
+    rate = evidence.config.trainer.learning_rate
+    lora = evidence.config.policy.params.get("lora")
+    lora = lora if isinstance(lora, dict) else {}
+    alpha, rank = lora.get("alpha"), lora.get("r")
+    if alpha and rank and alpha / rank <= _WEAK_LORA and not lora.get("rslora"):
         larger = min(_STRONG_LORA * rank, alpha * factor)
+        overrides = [f"policy.lora.alpha={larger:g}"]
+        advice = f"Raise policy.lora.alpha from {alpha:g} to {larger:g}"
+        left = factor * alpha / larger
+        if left > 1:
+            overrides.append(f"trainer.learning_rate={rate * left:.2g}")
+            advice += f" and trainer.learning_rate from {rate:g} to {rate * left:.2g}"
         return Cause(
             id="lora-too-weak",
             title=f"The adapter counts too little: alpha / r is {alpha / rank:g}.",
-            advice=f"Raise policy.lora.alpha from {alpha:g} to {larger:g}, or trainer.learning_rate.",
-            overrides=[f"policy.lora.alpha={larger:g}"],
+            advice=f"{advice}.",
+            overrides=overrides,
         )
-    rate = evidence.config.trainer.learning_rate
     return Cause(
         id="step-too-short",
         title="Steps are too short to arrive anywhere.",
@@ -190,7 +197,7 @@ def _direction(evidence: Evidence, measured: Measured, *, follows: bool) -> Look
         many = min(own.balance, 8 * groups)
         cause = Cause(
             id="gradient-noise",
-            title="The gradient has no direction: it is noise.",
+            title="The gradients of different groups do not agree: they are mostly noise.",
             advice=f"Learn from more groups in a step: trainer.prompts_per_step from {groups} to {many:.0f}.",
             overrides=[f"trainer.prompts_per_step={many:.0f}"],
         )

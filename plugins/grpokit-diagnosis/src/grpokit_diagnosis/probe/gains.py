@@ -47,13 +47,15 @@ class Gain:
         return student_t(prompts - 1) * math.sqrt(variance)
 
 
-def gains(config: RunConfig, phase: str, checkpoint: Path, *, samples: int, most: int) -> tuple[Gain, Gain]:
+def gains(
+    config: RunConfig, phase: str, ends: tuple[Path | None, Path], *, samples: int, most: int
+) -> tuple[Gain, Gain]:
     """The gain with the settings of training, and with those of evaluations.
 
     Args:
         config: the run's.
         phase: whose policy draws.
-        checkpoint: whose weights are compared with those before the first step.
+        ends: two checkpoints that are compared; None: before the first step.
         samples: for each prompt; at least 2.
         most: prompts.
     """
@@ -62,7 +64,7 @@ def gains(config: RunConfig, phase: str, checkpoint: Path, *, samples: int, most
     groups = torch.zeros(0)
     with rebuilt(config, phase, None) as run:
         prompts = run.held_out[:most]
-        for place in (None, checkpoint):
+        for place in ends:
             if place is not None:
                 run.load(place)
             both = [run.sample(prompts, samples, evaluate=evaluate)[1] for evaluate in (False, True)]
@@ -77,15 +79,16 @@ def _gain(before: Tensor, after: Tensor, groups: Tensor, prompts: int) -> Gain:
     """The gain from two columns [B], a prompt's samples next to each other."""
     change = after - before
     table = change.reshape(prompts, -1)  # [P, S]
-    within = float(table.var(1).nanmean())
-    means = float(table.mean(1).var()) if prompts > 1 else 0.0
+    scored = table[~table.isnan().any(1)]
+    within = float(scored.var(1).mean())
+    means = float(scored.mean(1).var()) if len(scored) > 1 else 0.0
     return Gain(
         before=float(before.nanmean()),
         after=float(after.nanmean()),
         width=half_width(change.tolist(), groups.tolist()),
         between=max(0.0, means - within / table.shape[1]),
         within=within,
-        prompts=prompts,
+        prompts=len(scored),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from grpokit import Prompt, RunError
 from grpokit.evaluation.intervals import half_width
 from grpokit_diagnosis.probe.rebuilt import Rebuilt
+from grpokit_diagnosis.probe.spread import digest
 
 LENGTHS = (0.0, 0.1, 1.0, 10.0, 100.0)
 """Multiples of the run's step."""
@@ -24,13 +26,13 @@ class Point:
         length: in steps of the run.
         gain: mean difference of the reward from that without a step; -inf where the policy breaks.
         width: half the 95 % confidence interval of `gain`.
-        alike: share of the samples that are scored as without the step.
+        same_outputs: share of the samples that are drawn as without the step.
     """
 
     length: float
     gain: float
     width: float
-    alike: float
+    same_outputs: float
 
     @property
     def verdict(self) -> int:
@@ -45,36 +47,37 @@ def line_search(
     prompts: Sequence[Prompt],
     *,
     samples: int,
-    lengths: Sequence[float] = LENGTHS,
 ) -> list[Point]:
     """Evaluate steps of several lengths along an update, with the settings of training; the weights go back to `start`.
 
     Args:
         run: the run's parts.
         start: the weights without a step.
-        change: of a step of the run.
+        change: of each parameter by a step of the length 1.
         prompts: P held-out prompts.
         samples: for each prompt.
-        lengths: of the steps; the first is 0.
     """
     points = []
     base: Tensor | None = None
-    for length in lengths:
+    drawn: Sequence[bytes] = ()
+    for length in LENGTHS:
         run.set_weights([old + length * step for old, step in zip(start, change, strict=True)])
         try:
-            _, scores = run.sample(prompts, samples, evaluate=False)
+            outputs, scores = run.sample(prompts, samples, evaluate=False)
         except RunError:  # the policy gives no finite log-prob any more
-            points.append(Point(length=length, gain=-math.inf, width=0.0, alike=0.0))
+            points.append(Point(length=length, gain=-math.inf, width=0.0, same_outputs=0.0))
             continue
-        totals = scores.totals
-        base = totals if base is None else base
+        totals, digests = scores.totals, [digest(sample.output) for sample in outputs]
+        if base is None:
+            base, drawn = totals, digests
         gains = totals - base
+        same = sum(map(operator.eq, digests, drawn))
         points.append(
             Point(
                 length=length,
                 gain=float(gains.nanmean()),
                 width=half_width(gains.tolist(), scores.groups.tolist()),
-                alike=float((gains == 0).double().mean()),
+                same_outputs=same / len(drawn),
             )
         )
     run.set_weights(start)

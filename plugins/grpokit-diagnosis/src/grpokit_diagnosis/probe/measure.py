@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from grpokit import Sample
 from grpokit.config.schema import RunConfig
 from grpokit.rewards.scoring import Scores, join_scores
-from grpokit_diagnosis.probe.arrival import Arrival, arrival
+from grpokit_diagnosis.probe.arrival import Arrival
 from grpokit_diagnosis.probe.gains import Gain, gains, samples_for
 from grpokit_diagnosis.probe.gradients import Direction, direction, shared
 from grpokit_diagnosis.probe.line_search import Point, line_search
@@ -22,7 +21,7 @@ from grpokit_diagnosis.probe.rebuilt import Rebuilt, rebuilt
 from grpokit_diagnosis.probe.repeatability import Repeatability, repeatability
 from grpokit_diagnosis.probe.spread import Spread, spread
 from grpokit_diagnosis.probe.steps import Taken, take
-from grpokit_diagnosis.probe.targets import TargetScore, target_score
+from grpokit_diagnosis.probe.targets import TargetScore, target_scores
 from grpokit_diagnosis.probe.usual_values import UsualValue, usual_values
 from grpokit_diagnosis.total_range import total_range
 
@@ -43,18 +42,18 @@ class Measured:
         step_seconds: of a step of the run.
         cost: what measuring took, in steps of the run.
         spread: of the reward.
-        target: how the reward rates the targets; None without target pictures.
+        targets: what each reward that compares with target pictures gives them.
         repeat: of the reward.
         usual_values: with other values of what makes samples differ.
         direction: of the gradient.
         by_reward: the same for each trained reward, if there are several.
         cosines: "a and b" -> the cosine of the true gradients of two rewards.
-        beside: how long the gradient of the KL and an entropy bonus is, in lengths of that of the rewards.
+        regulariser: how many times as long as the rewards' gradient that of the KL and an entropy bonus is.
         clipped: by how much gradients are shortened: 1 not at all.
         arrival: of the update in the weights.
         logprob_change: by a step, in nats.
         search: steps of other lengths.
-        training: gain with the settings of training; None where it was not measured.
+        training: gain of the run with the settings of training; None where it was not measured.
         evaluation: the same with those of evaluations.
     """
 
@@ -63,13 +62,13 @@ class Measured:
     step_seconds: float
     cost: float
     spread: Spread
-    target: TargetScore | None
+    targets: Sequence[TargetScore]
     repeat: Repeatability
     usual_values: Sequence[UsualValue]
     direction: Direction
     by_reward: Mapping[str, Direction]
     cosines: Mapping[str, float]
-    beside: float
+    regulariser: float
     clipped: float
     arrival: Arrival
     logprob_change: float
@@ -89,7 +88,7 @@ def measure(
     config: RunConfig,
     phase: str,
     checkpoint: Path | None,
-    last: Path | None,
+    ends: tuple[Path | None, Path] | None,
     *,
     changed: Callable[[str], RunConfig],
     say: Callable[[str], None],
@@ -100,51 +99,46 @@ def measure(
         config: the run's.
         phase: that is measured; empty in a run without phases.
         checkpoint: the weights that steps are taken from; None: those before the first step.
-        last: the checkpoint whose gain is measured; None where nobody doubts it.
+        ends: two checkpoints whose gain is measured (None: before the first step); None: it is not measured.
         changed: a text `key=value` -> the run's config with this change.
         say: gets a line about what is done.
     """
     began = time.perf_counter()
     with rebuilt(config, phase, checkpoint) as run:
+        completed = run.completed
         count = min(_STEPS[1], max(_STEPS[0], -(-_GROUPS // run.trainer.prompts_per_step)))
         say(f"taking {count} steps from the same weights ...")
-        completed, start = run.trainer.completed, run.weights()
-        taken = list(take(run, count))
-        facts = _of_update(run, start, taken) | _of_reward(run, taken) | _directions(taken)
+        start = run.weights()
+        taken, change = take(run, count)
+        rewards = _of_reward(run, taken)
         prompts = run.held_out[:_PROMPTS]
         samples = samples_for(run, len(prompts))
         say(f"evaluating steps of several lengths on {len(prompts)} prompts ...")
-        change = [torch.stack(parts).mean(0) for parts in zip(*(each.change for each in taken), strict=True)]
         search = line_search(run, start, change, prompts, samples=samples)
+    directions = _directions(taken)
     tried = []
-    if _is_narrow(facts["spread"]) or not facts["direction"].is_clear:
+    if _hardly_differs(rewards["spread"]) or not directions["direction"].is_clear:
         tried = usual_values(config, phase, changed, checkpoint)
     training = evaluation = None
-    if last is not None:
+    if ends is not None:
         say("comparing the settings of training with those of evaluations ...")
-        training, evaluation = gains(config, phase, last, samples=max(2, samples), most=_PROMPTS)
-    step_seconds = sum(each.report.metrics["step_time"] for each in taken) / count
+        training, evaluation = gains(config, phase, ends, samples=max(2, samples), most=_PROMPTS)
+    step_seconds = sum(step.report.metrics["step_time"] for step in taken) / count
     return Measured(
         steps=count,
         completed=completed,
         step_seconds=step_seconds,
         cost=(time.perf_counter() - began) / step_seconds,
         usual_values=tried,
+        clipped=sum(step.clipped for step in taken) / count,
+        arrival=taken[-1].arrival,
+        logprob_change=sum(step.logprob_change for step in taken) / count,
         search=search,
         training=training,
         evaluation=evaluation,
-        **facts,
+        **rewards,
+        **directions,
     )
-
-
-def _of_update(run: Rebuilt, start: Sequence[Tensor], taken: Sequence[Taken]) -> dict[str, Any]:
-    """The fields of `Measured` about the updates."""
-    clipped = _clipped(run, taken)
-    return {
-        "clipped": clipped,
-        "arrival": arrival(run, start, taken[-1].change, clipped=clipped),
-        "logprob_change": sum(each.logprob_change for each in taken) / len(taken),
-    }
 
 
 def _of_reward(run: Rebuilt, taken: Sequence[Taken]) -> dict[str, Any]:
@@ -156,22 +150,22 @@ def _of_reward(run: Rebuilt, taken: Sequence[Taken]) -> dict[str, Any]:
     return {
         "spread": spread(samples, scores, top=top, bottom=bottom),
         "repeat": repeatability(run.terms, first, first_scores, size=run.trainer.group_size),
-        "target": target_score(run.terms, first, first_scores),
+        "targets": target_scores(run.terms, first, first_scores),
     }
 
 
 def _directions(taken: Sequence[Taken]) -> dict[str, Any]:
     """The fields of `Measured` that come from gradients."""
     own = direction(torch.cat([each.of_rewards for each in taken]))
-    beside = [each.beside for each in taken if each.beside is not None]
+    regulariser = [step.regulariser for step in taken if step.regulariser is not None]
     ratio = 0.0
-    if beside and own.length:
-        ratio = float(torch.cat(beside).mean(0).norm()) / own.length
+    if regulariser and own.length:
+        ratio = float(torch.cat(regulariser).mean(0).norm()) / own.length
     by_reward = {}
     for name in taken[0].by_reward:
         by_reward[name] = torch.cat([each.by_reward[name] for each in taken])
-        if beside:
-            by_reward[name] -= torch.cat(beside)
+        if regulariser:
+            by_reward[name] -= torch.cat(regulariser)
     directions = {name: direction(gradients) for name, gradients in by_reward.items()}
     cosines = {}
     names = [name for name, own in directions.items() if own.is_clear]
@@ -179,17 +173,8 @@ def _directions(taken: Sequence[Taken]) -> dict[str, Any]:
         for second in names[place + 1 :]:
             product = shared(by_reward[first], by_reward[second])
             length = (directions[first].signal * directions[second].signal) ** 0.5
-            cosines[f"{first} and {second}"] = product / length
-    return {"direction": own, "by_reward": directions, "cosines": cosines, "beside": ratio}
-
-
-def _clipped(run: Rebuilt, taken: Sequence[Taken]) -> float:
-    """By how much the gradients of all updates are shortened, on average."""
-    limit = run.trainer.max_grad_norm
-    if limit is None:
-        return 1.0
-    factors = [max(1.0, norm / limit) for each in taken for norm in each.norms]
-    return sum(factors) / len(factors)
+            cosines[f"{first} and {second}"] = max(-1.0, min(1.0, product / length))
+    return {"direction": own, "by_reward": directions, "cosines": cosines, "regulariser": ratio}
 
 
 def _first(taken: Sequence[Taken]) -> tuple[Sequence[Sample], Scores]:
@@ -197,10 +182,10 @@ def _first(taken: Sequence[Taken]) -> tuple[Sequence[Sample], Scores]:
     samples = taken[0].samples
     scores = taken[0].scores
     size = len(samples) // len(scores.groups.unique())
-    count = max(size, _SCORED_AGAIN // size * size)
+    count = max(2 * size, _SCORED_AGAIN // size * size)
     return samples[:count], scores.select(torch.arange(min(count, len(samples))))
 
 
-def _is_narrow(own: Spread) -> bool:
+def _hardly_differs(own: Spread) -> bool:
     """Whether the samples of a group hardly differ in their reward."""
     return sum(own.without.values()) >= 0.3 * own.groups or own.inside < 0.5 * own.between

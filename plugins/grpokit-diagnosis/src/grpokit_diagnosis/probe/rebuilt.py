@@ -14,6 +14,7 @@ from grpokit import Policy, Prompt, RewardTerm, Trainer, draw
 from grpokit.config.schema import RunConfig
 from grpokit.policy import optional
 from grpokit.rewards.scoring import Scores, score_samples
+from grpokit.rewards.terms import as_terms
 from grpokit.runs import build, build_rewards
 from grpokit.training import checkpoint
 from grpokit.types import Sample
@@ -25,14 +26,18 @@ class Rebuilt:
 
     Attributes:
         config: of the phase that is looked at.
-        policies: of all phases, over one model.
+        completed: steps of all phases that the weights have behind them.
+        policies: of all phases, over one model; the first one draws for evaluations.
         trainer: of that phase, with the weights and the optimizer of the checkpoint. Its learning rate is the peak.
+        evaluated: the rewards of evaluations, without monitors.
         held_out: prompts that are not trained on; the training prompts where the run has no others.
     """
 
     config: RunConfig
+    completed: int
     policies: Mapping[str, Policy]
     trainer: Trainer
+    evaluated: Sequence[RewardTerm]
     held_out: Sequence[Prompt]
 
     @property
@@ -42,8 +47,8 @@ class Rebuilt:
 
     @property
     def terms(self) -> Sequence[RewardTerm]:
-        """The rewards of the phase."""
-        return self.trainer.terms
+        """The rewards that the phase learns from."""
+        return [term for term in self.trainer.terms if term.weight]
 
     @property
     def rows(self) -> int:
@@ -69,14 +74,14 @@ class Rebuilt:
     def sample(self, prompts: Sequence[Prompt], count: int, *, evaluate: bool) -> tuple[list[Sample], Scores]:
         """Draw `count` samples for each prompt, always with the same seeds, and score them."""
         samples = draw(
-            self.policy,
+            next(iter(self.policies.values())) if evaluate else self.policy,
             prompts,
             seed=self.config.seed,
             samples_per_prompt=count,
             evaluate=evaluate,
             mixed_precision=self.config.trainer.mixed_precision,
         )
-        return samples, score_samples(self.terms, samples)
+        return samples, score_samples(self.evaluated if evaluate else self.terms, samples)
 
 
 @contextmanager
@@ -103,8 +108,10 @@ def rebuilt(config: RunConfig, phase: str, place: Path | None, *, changed: bool 
         trainer.observers = {}  # guards would end what is known to be sick
         run = Rebuilt(
             config=configs[phase],
+            completed=phased.completed,
             policies=policies,
             trainer=trainer,
+            evaluated=[term for term in as_terms(terms) if term.weight],
             held_out=prompts if held_out is None else held_out,
         )
         if place is not None and changed:

@@ -69,6 +69,8 @@ def _noise(first: Scores, second: Scores) -> float:
     """The share of the first totals' variance inside groups that is noise."""
     groups = Groups(first.groups)
     scored = ~(first.totals.isnan() | second.totals.isnan())
+    if not scored.any():
+        return 0.0
     deviations = groups.centre(first.totals, scored)[scored]
     differences = groups.centre(second.totals - first.totals, scored)[scored]  # a shift of a whole group is no noise
     spread = float(deviations.square().mean())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def spread(samples: Sequence[Sample], scores: Scores, *, top: float | None, bott
         if not len(rows):
             continue
         own = totals[rows]
-        counts = Counter(_key(samples[row].output) for row in rows.tolist())
+        counts = Counter(digest(samples[row].output) for row in rows.tolist())
         different.append(sum(count == 1 for count in counts.values()) / len(rows))
         means.append(float(own.mean()))
         bests.append(float(own.max()))
@@ -98,8 +99,10 @@ def _reason(totals: Tensor, outputs: int, top: float, bottom: float) -> Reason:
     return "same scores"
 
 
-def _key(output: object) -> object:
+def digest(output: object) -> bytes:
     """What is equal where two outputs are the same."""
     if isinstance(output, Image.Image):
-        return output.tobytes()
-    return output if isinstance(output, str) else repr(output)
+        content = output.tobytes()
+    else:
+        content = str(output).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(content).digest()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from grpokit import Batch, LearningStep, Observer, Sample, StepReport
+from grpokit import Batch, LearningStep, Observer, Sample, StepReport, UsageError
 from grpokit.advantages import compute
 from grpokit.rewards.scoring import Scores
+from grpokit_diagnosis.probe.arrival import Arrival, arrival
 from grpokit_diagnosis.probe.rebuilt import Rebuilt
 
 _MOST = 2**20  # numbers of a gradient that are looked at, evenly spread over all
@@ -24,10 +26,11 @@ class Taken:
         report: the step's own.
         samples: B samples.
         scores: of all rewards [B, R].
-        change: of each parameter, over all updates of the step.
-        norms: of the gradients, before clipping.
+        length: of the step, over all trainable weights together.
+        clipped: by how much the gradients of its updates are shortened, on average: 1 not at all.
+        arrival: of its last update in the weights.
         gradients: of the whole loss.
-        beside: of the loss without advantages, which is that of the KL and of an entropy bonus; None without any.
+        regulariser: of the loss without advantages, which is that of the KL and of an entropy bonus; None without any.
         by_reward: trained reward -> the gradient of that reward alone; empty where only one is trained.
         logprob_change: mean absolute change of the decisions' log-probs, in nats per action dimension.
     """
@@ -35,17 +38,18 @@ class Taken:
     report: StepReport
     samples: Sequence[Sample]
     scores: Scores
-    change: Sequence[Tensor]
-    norms: Sequence[float]
+    length: float
+    clipped: float
+    arrival: Arrival
     gradients: Tensor
-    beside: Tensor | None
+    regulariser: Tensor | None
     by_reward: dict[str, Tensor]
     logprob_change: float
 
     @property
     def of_rewards(self) -> Tensor:
         """The gradient of the rewards alone."""
-        return self.gradients if self.beside is None else self.gradients - self.beside
+        return self.gradients if self.regulariser is None else self.gradients - self.regulariser
 
 
 @dataclass
@@ -62,37 +66,71 @@ class _Watch(Observer):
         return ()
 
 
-def take(run: Rebuilt, count: int) -> Iterator[Taken]:
+def take(run: Rebuilt, count: int) -> tuple[list[Taken], list[Tensor]]:
     """Take the run's next steps, each from the same weights; the optimizer's averages go on.
 
     Args:
         run: whose weights are the same again after each step.
         count: of the steps.
+
+    Returns:
+        The steps; and their common direction: the mean change of each parameter, as long as a step is on average.
     """
-    trainer, start = run.trainer, run.weights()
+    start = run.weights()
+    total = [torch.zeros_like(weight) for weight in start]
+    taken = []
     for _ in range(count):
-        watch = _Watch()
-        trainer.observers = {"diagnosis": watch}
-        report = trainer.step(log=False)
-        assert watch.step is not None
-        step = watch.step
-        batches = watch.batches[: trainer.minibatches]  # of the first pass over the rollout
-        change = [new - old for new, old in zip(run.weights(), start, strict=True)]
-        decisions = batches[0].rollout
-        moved = trainer.logprobs_of(decisions)
-        run.set_weights(start)
-        shift = (moved - trainer.logprobs_of(decisions)).abs()
-        yield Taken(
-            report=report,
-            samples=step.rollout.samples,
-            scores=step.scores,
-            change=change,
-            norms=step.norms,
-            gradients=_of_groups(run, batches),
-            beside=_beside(run, batches, step),
-            by_reward=_by_reward(run, batches, step),
-            logprob_change=float(shift[batches[0].mask].mean()),
-        )
+        step = _take_one(run, start, total)
+        taken.append(step)
+    length = sum(step.length for step in taken) / count
+    scale = length / max(_norm(total), 1e-30)
+    return taken, [scale * change for change in total]
+
+
+def _take_one(run: Rebuilt, start: Sequence[Tensor], total: Sequence[Tensor]) -> Taken:
+    """Take a step, add its change of each parameter to `total`, and go back to the start."""
+    trainer, watch = run.trainer, _Watch()
+    trainer.observers = {"diagnosis": watch}
+    report = trainer.step(log=False)
+    step = watch.step
+    assert step is not None
+    first_pass = watch.batches[: trainer.minibatches]
+    batches = [batch for batch in first_pass if len(batch.rollout.groups)]
+    if not batches:
+        raise UsageError("The modifiers of this run leave out all samples of a step, so there is nothing to measure.")
+    change = [new - old for new, old in zip(run.weights(), start, strict=True)]
+    for whole, part in zip(total, change, strict=True):
+        whole += part
+    decisions = batches[0].rollout
+    moved = trainer.logprobs_of(decisions)
+    clipped = _clipped(trainer.max_grad_norm, step.norms)
+    arrives = arrival(run, start, change, clipped=clipped)
+    run.set_weights(start)
+    shift = (moved - trainer.logprobs_of(decisions)).abs()
+    return Taken(
+        report=report,
+        samples=step.rollout.samples,
+        scores=step.scores.trained,
+        length=_norm(change),
+        clipped=clipped,
+        arrival=arrives,
+        gradients=_of_groups(run, batches),
+        regulariser=_regulariser(run, batches, step),
+        by_reward=_by_reward(run, batches, step),
+        logprob_change=float(shift[batches[0].mask].mean()),
+    )
+
+
+def _norm(change: Sequence[Tensor]) -> float:
+    """The length of a change of all parameters."""
+    return math.sqrt(sum(float(part.double().square().sum()) for part in change))
+
+
+def _clipped(limit: float | None, norms: Sequence[float]) -> float:
+    """By how much gradients of these lengths are shortened, on average."""
+    if limit is None:
+        return 1.0
+    return sum(max(1.0, norm / limit) for norm in norms) / len(norms)
 
 
 def _of_groups(run: Rebuilt, batches: Sequence[Batch], advantages: Tensor | None = None) -> Tensor:
@@ -122,7 +160,7 @@ def _flat(gradients: Sequence[Tensor]) -> Tensor:
     return torch.cat([g.detach().reshape(-1)[::stride].float().cpu() for g in gradients])
 
 
-def _beside(run: Rebuilt, batches: Sequence[Batch], step: LearningStep) -> Tensor | None:
+def _regulariser(run: Rebuilt, batches: Sequence[Batch], step: LearningStep) -> Tensor | None:
     """The gradient of what acts beside the reward."""
     objective = run.trainer.objective
     if not (run.trainer.needs_reference or objective.entropy_coef):

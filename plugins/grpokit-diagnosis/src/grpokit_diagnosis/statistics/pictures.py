@@ -7,13 +7,13 @@ picture of at most 256 pixels a side, so a large one takes milliseconds more tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from PIL import Image
 
 from grpokit.images import to_rgb
-from grpokit.types import Sample
+from grpokit_diagnosis.statistics.one_by_one import Reward, one_by_one
 
 _SIDE = 256  # pixels
 _LINES = 128  # rows, and as many columns, in which sharpness is measured
@@ -26,90 +26,97 @@ _STEP = 0.2  # of brightness, between a letter and its ground
 _TWO_TONES = 0.78  # share of a square's variance between its dark and its light pixels; of noise it is 0.75
 
 
-def contrast(samples: Sequence[Sample]) -> list[float]:
-    """The standard deviation of each output's brightness, from 0 for one flat tone to 0.5 for half black, half white.
+def of_pictures(measure: Callable[[Image.Image], float]) -> Reward:
+    """A reward from a number of one RGB picture."""
 
-    Args:
-        samples: B samples.
+    def one(output: object) -> float:
+        if not isinstance(output, Image.Image):
+            return math.nan
+        return measure(to_rgb(output, what="an output"))
 
-    Returns:
-        B numbers; NaN for an output that is not a picture.
+    return one_by_one(one, like=measure)
+
+
+@of_pictures
+def contrast(picture: Image.Image) -> float:
+    """The standard deviation of a picture's brightness, from 0 for one flat tone to 0.5 for half black, half white."""
+    return float(_grey(picture).std())
+
+
+@of_pictures
+def saturation(picture: Image.Image) -> float:
+    """How far a picture's colours are from grey: the mean of the largest channel less the smallest, 0 to 1."""
+    return float(_saturations(_small(picture)).mean())
+
+
+@of_pictures
+def hue_entropy(picture: Image.Image) -> float:
+    """How many hues a picture has: the entropy of 24 hues weighted by their saturation, 0 for one and 1 for all.
+
+    A grey picture has 0.
     """
-    return _each(samples, lambda picture: float(_grey(picture).std()))
+    small = _small(picture)
+    weights = _saturations(small).ravel()
+    if weights.mean() < _COLOURLESS:
+        return 0.0
+    hues = np.asarray(small.convert("HSV"))[..., 0].ravel().astype(int)
+    shares = np.bincount(hues * _HUES // 256, weights, minlength=_HUES) / weights.sum()
+    present = shares[shares > 0]
+    entropy = -(present * np.log(present)).sum() / math.log(_HUES)
+    return max(0.0, round(float(entropy), 6))
 
 
-def saturation(samples: Sequence[Sample]) -> list[float]:
-    """How far each output's colours are from grey: the mean of the largest channel less the smallest, 0 to 1.
-
-    Arguments and results as of `contrast`.
-    """
-    return _each(samples, lambda picture: float(_saturations(_small(picture)).mean()))
-
-
-def hue_entropy(samples: Sequence[Sample]) -> list[float]:
-    """How many hues each output has: the entropy of 24 hues weighted by their saturation, 0 for one and 1 for all.
-
-    A grey picture has 0. Arguments and results as of `contrast`.
-    """
-    return _each(samples, _hue_entropy)
-
-
-def sharpness(samples: Sequence[Sample]) -> list[float]:
+@of_pictures
+def sharpness(picture: Image.Image) -> float:
     """How much of the difference between neighbouring pixels a blur of 9 pixels takes away: 0 for blurred, 1 for sharp.
 
     It is 1 minus the blur of Crete et al. (2007, "The blur effect: perception and estimation with a new no-reference
-    perceptual blur metric"), measured in at most 128 rows and 128 columns. A flat picture has 0. Arguments and results
-    as of `contrast`.
+    perceptual blur metric"), measured in at most 128 rows and 128 columns. A flat picture has 0.
     """
-    return _each(samples, _sharpness)
+    grey = np.asarray(picture.convert("L"), np.float32)
+    rows = grey[:: math.ceil(len(grey) / _LINES)]
+    columns = grey.T[:: math.ceil(len(grey.T) / _LINES)]
+    return min(_sharp_lines(rows), _sharp_lines(columns))
 
 
-def edge_strength(samples: Sequence[Sample]) -> list[float]:
-    """The mean size of the gradient of each output's brightness, in the whole range of brightness a pixel.
+@of_pictures
+def edge_strength(picture: Image.Image) -> float:
+    """The mean size of the gradient of a picture's brightness, in the whole range of brightness a pixel."""
+    grey = _grey(picture)
+    down = np.diff(grey, axis=0, prepend=grey[:1])
+    right = np.diff(grey, axis=1, prepend=grey[:, :1])
+    return float(np.hypot(down, right).mean())
 
-    Arguments and results as of `contrast`.
+
+@of_pictures
+def symmetry(picture: Image.Image) -> float:
+    """The correlation of a picture's brightness with that of its mirror image: 1 if left and right are the same.
+
+    A flat picture has 1.
     """
-
-    def one(picture: Image.Image) -> float:
-        down, right = _steps(_grey(picture))
-        return float(np.hypot(down, right).mean())
-
-    return _each(samples, one)
+    grey = _grey(picture)
+    difference = np.square(grey - grey[:, ::-1]).mean()
+    variance = grey.var()
+    return 1.0 if variance < 1e-8 else float(1 - difference / (2 * variance))
 
 
-def symmetry(samples: Sequence[Sample]) -> list[float]:
-    """The correlation of each output's brightness with that of its mirror image: 1 if left and right are the same.
-
-    A flat picture has 1. Arguments and results as of `contrast`.
-    """
-
-    def one(picture: Image.Image) -> float:
-        grey = _grey(picture)
-        difference = np.square(grey - grey[:, ::-1]).mean()
-        variance = grey.var()
-        return 1.0 if variance < 1e-8 else float(1 - difference / (2 * variance))
-
-    return _each(samples, one)
-
-
-def text_area(samples: Sequence[Sample]) -> list[float]:
-    """The share of each output that looks like printed text: squares of two tones with thin strokes in most rows.
+@of_pictures
+def text_area(picture: Image.Image) -> float:
+    """The share of a picture that looks like printed text: squares of two tones with thin strokes in most rows.
 
     It reads nothing. Stripes, lattices and brick walls count as well, and letters with strokes wider than 8 pixels of
-    256 do not. Of a page of lines it finds about half, of photographs at most a tenth. Arguments and results as of
-    `contrast`.
+    256 do not. Of a page of lines it finds about half, of photographs at most a tenth.
     """
-    return _each(samples, _text_area)
-
-
-def _each(samples: Sequence[Sample], measure: Callable[[Image.Image], float]) -> list[float]:
-    """A number for each picture; NaN for other outputs."""
-    numbers = [math.nan] * len(samples)
-    for row, sample in enumerate(samples):
-        if isinstance(sample.output, Image.Image):
-            picture = to_rgb(sample.output, what=f"the output of row {row}")
-            numbers[row] = measure(picture)
-    return numbers
+    grey = _grey(picture)
+    high, wide = (size // _TILE for size in grey.shape)
+    if not high or not wide:
+        return 0.0
+    grey = grey[: high * _TILE, : wide * _TILE]
+    strokes = _in_tiles(_strokes(grey))  # [n, tile, tile]
+    rows_with_strokes = strokes.any(2).mean(1)  # [n]
+    per_row = strokes.sum(2).mean(1)
+    is_text = (rows_with_strokes >= 0.4) & (per_row >= 0.8) & (_two_tones(_in_tiles(grey)) >= _TWO_TONES)
+    return float(is_text.mean())
 
 
 def _small(picture: Image.Image) -> Image.Image:
@@ -131,32 +138,6 @@ def _saturations(picture: Image.Image) -> np.ndarray:
     return (largest - smallest) / 255
 
 
-def _steps(grey: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What each pixel has more than the one above it, and than the one left of it: two of [h, w]."""
-    down = np.diff(grey, axis=0, prepend=grey[:1])
-    right = np.diff(grey, axis=1, prepend=grey[:, :1])
-    return down, right
-
-
-def _hue_entropy(picture: Image.Image) -> float:
-    small = _small(picture)
-    weights = _saturations(small).ravel()
-    if weights.mean() < _COLOURLESS:
-        return 0.0
-    hues = np.asarray(small.convert("HSV"))[..., 0].ravel().astype(int)
-    shares = np.bincount(hues * _HUES // 256, weights, minlength=_HUES) / weights.sum()
-    present = shares[shares > 0]
-    entropy = -(present * np.log(present)).sum() / math.log(_HUES)
-    return max(0.0, round(float(entropy), 6))
-
-
-def _sharpness(picture: Image.Image) -> float:
-    grey = np.asarray(picture.convert("L"), np.float32)
-    rows = grey[:: math.ceil(len(grey) / _LINES)]
-    columns = grey.T[:: math.ceil(len(grey.T) / _LINES)]
-    return min(_sharp_lines(rows), _sharp_lines(columns))
-
-
 def _sharp_lines(lines: np.ndarray) -> float:
     """The share of the differences between neighbours [n, w] that a blur along the lines takes away."""
     padded = np.pad(lines, ((0, 0), (_BLUR // 2, _BLUR // 2)), mode="edge")
@@ -164,19 +145,6 @@ def _sharp_lines(lines: np.ndarray) -> float:
     after = np.abs(padded[:, _BLUR:] - padded[:, :-_BLUR]) / _BLUR  # between neighbours of the blurred lines
     total = before.sum()
     return float(np.maximum(before - after, 0).sum() / total) if total > 0 else 0.0
-
-
-def _text_area(picture: Image.Image) -> float:
-    grey = _grey(picture)
-    high, wide = (size // _TILE for size in grey.shape)
-    if not high or not wide:
-        return 0.0
-    grey = grey[: high * _TILE, : wide * _TILE]
-    strokes = _in_tiles(_strokes(grey))  # [n, tile, tile]
-    rows_with_strokes = strokes.any(2).mean(1)  # [n]
-    per_row = strokes.sum(2).mean(1)
-    is_text = (rows_with_strokes >= 0.4) & (per_row >= 0.8) & (_two_tones(_in_tiles(grey)) >= _TWO_TONES)
-    return float(is_text.mean())
 
 
 def _in_tiles(pixels: np.ndarray) -> np.ndarray:

@@ -4,109 +4,90 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
-from grpokit.types import Sample
+from grpokit_diagnosis.statistics.one_by_one import Reward, one_by_one
 
 _PIECE = 4  # characters
 
 
-def text_length(samples: Sequence[Sample]) -> list[float]:
-    """The length of each output in characters.
+def of_texts(measure: Callable[[str], float]) -> Reward:
+    """A reward from a number of one text."""
 
-    Args:
-        samples: B samples.
+    def one(output: object) -> float:
+        return float(measure(output)) if isinstance(output, str) else math.nan
 
-    Returns:
-        B numbers; NaN for an output that is not a text.
+    return one_by_one(one, like=measure)
+
+
+@of_texts
+def text_length(text: str) -> float:
+    """The length of a text in characters."""
+    return len(text)
+
+
+@of_texts
+def word_count(text: str) -> float:
+    """The length of a text in words, which white space separates."""
+    return len(text.split())
+
+
+@of_texts
+def repetition(text: str) -> float:
+    """The share of a text's pieces of 4 characters that stand in it before as well, 0 to 1.
+
+    NaN for a text of fewer than 4 characters.
     """
-    return _each(samples, len)
+    pieces = [text[start : start + _PIECE] for start in range(len(text) - _PIECE + 1)]
+    return 1 - len({*pieces}) / len(pieces) if pieces else math.nan
 
 
-def word_count(samples: Sequence[Sample]) -> list[float]:
-    """The length of each output in words, which white space separates; arguments and results as of `text_length`."""
-    return _each(samples, lambda text: len(text.split()))
+@of_texts
+def distinct_words(text: str) -> float:
+    """The share of a text's words that are different, 0 to 1, whatever their case.
 
-
-def repetition(samples: Sequence[Sample]) -> list[float]:
-    """The share of each output's pieces of 4 characters that stand in it before as well, 0 to 1.
-
-    Arguments and results as of `text_length`; NaN for a text of fewer than 4 characters.
+    It falls as texts get longer. NaN without words.
     """
-
-    def one(text: str) -> float:
-        pieces = [text[start : start + _PIECE] for start in range(len(text) - _PIECE + 1)]
-        return 1 - len({*pieces}) / len(pieces) if pieces else math.nan
-
-    return _each(samples, one)
+    words = text.casefold().split()
+    return len({*words}) / len(words) if words else math.nan
 
 
-def distinct_words(samples: Sequence[Sample]) -> list[float]:
-    """The share of each output's words that are different, 0 to 1, whatever their case.
+@of_texts
+def digits(text: str) -> float:
+    """The share of a text's characters that are digits; white space does not count.
 
-    It falls as texts get longer. Arguments and results as of `text_length`; NaN without words.
+    NaN for a text without any.
     """
-
-    def one(text: str) -> float:
-        lower = text.casefold().split()
-        return len({*lower}) / len(lower) if lower else math.nan
-
-    return _each(samples, one)
+    return _share(map(str.isdigit, _visible(text)))
 
 
-def digits(samples: Sequence[Sample]) -> list[float]:
-    """The share of each output's characters that are digits; white space does not count.
+@of_texts
+def punctuation(text: str) -> float:
+    """The share of a text's characters that are punctuation or symbols; white space does not count.
 
-    Arguments and results as of `text_length`; NaN for a text without any.
+    NaN for a text without any.
     """
-    return _each(samples, lambda text: _share(map(str.isdigit, _visible(text))))
+    return _share(unicodedata.category(character)[0] in "PS" for character in _visible(text))
 
 
-def punctuation(samples: Sequence[Sample]) -> list[float]:
-    """The share of each output's characters that are punctuation or symbols; white space does not count.
+@of_texts
+def capitals(text: str) -> float:
+    """The share of a text's letters that are capitals, among those that have a case.
 
-    Arguments and results as of `text_length`; NaN for a text without any.
+    NaN for a text without any.
     """
-
-    def is_sign(character: str) -> bool:
-        return unicodedata.category(character)[0] in "PS"
-
-    return _each(samples, lambda text: _share(map(is_sign, _visible(text))))
+    cased = [character for character in text if character.lower() != character.upper()]
+    return _share(map(str.isupper, cased))
 
 
-def capitals(samples: Sequence[Sample]) -> list[float]:
-    """The share of each output's letters that are capitals, among those that have a case.
+@of_texts
+def latin_letters(text: str) -> float:
+    """The share of a text's letters that are Latin: 1 for English, 0 for Chinese or Russian.
 
-    Arguments and results as of `text_length`; NaN for a text without any.
+    NaN for a text without letters.
     """
-
-    def one(text: str) -> float:
-        cased = [character for character in text if character.lower() != character.upper()]
-        return _share(map(str.isupper, cased))
-
-    return _each(samples, one)
-
-
-def latin_letters(samples: Sequence[Sample]) -> list[float]:
-    """The share of each output's letters that are Latin: 1 for English, 0 for Chinese or Russian.
-
-    Arguments and results as of `text_length`; NaN for a text without letters.
-    """
-
-    def one(text: str) -> float:
-        letters = filter(str.isalpha, text)
-        return _share("LATIN" in unicodedata.name(letter, "") for letter in letters)
-
-    return _each(samples, one)
-
-
-def _each(samples: Sequence[Sample], measure: Callable[[str], float]) -> list[float]:
-    """A number for each text; NaN for other outputs."""
-    numbers = [math.nan] * len(samples)
-    for row, sample in enumerate(samples):
-        if isinstance(sample.output, str):
-            numbers[row] = float(measure(sample.output))
-    return numbers
+    letters = filter(str.isalpha, text)
+    return _share("LATIN" in unicodedata.name(letter, "") for letter in letters)
 
 
 def _visible(text: str) -> str:

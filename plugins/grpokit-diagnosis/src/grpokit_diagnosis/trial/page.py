@@ -91,7 +91,7 @@ def _header(trial: Trial) -> Iterator[Element]:
         low, high = figure(min(scores)), figure(max(scores))
         spread = high if low == high else f"{low} to {high}"
         yield _el("p", f"{trial.reward} gives {plural(len(scores), 'sample')} ", _el("b", spread), class_="verdict")
-    yield _el("p", about_needs(best, compares=trial.compares))
+    yield _el("p", about_needs(trial.apart[0], compares=trial.compares))
     facts = [(name, str(value)) for name, value in trial.settings.items()]
     facts.append(("scores in all", f"{trial.samples:,}"))
     yield _el("dl", *(_el("div", _el("dt", name), _el("dd", text)) for name, text in facts), class_="facts")

@@ -9,10 +9,9 @@ read. A single grid cuts letters and faces where its lines happen to lie, so the
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Protocol
+from typing import TypeAlias
 
 from PIL import Image, ImageStat
 
@@ -45,29 +44,6 @@ class Words:
 
     start: int
     end: int
-
-
-class Divided(Protocol):
-    """An output with its parts."""
-
-    @property
-    def whole(self) -> Image.Image | str:
-        """The output."""
-        ...
-
-    @property
-    def parts(self) -> Sequence[Square | Words]:
-        """All parts."""
-        ...
-
-    @property
-    def empty(self) -> Image.Image | str:
-        """The output without all of its parts."""
-        ...
-
-    def without(self, index: int) -> Image.Image | str:
-        """The output without one part."""
-        ...
 
 
 class DividedPicture:
@@ -113,6 +89,10 @@ class DividedText:
         elif not after and before[-1:].isspace():
             before = before[:-1]
         return before + after
+
+
+Divided: TypeAlias = DividedPicture | DividedText
+"""An output with its parts: `whole`, `parts`, `empty` (without all of them), and `without` one."""
 
 
 def divide(output: Image.Image | str, squares: int) -> Divided:

@@ -15,7 +15,7 @@ from grpokit.evaluation.intervals import or_none
 from grpokit.runs import build_rewards
 from grpokit_diagnosis.trial.inputs import Given
 from grpokit_diagnosis.trial.measure import Scorer, Tried, as_scored, needs, try_whole, without_parts
-from grpokit_diagnosis.trial.parts import Words, divide
+from grpokit_diagnosis.trial.parts import Square, Words, divide
 from grpokit_diagnosis.trial.sentences import why_no_score
 
 
@@ -36,6 +36,11 @@ class Trial:
     compares: bool
     tried: Sequence[Tried]
     samples: int
+
+    @property
+    def apart(self) -> list[Tried]:
+        """The samples that were taken apart, the best first."""
+        return [tried for tried in self.tried if tried.divided is not None]
 
     @property
     def most(self) -> float:
@@ -180,7 +185,8 @@ def _sample_as_json(tried: Tried) -> dict[str, Any]:
         return facts
     facts |= {"without": dict(tried.needs), "empty": or_none(tried.empty), "chance": tried.chance}
     parts: list[dict[str, Any]] = []
-    for part, change in zip(tried.divided.parts, tried.changes, strict=True):
+    every: Sequence[Square | Words] = tried.divided.parts
+    for part, change in zip(every, tried.changes, strict=True):
         words = {"words": tried.sample.output[part.start : part.end]} if isinstance(part, Words) else {}
         parts.append({**asdict(part), **words, "worth": or_none(change)})
     return {**facts, "parts": parts}
