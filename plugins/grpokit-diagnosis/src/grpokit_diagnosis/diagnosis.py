@@ -95,13 +95,12 @@ class Diagnosis:
         return [look for look in self.looks if look.cause is None or (rose and look.cause.id not in named)]
 
     def check(self, overrides: Sequence[str]) -> str:
-        """The command that trains with changes and its time; where no key changes, the one that measures again."""
+        """The command that trains with changes, and its time."""
         own = place_of(self.run)
-        if not overrides:
-            return f"{shlex.join(['grpokit', 'diagnose', str(own), '--probe'])}, once that is done"
         words = ["grpokit", "train", str(own), *overrides, f"run.dir={own}-changed"]
         minutes = self.run.steps * recent(self.run.metrics, "step_time") / 60
-        return f"{shlex.join(words)}  (about {max(1, minutes):.0f} min)"
+        first = "" if overrides else "once that is changed, "
+        return f"{shlex.join(words)}  ({first}about {max(1, minutes):.0f} min)"
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpokit import registry
-from grpokit.config.parts import Component
 from grpokit.config.schema import RunConfig
 from grpokit.run_folder.reader import RunHistory
 from grpokit_diagnosis.symptom import Symptom, recent
@@ -47,22 +46,25 @@ class Evidence:
     @property
     def objective(self) -> Mapping[str, Any]:
         """The parameters of the objective, with their defaults."""
-        own = {**self._objective.params, **self.config.trainer.flat_objective}
-        return registry.parameters("objective", self._objective.use, own)
+        use, params = self._objective
+        return registry.parameters("objective", use, {**params, **self.config.trainer.flat_objective})
 
     @property
     def objective_defaults(self) -> Mapping[str, Any]:
         """The parameters of the objective as they are where a config sets none."""
-        return registry.parameters("objective", self._objective.use, {})
+        use, _ = self._objective
+        return registry.parameters("objective", use, {})
 
     def objective_key(self, name: str) -> str:
         """Where the config sets a parameter of the objective."""
-        return f"trainer.objective.{name}" if name in self._objective.params else f"trainer.{name}"
+        _, params = self._objective
+        return f"trainer.objective.{name}" if name in params else f"trainer.{name}"
 
     @property
-    def _objective(self) -> Component:
+    def _objective(self) -> tuple[str, Mapping[str, Any]]:
+        """Its name, and the parameters that stand beside it."""
         objective = self.config.trainer.objective
-        return objective if isinstance(objective, Component) else Component(use=objective)
+        return (objective, {}) if isinstance(objective, str) else (objective.use, objective.params)
 
 
 @dataclass(frozen=True, kw_only=True)

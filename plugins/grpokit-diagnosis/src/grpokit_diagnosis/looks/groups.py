@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from grpokit_diagnosis.evidence import Cause, Evidence, Look
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _NEAR = 0.1  # of the range of the reward, from its ends
 _EMPTY = 0.5  # share of the groups without spread
+_NEARLY_ALL = 0.9  # of them, so that drawing again does not find others
 _WRONG = 0.2  # share of the advantages with the wrong sign, in small groups
 _SMALL = 4  # samples, at most
 _DECIDED = 0.75  # share of the spread that is the policy's doing
@@ -77,8 +79,11 @@ def _empty(evidence: Evidence) -> Iterator[Look]:
     elif share >= _EMPTY:
         reason = _by_level(evidence)
         figures += "; --probe tells whether their samples are simply the same"
-    again = max(evidence.config.trainer.dynamic_sampling + 1, min(10, math.ceil(1 / max(0.1, 1 - share))))
-    cause = _why(reason, f"trainer.dynamic_sampling={again}") if share >= _EMPTY else None
+    cause = _why(reason) if share >= _EMPTY else None
+    if cause and cause.id != "samples-alike" and share < _NEARLY_ALL:
+        again = max(evidence.config.trainer.dynamic_sampling + 1, math.ceil(1 / (1 - share)))
+        advice = f"{cause.advice} Until then trainer.dynamic_sampling draws such groups again."
+        cause = replace(cause, advice=advice, overrides=[f"trainer.dynamic_sampling={again}"])
     yield Look(topic="groups without spread", figures=figures, cause=cause)
 
 
@@ -93,8 +98,8 @@ def _by_level(evidence: Evidence) -> str:
     return "all at the bottom" if level < _NEAR else ""
 
 
-def _why(reason: str, redraw: str) -> Cause:
-    """The cause behind most groups without spread, with the override that draws such groups again."""
+def _why(reason: str) -> Cause:
+    """The cause behind most groups without spread."""
     if reason == "same outputs":
         return Cause(
             id="samples-alike",
@@ -105,24 +110,18 @@ def _why(reason: str, redraw: str) -> Cause:
         return Cause(
             id="reward-saturated",
             title="Most groups have the highest score throughout: the reward has nothing left to teach.",
-            advice="Take harder prompts, or a reward that still tells good samples apart. trainer.dynamic_sampling "
-            "draws such groups again.",
-            overrides=[redraw],
+            advice="Take harder prompts, or a reward that still tells good samples apart.",
         )
     if reason == "all at the bottom":
         return Cause(
             id="prompts-too-hard",
             title="Most groups fail altogether: the prompts are too hard.",
-            advice="Take easier prompts first, give credit for parts of an answer, or draw larger groups. "
-            "trainer.dynamic_sampling draws such groups again.",
-            overrides=[redraw],
+            advice="Take easier prompts first, give credit for parts of an answer, or draw larger groups.",
         )
     return Cause(
         id="reward-coarse",
         title="The reward gives the samples of most groups the same score.",
-        advice="Take a reward with finer steps, or leave out prompts on which it is constant. trainer.dynamic_sampling "
-        "draws groups without spread again.",
-        overrides=[redraw],
+        advice="Take a reward with finer steps, or leave out prompts on which it is constant.",
     )
 
 

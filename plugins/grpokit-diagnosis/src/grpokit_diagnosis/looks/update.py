@@ -116,7 +116,7 @@ def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
     if own.verdict <= 0 and (measured.logprob_change > _LEAP or longest < 1):
         wanted = max(_USUAL, distance / steps) / measured.logprob_change
         cause = _too_long(evidence, min(longest or 0.01, wanted))
-    elif reach < _SHORT * distance and arrives:
+    elif reach < _SHORT * distance and arrives and empty < 1:
         cause = _too_short(evidence, distance / max(reach, 1e-12))
     return Look(topic="length of a step", figures=figures, cause=cause)
 
