@@ -26,7 +26,7 @@ from grpokit_diagnosis.symptom import Symptom
 
 CLEAR = Direction(signal=1.0, noise=50.0, chance=0.001, groups=64)
 UNCLEAR = Direction(signal=0.0, noise=50.0, chance=0.6, groups=64)
-SPREAD = Spread(mean=0.5, best=0.8, inside=0.2, between=0.1, groups=64, without={}, different=1.0)
+SPREAD = Spread(mean=0.5, best=0.8, inside=0.2, between=0.1, groups=64, without={})
 ARRIVES = Arrival(swallowed=0.0, passed=1.0, passed_unclipped=1.0, rounded=0.0, in_16_bits=False)
 SEARCH = [Point(length=x, gain=0.0, width=0.1, same_outputs=0.5) for x in (0, 0.1, 1, 10, 100)]
 GAIN = Gain(before=0.5, after=0.5, width=0.02, between=0.001, within=0.01, prompts=32)

@@ -28,13 +28,11 @@ def test_headroom_is_the_best_less_the_mean() -> None:
     assert found.headroom == pytest.approx(0.15)
     assert found.inside == pytest.approx(((0.1**2 + 0.2**2) / 2) ** 0.5)
     assert found.without == {}
-    assert found.different == 1.0
 
 
 def test_why_groups_have_no_spread() -> None:
     found = seen(["1 a", "1 b"], ["0 a", "0 b"], ["0.5 a", "0.5 b"], ["0.5 a", "0.5 a"], ["0 a", "1 b"])
     assert found.without == {"all at the top": 1, "all at the bottom": 1, "same scores": 1, "same outputs": 1}
-    assert found.different == pytest.approx(0.8)
 
 
 def test_an_unknown_range_is_what_was_seen() -> None:

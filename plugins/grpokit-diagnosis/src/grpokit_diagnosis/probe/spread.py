@@ -31,7 +31,6 @@ class Spread:
         between: the standard deviation of the groups' means.
         groups: their number.
         without: reason -> the number of groups without spread.
-        different: mean share of the samples of a group whose output no other one of the group has.
     """
 
     mean: float
@@ -40,7 +39,6 @@ class Spread:
     between: float
     groups: int
     without: Mapping[Reason, int]
-    different: float
 
     @property
     def headroom(self) -> float:
@@ -61,20 +59,19 @@ def spread(samples: Sequence[Sample], scores: Scores, *, top: float | None, bott
     scored = ~totals.isnan()
     top = float(totals[scored].max()) if top is None else top
     bottom = float(totals[scored].min()) if bottom is None else bottom
-    means, bests, deviations, different = [], [], [], []
+    means, bests, deviations = [], [], []
     without: Counter[Reason] = Counter()
     for group in range(len(members.ids)):
         rows = ((members.index == group) & scored).nonzero()[:, 0]
         if not len(rows):
             continue
         own = totals[rows]
-        counts = Counter(digest(samples[row].output) for row in rows.tolist())
-        different.append(sum(count == 1 for count in counts.values()) / len(rows))
         means.append(float(own.mean()))
         bests.append(float(own.max()))
         deviations.append(float((own - own.mean()).square().mean()))
         if float(own.max() - own.min()) <= 1e-9 * max(abs(top), abs(bottom)):
-            without[_reason(own, len(counts), top, bottom)] += 1
+            outputs = {digest(samples[row].output) for row in rows.tolist()}
+            without[_reason(own, len(outputs), top, bottom)] += 1
     averages = torch.tensor(means)
     return Spread(
         mean=float(averages.mean()),
@@ -83,7 +80,6 @@ def spread(samples: Sequence[Sample], scores: Scores, *, top: float | None, bott
         between=float(averages.std()) if len(averages) > 1 else 0.0,
         groups=len(means),
         without=dict(without),
-        different=sum(different) / len(different),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,21 +14,16 @@ from grpokit.training.metrics import correlation
 from grpokit_diagnosis.probe.rebuilt import rebuilt
 from grpokit_diagnosis.probe.spread import Spread, spread
 
-USUAL = {"temperature": 1.0, "noise": 0.7, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-"""Parameters of policies that decide how much samples differ, with values that leave them free."""
+_USUAL: Mapping[str, tuple[float, Callable[[float], bool]]] = {
+    "temperature": (1.0, lambda own: 0 < own < 0.7),
+    "noise": (0.7, lambda own: 0 < own < 0.5),
+    "top_p": (1.0, lambda own: 0 < own < 0.7),
+    "top_k": (0, lambda own: 0 < own < 20),
+    "min_p": (0.0, lambda own: own > 0.2),
+}
+"""Parameters of policies that decide how much samples differ: a value that leaves them free, and what is narrow."""
+
 _GROUPS = 32  # that are drawn
-_LOWER = 0.7  # times the usual value, below which that one is tried
-_FEW, _HIGH = 20, 0.2  # tokens that top_k leaves, and the min_p, which hold samples together
-_BESIDE_A_START = ("noise",)  # those whose samples also differ in the noise that they start with
-
-
-def _is_narrow(name: str, own: float) -> bool:
-    """Whether a value lets samples differ by much less than the usual one."""
-    if name == "top_k":
-        return 0 < own < _FEW
-    if name == "min_p":
-        return own > _HIGH
-    return 0 < own < _LOWER * USUAL[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +66,13 @@ def usual_values(
 
     parameters = registry.parameters("policy", config.policy.use, config.policy.params)
     tried = []
-    for name, value in USUAL.items():
+    for name, (value, is_narrow) in _USUAL.items():
         own = parameters.get(name)
-        if not isinstance(own, int | float) or not _is_narrow(name, own):
+        if not isinstance(own, int | float) or not is_narrow(own):
             continue
         key = f"policy.{name}"
         decided = None
-        if name in _BESIDE_A_START:
+        if name == "noise":  # beside which samples differ in the noise that they start with
             _, scores = drawn(key, own)
             _, fixed = drawn(key, own / 1000)
             decided = _decided(scores, fixed)

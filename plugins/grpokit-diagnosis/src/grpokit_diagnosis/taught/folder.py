@@ -86,7 +86,7 @@ def statistics_of(kind: Kind) -> Iterator[tuple[str, RewardSpec]]:
     for _, spec in registry.installed("reward"):
         if not isinstance(spec, RewardSpec) or not spec.statistic or kind not in spec.accepts:
             continue
-        if not spec.assets and not spec.gpu_memory:
+        if all(asset.module for asset in spec.assets) and not spec.gpu_memory:
             yield spec.name, spec
 
 
