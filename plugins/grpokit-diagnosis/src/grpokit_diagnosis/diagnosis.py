@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig
+from grpokit.errors import plural
 from grpokit.run_folder.reader import RunHistory, read_run
 from grpokit_diagnosis.evidence import Cause, Evidence, Look
 from grpokit_diagnosis.looks import looks
@@ -48,36 +49,41 @@ class Diagnosis:
         """The diagnosis for a terminal."""
         yield str(self.symptom)
         yield self._basis()
-        causes = self.as_json()["causes"]
-        for number, cause in enumerate(causes, 1):
-            yield f"\n{number}. {cause['title']}"
-            yield _wrapped(cause["figures"], "   ")
-            yield _wrapped(cause["advice"], "   ")
-            yield f"   To check: {cause['check']}"
-        if not causes:
-            rising = self.symptom.course == "rising"
-            yield "\nNothing holds it back." if rising else "\nNo cause was found in what was looked at."
-        yield "\nlooked at and fine"
-        yield from (_wrapped(f"{look.topic}: {look.figures}", "  ") for look in self.fine)
+        if self.run.message:
+            yield f"The run stopped: {self.run.message}"
+        for number, cause in enumerate(self.causes, 1):
+            yield f"\n{number}. {cause.title}"
+            yield _wrapped(cause.figures, "   ")
+            yield _wrapped(cause.advice, "   ")
+            minutes = f"about {minutes_of(self.run):.0f} min"
+            yield f"   To check, {minutes if cause.overrides else f'once that is changed, {minutes}'}:"
+            yield f"   {check_of(self.run, cause)}"
+        if not self.causes:
+            nothing = {"rising": "Nothing holds it back.", "unknown": "That is too little to name a cause."}
+            yield f"\n{nothing.get(self.symptom.course, 'No cause was found in what was looked at.')}"
+        for heading, listed in (("seen as well", self.other), ("looked at and fine", self.fine)):
+            if listed:
+                yield f"\n{heading}"
+                yield from (_wrapped(f"{look.topic}: {look.figures}", "  ") for look in listed)
 
     def _basis(self) -> str:
         """What it rests on."""
-        steps = f"{len(self.run.metrics)} steps{f' of the phase {self.phase}' if self.phase else ''}"
+        steps = f"{plural(len(self.run.metrics), 'step')}{f' of the phase {self.phase}' if self.phase else ''}"
         if self.measured is None:
-            return f"From what {steps} have logged. --probe also measures."
+            return f"From what the log has of {steps}. --probe also measures."
         return (
-            f"From what {steps} have logged and from {self.measured.steps} steps that were taken again, "
-            f"with the weights after step {self.measured.completed}. It took as long as {self.measured.cost:.0f} steps."
+            f"From what the log has of {steps}, and from {plural(self.measured.steps, 'step')} taken again with the "
+            f"weights after step {self.measured.completed}. It took as long as {self.measured.cost:.0f} steps."
         )
 
     @property
     def causes(self) -> list[Cause]:
-        """At most three, the first one first; where the reward rose, only what is a fault all the same."""
+        """At most three, the first one first; without a flat or falling curve, only what is a fault all the same."""
         found = [look for look in self.looks if look.cause]
         certain = [look for look in found if look.cause and (look.cause.always or look.of_evaluation)]
-        if self.symptom.course == "rising":
+        if self.symptom.course in ("rising", "unknown"):
             found = [look for look in certain if not look.of_evaluation]
-        if self.symptom.course == "unseen":  # the training itself is well
+        if self.symptom.course in ("unseen", "apart"):  # the training itself is well
             found = certain or found
         causes: dict[str, Cause] = {}
         for look in found:
@@ -88,33 +94,43 @@ class Diagnosis:
         return [*causes.values()][:_CAUSES]
 
     @property
+    def other(self) -> list[Look]:
+        """What is not as it should be, and is not named: the reward rose all the same, or there are other causes."""
+        named = {cause.id for cause in self.causes}
+        return [look for look in self.looks if look.cause is not None and look.cause.id not in named]
+
+    @property
     def fine(self) -> list[Look]:
         """What was looked at and holds nothing back."""
-        named = {cause.id for cause in self.causes}
-        rose = self.symptom.course in ("rising", "unseen")
-        return [look for look in self.looks if look.cause is None or (rose and look.cause.id not in named)]
-
-    def check(self, overrides: Sequence[str]) -> str:
-        """The command that trains with changes, and its time."""
-        own = place_of(self.run)
-        words = ["grpokit", "train", str(own), *overrides, f"run.dir={own}-changed"]
-        minutes = self.run.steps * recent(self.run.metrics, "step_time") / 60
-        first = "" if overrides else "once that is changed, "
-        return f"{shlex.join(words)}  ({first}about {max(1, minutes):.0f} min)"
+        return [look for look in self.looks if look.cause is None]
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
-        causes = [{**asdict(cause), "check": self.check(cause.overrides)} for cause in self.causes]
         return {
             "run": str(place_of(self.run)),
             "steps": self.run.steps,
             "course": self.symptom.course,
             "symptom": str(self.symptom),
             "probed": self.measured is not None,
-            "causes": causes,
+            "minutes": minutes_of(self.run),
+            "causes": [asdict(cause) for cause in self.causes],
+            "checks": [check_of(self.run, cause) for cause in self.causes],
+            "other": [{"topic": look.topic, "figures": look.figures} for look in self.other],
             "fine": [{"topic": look.topic, "figures": look.figures} for look in self.fine],
             "measured": None if self.measured is None else _plain(asdict(self.measured)),
         }
+
+
+def check_of(run: RunHistory, cause: Cause) -> str:
+    """The command that trains a run again with what a cause advises."""
+    own = place_of(run)
+    return shlex.join(["grpokit", "train", str(own), *cause.overrides, f"run.dir={own}-{cause.id}"])
+
+
+def minutes_of(run: RunHistory) -> float:
+    """How long training it again takes, at least 1."""
+    seconds = recent(run.metrics, "step_time")
+    return 1.0 if math.isnan(seconds) else max(1.0, run.steps * seconds / 60)
 
 
 def place_of(run: RunHistory) -> Path:
@@ -202,7 +218,7 @@ def _measured(run: RunHistory, phase: str, seen: Symptom, config: RunConfig, say
     usable = [step for step in places if step <= latest]
     last = places[max(places)]
     ends = None
-    if seen.course in ("unseen", "flat", "slow") and before in places and last is not None:
+    if seen.course in ("unseen", "flat", "slow", "apart") and before in places and last is not None:
         ends = (places[before], last)
     return measure(
         config,

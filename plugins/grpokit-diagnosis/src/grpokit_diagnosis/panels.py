@@ -3,40 +3,55 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 from grpokit import Panel, PanelTable
 from grpokit.run_folder.reader import RunHistory
-from grpokit_diagnosis.diagnosis import diagnosis_of, place_of
+from grpokit_diagnosis.diagnosis import check_of, diagnosis_of, minutes_of, place_of
+from grpokit_diagnosis.evidence import Cause
 
 SAVED = "diagnosis.json"
 """What a probe leaves in a run folder."""
-_KEYS = ("steps", "course", "symptom", "probed", "causes", "fine", "measured")
+_KEYS = ("steps", "course", "symptom", "probed", "causes", "other", "fine", "measured")
 
 
 def why(run: RunHistory) -> list[Panel]:
-    """The panel of a run that has ended; none where the reward rose and nothing was found."""
+    """The panel of a run that was probed, or has ended without a gain; none where the reward rose and all is well."""
     if run.state == "running" or not run.planned or not run.metrics:
         return []
-    content = _saved(run) or diagnosis_of(run, probe=False, say=print).as_json()
-    if content["course"] in ("rising", "unknown") and not content["causes"]:
-        return []
-    causes = content["causes"]
-    text = [causes[0]["title"] if causes else "No cause was found in what was looked at.", content["symptom"]]
+    content = _saved(run)
+    if content is None:
+        content = diagnosis_of(run, probe=False, say=print).as_json()
+        if content["course"] in ("rising", "unknown") and not content["causes"]:
+            return []
+    causes = [Cause(**cause) for cause in content["causes"]]
+    text = [causes[0].title if causes else "No cause was found in what was looked at.", content["symptom"]]
     if not content["probed"]:
-        text.append(f"This is read from what was logged. `grpokit diagnose {place_of(run)} --probe` also measures.")
-    tables = []
-    if causes:
-        rows = [[cause["title"], cause["figures"], cause["advice"], cause["check"]] for cause in causes]
-        tables.append(PanelTable(caption="Causes", head=["cause", "seen", "what to do", "to check"], rows=rows))
+        command = shlex.join(["grpokit", "diagnose", str(place_of(run)), "--probe"])
+        text.append(f"This is read from the log. `{command}` also measures.")
+    tables = [_table_of(run, number, cause) for number, cause in enumerate(causes, 1)]
     if content["measured"]:
         points = content["measured"]["search"]
         lengths = [[f"{point['length']:g}", point["gain"], point["width"]] for point in points]
         head = ["length of the step", "gain", "±"]
         tables.append(PanelTable(caption="Steps along one update, on held-out prompts", head=head, rows=lengths))
-    rows = [[look["topic"], look["figures"]] for look in content["fine"]]
-    tables.append(PanelTable(caption="Looked at and fine", head=["what", "seen"], rows=rows))
+    for caption, looks in (("Seen as well", content["other"]), ("Looked at and fine", content["fine"])):
+        rows = [[look["topic"], look["figures"]] for look in looks]
+        if rows:
+            tables.append(PanelTable(caption=caption, head=["what", "seen"], rows=rows))
     return [Panel(title="Why", text=text, tables=tables)]
+
+
+def _table_of(run: RunHistory, number: int, cause: Cause) -> PanelTable:
+    """What was seen of a cause, and what to do."""
+    when = "" if cause.overrides else "once that is changed: "
+    rows = [
+        ["seen", cause.figures],
+        ["what to do", cause.advice],
+        ["to check", f"{when}`{check_of(run, cause)}`, about {minutes_of(run):.0f} min"],
+    ]
+    return PanelTable(caption=f"{number}. {cause.title}", head=["", "cause"], rows=rows)
 
 
 def _saved(run: RunHistory) -> dict[str, Any] | None:

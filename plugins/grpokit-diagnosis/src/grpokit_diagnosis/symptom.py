@@ -12,18 +12,23 @@ from grpokit.evaluation.paired import Change
 from grpokit.report.verdict import headline, main_change
 from grpokit.run_folder.reader import RunHistory
 
-Course = Literal["rising", "slow", "flat", "falling", "unseen", "unknown"]
-"""How the reward went. "slow": it rose, by little. "unseen": in training it rose much more than on held-out prompts."""
+Course = Literal["rising", "slow", "flat", "falling", "unseen", "apart", "unknown"]
+"""How the reward went.
 
+"slow": it rose, by little. "unseen": in training it rose much more than on held-out prompts. "apart": it rose in
+training and fell on held-out prompts.
+"""
+
+_FEWEST = 6  # steps
 _SAID = {
     "rising": "The reward rose",
     "slow": "The reward rose by little",
     "flat": "The reward did not move",
     "falling": "The reward fell",
     "unseen": "The reward rose in training, and held-out prompts hardly show it",
-    "unknown": "There are too few steps to say what the reward did",
+    "apart": "The reward rose in training, and fell on held-out prompts",
+    "unknown": f"Fewer than {_FEWEST} steps do not show what the reward did",
 }
-_FEWEST = 6  # steps
 _LITTLE = 0.25  # of the spread inside groups at the beginning
 _SEEN = 0.5  # of the gain in training
 
@@ -78,11 +83,14 @@ def symptom(run: RunHistory) -> Symptom:
 
 def _course(change: float, width: float, held_out: Change | None, spread: float) -> Course:
     trained = 0 if abs(change) <= width else math.copysign(1, change)
-    gain = change if held_out is None or held_out.width is None else float(held_out.change or 0.0)
-    clear = trained if held_out is None or held_out.width is None else _sign(held_out)
+    gain, error, clear = change, 0.0, trained
+    if held_out is not None and held_out.width is not None:
+        gain, error, clear = float(held_out.change or 0.0), held_out.width, _sign(held_out)
+    if trained > 0 and clear < 0:
+        return "apart"
     if clear < 0 or (trained < 0 and clear == 0):
         return "falling"
-    if trained > 0 and gain < _SEEN * change:
+    if trained > 0 and gain < _SEEN * change and change - gain > math.hypot(width, error):
         return "unseen"
     if clear > 0:
         return "rising" if gain >= _LITTLE * spread else "slow"

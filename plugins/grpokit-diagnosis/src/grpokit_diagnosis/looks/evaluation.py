@@ -19,11 +19,27 @@ _SEEN = 0.5  # of the gain with the settings of training
 def evaluation_looks(evidence: Evidence) -> Iterator[Look]:
     """Its settings and its size."""
     measured = evidence.measured
+    if evidence.symptom.course == "apart" and not (measured and measured.gained):
+        yield _apart()
     if measured and measured.training and measured.evaluation:
         yield _settings(evidence, measured.training, measured.evaluation, gained=measured.gained)
         change = evidence.symptom.held_out
         if change and change.width is not None:
             yield _power(evidence, change, measured.training, measured.evaluation, gained=measured.gained)
+
+
+def _apart() -> Look:
+    return Look(
+        topic="training and held-out prompts",
+        figures="the reward of the training prompts rose, and that of the held-out ones fell",
+        cause=Cause(
+            id="overfitted",
+            title="What it learned holds for its training prompts alone.",
+            advice="Train on more prompts, or on prompts that are more like the held-out ones. run.best keeps the "
+            "checkpoint with the best evaluation.",
+        ),
+        of_evaluation=True,
+    )
 
 
 def _settings(evidence: Evidence, training: Gain, evaluation: Gain, *, gained: bool) -> Look:
@@ -63,7 +79,7 @@ def _power(evidence: Evidence, change: Change, training: Gain, evaluation: Gain,
     figures = f"the evaluation sees changes of more than {width:.2g}; training gained {gain:.2g}"
     cause = None
     if gained and width > gain / 2:
-        larger = [samples * factor for factor in (2, 4, 8, 16)]
+        larger = [samples * factor for factor in (2, 4, 8, 16, 32)]
         enough = [count for count in larger if evaluation.expected_width(prompts, count) < gain / 2]
         more = enough[0] if enough else larger[-1]
         needed = prompts * (width / (gain / 2)) ** 2

@@ -28,7 +28,7 @@ def _stale(evidence: Evidence) -> Iterator[Look]:
     difference, share = recent(rows, "logprob_diff/mean"), recent(rows, "logprob_diff/ess")
     if math.isnan(difference) or math.isnan(share):
         return
-    figures = f"log-probs of drawing and of training differ by {difference:.2g} nats; {share:.0%} of the samples count"
+    figures = f"log-probs of drawing and of training differ by {difference:.2g} nats; effective sample size {share:.0%}"
     measured = evidence.measured
     unchanged = measured is not None and measured.logprob_change > _MOVED and measured.search[-1].same_outputs == 1
     if unchanged:

@@ -19,6 +19,7 @@ _EMPTY = 0.5  # share of the groups without spread
 _NEARLY_ALL = 0.9  # of them, so that drawing again does not find others
 _WRONG = 0.2  # share of the advantages with the wrong sign, in small groups
 _SMALL = 4  # samples, at most
+_HELPS = 0.75  # of these in groups four times as large
 _DECIDED = 0.75  # share of the spread that is the policy's doing
 _WIDER = 2.0  # times the headroom, with which another temperature or noise is worth naming
 
@@ -71,10 +72,10 @@ def _empty(evidence: Evidence) -> Iterator[Look]:
     if measured:
         counts = dict(measured.spread.without)
         share = sum(counts.values()) / measured.spread.groups
-        figures += f"; of {measured.spread.groups} that were drawn again {sum(counts.values())}"
+        figures += f"; of {measured.spread.groups} drawn again {sum(counts.values()) or 'all had one'}"
         if counts:
-            listed = ", ".join(f"{why} {count}" for why, count in counts.items())
-            figures += f" ({listed})"
+            listed = ", ".join(f"{count} {why}" for why, count in counts.items())
+            figures += f" had none ({listed})"
             reason = max(counts, key=lambda each: counts[each])
     elif share >= _EMPTY:
         reason = _by_level(evidence)
@@ -132,7 +133,7 @@ def _size(evidence: Evidence, measured: Measured) -> Look:
     shares = [f"{share:.0%} in groups of {each}" for each, share in wrong.items()]
     figures = f"with the noise of the reward, advantages have the wrong sign for {', '.join(shares)}"
     cause = None
-    if size <= _SMALL and wrong[size] >= _WRONG:
+    if size <= _SMALL and wrong[size] >= _WRONG and wrong[4 * size] < _HELPS * wrong[size]:
         cause = Cause(
             id="group-too-small",
             title=f"Groups of {size} are too small: {wrong[size]:.0%} of the advantages have the wrong sign.",

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 _NOISY = 0.6  # share of the spread inside groups that is noise
 _PREFERRED = 0.5  # share of the samples that count more than their target
-_AGAINST = -0.5  # correlation of two rewards
+_AGAINST, _CANCEL = -0.5, -0.9  # correlation of two rewards
+_UNSCORED = 0.3  # share of the samples
 
 
 def reward_looks(evidence: Evidence) -> Iterator[Look]:
@@ -22,6 +23,7 @@ def reward_looks(evidence: Evidence) -> Iterator[Look]:
     measured = evidence.measured
     for target in measured.targets if measured else ():
         yield _sign(evidence, target)
+    yield from _unscored(evidence)
     yield from _opposed(evidence)
     if measured:
         yield _noise(measured.repeat)
@@ -41,14 +43,31 @@ def _sign(evidence: Evidence, target: TargetScore) -> Look:
         )
     figures = (
         f"{target.reward} gives the target pictures themselves {target.target:.3g}, the samples {target.samples:.3g}; "
-        f"{target.preferred:.0%} of the samples add more to the total than their target would"
+        f"{target.preferred:.0%} of the samples add more to the total than their own target would"
     )
     return Look(topic=f"sign of {target.reward}", figures=figures, cause=cause)
 
 
+def _unscored(evidence: Evidence) -> Iterator[Look]:
+    """Samples without a score, from which nothing is learned."""
+    trainer = evidence.config.trainer
+    rows = evidence.logged("unscored_rows")
+    if not rows > 0:
+        return
+    share = rows / (trainer.prompts_per_step * trainer.group_size)
+    cause = None
+    if share >= _UNSCORED:
+        cause = Cause(
+            id="samples-unscored",
+            title="Many samples have no score.",
+            advice="Find out which prompts or outputs a reward cannot score: grpokit try shows it for one sample.",
+        )
+    yield Look(topic="samples without a score", figures=f"{share:.0%} of the samples had none", cause=cause)
+
+
 def _noise(repeat: Repeatability) -> Look:
-    jittered = "" if repeat.jittered is None else f", of copies that look the same {repeat.jittered:.0%}"
-    figures = f"of the spread inside groups, {repeat.again:.0%} differs when the samples are scored again{jittered}"
+    jittered = "" if repeat.jittered is None else f", {repeat.jittered:.0%} in copies that look the same"
+    figures = f"noise makes up {repeat.again:.0%} of the spread inside groups where samples are scored again{jittered}"
     cause = None
     if repeat.noise >= _NOISY:
         often = math.ceil(repeat.noise / (1 - repeat.noise)) if repeat.noise < 0.95 else 20
@@ -81,6 +100,7 @@ def _opposed(evidence: Evidence) -> Iterator[Look]:
                 cause = Cause(
                     id="rewards-oppose",
                     title=f"The rewards {first} and {second} pull against each other.",
+                    always=together <= _CANCEL,
                     advice="Decide which one matters: lower the weight of the other one, or keep it as a monitor.",
                     overrides=_weight(evidence, second, 0.0),
                 )

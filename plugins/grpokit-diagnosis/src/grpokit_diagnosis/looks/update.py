@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from grpokit import registry
+from grpokit.errors import plural
 from grpokit_diagnosis.evidence import Cause, Evidence, Look
 from grpokit_diagnosis.symptom import recent
 
@@ -21,6 +22,9 @@ _DISTANCE = 3.0  # nats per action dimension by which runs that learn move log-p
 _SHORT = 0.15  # of that distance
 _LEAP = 1.0  # nats in one step, after which nothing that the samples say holds
 _MOST = 100.0  # times as long a step as before, in one go
+_BEYOND = 3.0  # times the longest step that was tried and was not worse
+_WARMING = 0.5  # share of the updates
+_DECAYED = 0.5  # by which weight decay shortens the weights over the run, as an exponent
 _USUAL = 0.01  # nats in a step of runs that learn
 _WEAK_LORA, _STRONG_LORA = 1.0, 4.0  # alpha / r
 
@@ -32,10 +36,11 @@ def update_looks(evidence: Evidence, *, follows: bool) -> Iterator[Look]:
         evidence: what is known.
         follows: whether something before the update is a cause, which may have left the gradient without a direction.
     """
-    arriving = [*_epsilon(evidence)]
     measured = evidence.measured
+    arriving = [*_epsilon(evidence)]
     if measured:
-        arriving.append(_rounding(evidence, measured))
+        arriving += _rounding(evidence, measured)
+    arriving += [*_warm_up(evidence), *_decay(evidence)]
     yield from arriving
     if measured:
         arrives = all(look.cause is None for look in arriving)
@@ -45,13 +50,51 @@ def update_looks(evidence: Evidence, *, follows: bool) -> Iterator[Look]:
         yield _direction(evidence, measured, follows=follows)
 
 
+def _warm_up(evidence: Evidence) -> Iterator[Look]:
+    """Whether the learning rate gets where it should."""
+    trainer = evidence.config.trainer
+    updates = trainer.steps * trainer.updates_per_step
+    if not trainer.warmup_steps:
+        return
+    figures = f"the learning rate rises over {trainer.warmup_steps} updates, and the run has {updates}"
+    cause = None
+    if trainer.warmup_steps > _WARMING * updates:
+        shorter = updates // 20
+        cause = Cause(
+            id="warm-up-too-long",
+            title="The warm-up takes up most of the run.",
+            advice=f"Lower trainer.warmup_steps from {trainer.warmup_steps} to {shorter}.",
+            overrides=[f"trainer.warmup_steps={shorter}"],
+        )
+    yield Look(topic="warm-up", figures=figures, cause=cause)
+
+
+def _decay(evidence: Evidence) -> Iterator[Look]:
+    """Whether weight decay takes away what is learned."""
+    trainer = evidence.config.trainer
+    if not trainer.weight_decay:
+        return
+    updates = trainer.steps * trainer.updates_per_step
+    exponent = trainer.weight_decay * trainer.learning_rate * updates
+    figures = f"weight decay leaves {math.exp(-exponent):.0%} of a weight that nothing else holds"
+    cause = None
+    if exponent > _DECAYED:
+        cause = Cause(
+            id="weight-decay-too-strong",
+            title="Weight decay shrinks the weights faster than they learn.",
+            advice=f"Set trainer.weight_decay from {trainer.weight_decay:g} to 0.",
+            overrides=["trainer.weight_decay=0"],
+        )
+    yield Look(topic="weight decay", figures=figures, cause=cause)
+
+
 def _epsilon(evidence: Evidence) -> Iterator[Look]:
     """Updates that Adam's epsilon swallows, perhaps because gradients were clipped before."""
     trainer, measured = evidence.config.trainer, evidence.measured
     swallowed = measured.arrival.swallowed if measured else evidence.logged("updates_swallowed")
     if math.isnan(swallowed):
         return
-    figures = f"adam_epsilon={trainer.adam_epsilon:g} at least halves {swallowed:.0%} of the updates"
+    figures = f"adam_epsilon={trainer.adam_epsilon:g} halves {swallowed:.0%} of the updates or more"
     cause = None
     if measured and measured.clipped > 1.05:
         figures += (
@@ -83,11 +126,14 @@ def _clipping_takes_more(measured: Measured) -> bool:
     return arrival.passed < arrival.passed_unclipped**2
 
 
-def _rounding(evidence: Evidence, measured: Measured) -> Look:
+def _rounding(evidence: Evidence, measured: Measured) -> Iterator[Look]:
+    """What is lost in weights of 16 bits; in larger ones only updates that are far too short are lost."""
     arrival = measured.arrival
+    if not arrival.in_16_bits:
+        return
     figures = f"{arrival.rounded:.0%} of an update is lost by rounding"
     cause = None
-    if arrival.rounded >= _ROUNDED and arrival.in_16_bits:
+    if arrival.rounded >= _ROUNDED:
         parameters = registry.parameters("policy", evidence.config.policy.use, evidence.config.policy.params)
         cause = Cause(
             id="weights-rounded",
@@ -96,7 +142,7 @@ def _rounding(evidence: Evidence, measured: Measured) -> Look:
             advice="Keep the weights that are trained in float32, and compute with trainer.mixed_precision: bf16.",
             overrides=["policy.dtype=float32"] if "dtype" in parameters else [],
         )
-    return Look(topic="rounding of the weights", figures=figures, cause=cause)
+    yield Look(topic="rounding of the weights", figures=figures, cause=cause)
 
 
 def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
@@ -106,9 +152,8 @@ def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
     reach = steps * measured.logprob_change / max(1 - empty, 0.01)  # if all groups taught something
     distance = _DISTANCE * min(1.0, _entropy(evidence))
     figures = (
-        f"a step changes log-probs by {measured.logprob_change:.2g} nats, {steps} steps by at most {reach:.2g}, and "
-        f"runs that learn go about {distance:.2g}; what steps of other lengths do on held-out prompts: "
-        f"{_told(measured.search)}"
+        f"a step moves log-probs by {measured.logprob_change:.2g} nats and the whole run by at most {reach:.2g}, where "
+        f"runs that learn move about {distance:.2g}; on held-out prompts the reward changes by {_told(measured.search)}"
     )
     cause = None
     own = next(point for point in measured.search if point.length == 1)
@@ -116,8 +161,10 @@ def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
     if own.verdict <= 0 and (measured.logprob_change > _LEAP or longest < 1):
         wanted = max(_USUAL, distance / steps) / measured.logprob_change
         cause = _too_long(evidence, min(longest or 0.01, wanted))
-    elif reach < _SHORT * distance and arrives and empty < 1:
-        cause = _too_short(evidence, distance / max(reach, 1e-12))
+    elif reach < _SHORT * distance and arrives and empty < 1 and longest >= 1:
+        most = _MOST if longest == measured.search[-1].length else _BEYOND * longest
+        if evidence.symptom.course != "unknown":
+            cause = _too_short(evidence, min(most, distance / max(reach, 1e-12)))
     return Look(topic="length of a step", figures=figures, cause=cause)
 
 
@@ -131,8 +178,10 @@ def _told(search: Sequence[Point]) -> str:
     """The gains of a line search."""
     gains = []
     for point in search[1:]:
-        gain = f"{point.gain:+.3g} ± {point.width:.2g}" if math.isfinite(point.gain) else "the policy breaks"
-        gains.append(f"{point.length:g} x {gain}")
+        words = {0.1: "a tenth of a step", 1: "one step"}.get(point.length, f"{point.length:g} steps at once")
+        width = "" if math.isnan(point.width) else f" ± {point.width:.2g}"
+        broken = math.isinf(point.gain)
+        gains.append(f"the policy breaks after {words}" if broken else f"{point.gain:+.3g}{width} after {words}")
     return ", ".join(gains)
 
 
@@ -159,7 +208,8 @@ def _too_long(evidence: Evidence, factor: float) -> Cause:
 
 
 def _too_short(evidence: Evidence, factor: float) -> Cause:
-    factor = float(f"{min(_MOST, factor):.1g}")
+    factor = float(f"{factor:.1g}")
+    least = "at least " if factor == _MOST else ""
     rate = evidence.config.trainer.learning_rate
     lora = evidence.config.policy.params.get("lora")
     lora = lora if isinstance(lora, dict) else {}
@@ -180,8 +230,8 @@ def _too_short(evidence: Evidence, factor: float) -> Cause:
         )
     return Cause(
         id="step-too-short",
-        title="Steps are too short to arrive anywhere.",
-        advice=f"Raise trainer.learning_rate from {rate:g} to {rate * factor:.2g}.",
+        title="Steps are too small for this run.",
+        advice=f"Raise trainer.learning_rate from {rate:g} to {least}{rate * factor:.2g}, or take more steps.",
         overrides=[f"trainer.learning_rate={rate * factor:.2g}"],
     )
 
@@ -207,4 +257,4 @@ def _direction(evidence: Evidence, measured: Measured, *, follows: bool) -> Look
 def _groups(own: Direction) -> str:
     """The number of groups at which signal equals noise, as far as so many groups can tell."""
     most = own.groups / 2**1.5  # where the signal is two standard errors
-    return f"{own.balance:.0f} groups" if own.balance < most else f"more than {most:.0f} groups"
+    return plural(max(1, round(own.balance)), "group") if own.balance < most else f"more than {most:.0f} groups"

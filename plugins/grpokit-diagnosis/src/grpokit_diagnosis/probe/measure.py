@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from grpokit import Sample
+from grpokit import UsageError
 from grpokit.config.schema import RunConfig
 from grpokit.rewards.scoring import Scores, join_scores
 from grpokit_diagnosis.probe.arrival import Arrival
@@ -146,7 +146,10 @@ def _of_reward(run: Rebuilt, taken: Sequence[Taken]) -> dict[str, Any]:
     bottom, top = total_range(run.config)
     samples = [sample for each in taken for sample in each.samples]
     scores = join_scores(run.terms, [each.scores for each in taken])
-    first, first_scores = _first(taken)
+    if scores.totals.isnan().all():
+        raise UsageError("The rewards gave no sample a score in the steps taken again, so there is nothing to measure.")
+    count = _scored_again(scores)
+    first, first_scores = samples[:count], scores.select(torch.arange(count))
     return {
         "spread": spread(samples, scores, top=top, bottom=bottom),
         "repeat": repeatability(run.terms, first, first_scores, size=run.trainer.group_size),
@@ -177,13 +180,10 @@ def _directions(taken: Sequence[Taken]) -> dict[str, Any]:
     return {"direction": own, "by_reward": directions, "cosines": cosines, "regulariser": ratio}
 
 
-def _first(taken: Sequence[Taken]) -> tuple[Sequence[Sample], Scores]:
-    """The samples of the first whole groups, as many as are scored again."""
-    samples = taken[0].samples
-    scores = taken[0].scores
-    size = len(samples) // len(scores.groups.unique())
-    count = max(2 * size, _SCORED_AGAIN // size * size)
-    return samples[:count], scores.select(torch.arange(min(count, len(samples))))
+def _scored_again(scores: Scores) -> int:
+    """How many samples are scored again: those of the first whole groups, at least two."""
+    size = len(scores.groups) // len(scores.groups.unique())
+    return min(len(scores.groups), max(2 * size, _SCORED_AGAIN // size * size))
 
 
 def _hardly_differs(own: Spread) -> bool:
