@@ -18,7 +18,7 @@ CASES = {case.name: case for case in WARD.cases}
 CAUSES = """
 step-too-short step-too-long epsilon-swallows lora-too-weak weights-rounded gradient-clipped clip-too-narrow
 group-too-small reward-noise reward-coarse reward-saturated prompts-too-hard samples-alike kl-too-strong rewards-oppose
-reward-sign evaluation-settings stale-rollouts evaluation-too-small
+reward-sign evaluation-settings stale-rollouts evaluation-too-small warm-up-too-long weight-decay-too-strong
 """
 
 

@@ -103,7 +103,8 @@ class Located(Strict):
             return ""
         own = ("phases", self._phase, *path)
         path = own if own in self._source.places else path
-        return f"{self._source.place(path)}: {'.'.join(map(str, path))}: "
+        found = self._source.place(path)
+        return f"{found}: {'.'.join(map(str, path))}: " if found else ""
 
     @contextmanager
     def at(self, *path: str | int) -> Iterator[None]:

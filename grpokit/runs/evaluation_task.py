@@ -124,7 +124,7 @@ def prepare(
     config, place = drawn.get(what, (None, None))
     if not drawn and options.count is not None:
         raise UsageError("Leave out --count: no policy draws samples.")
-    own = evaluation or _of_run(config)
+    own = evaluation or _of_run(config, options)
     prompts, warnings = _prompts(own, options, config, None if changed else place)
     asked_rewards = len(own.rewards)
     if options.taught or options.gold:
@@ -187,8 +187,10 @@ def _before_and_after(source: SampleSource) -> list[SampleSource]:
     return [before, replace(source, title="after")] if source.place else [before]
 
 
-def _of_run(config: RunConfig | None) -> EvaluationConfig:
+def _of_run(config: RunConfig | None, options: Options) -> EvaluationConfig:
     """The evaluation that a run makes of itself; files have none."""
+    if config is None and options.taught:
+        raise UsageError("--taught compares a run before and after its training. Give a run folder.")
     if config is None:
         raise UsageError("Name the rewards: --reward NAME, once or several times, or --with EVALUATION.")
     evaluation = EvaluationConfig(rewards=config.rewards, samples=config.eval.samples, seed=config.seed)

@@ -44,6 +44,7 @@ def with_statistics(evaluation: EvaluationConfig, config: RunConfig, prompts: Pr
     if not statistics:
         raise UsageError(f"No installed plugin brings statistics of what '{policy}' makes, of the kind '{kind}'.")
     added = [_monitor(name) for name in statistics if name not in used]
+    used |= {*statistics}
     if evaluation.gold is None:
         added += [_monitor(name) for name in _comparing(kind) if name not in used and _scores(name, prompts)]
     else:
@@ -53,7 +54,9 @@ def with_statistics(evaluation: EvaluationConfig, config: RunConfig, prompts: Pr
             registry.parameters("reward", use, params)  # a wrong one is named here, since no line of a config has it
             if params or registry.lasting("reward", use) not in used:
                 added.append(RewardConfig(use=use, weight=0.0, **params))
-    return evaluation.model_copy(update={"rewards": [*evaluation.rewards, *added]})
+    taught = evaluation.model_copy(update={"rewards": [*evaluation.rewards, *added]})
+    taught._source = None  # what is added stands in no line of a file
+    return taught
 
 
 def _monitor(name: str) -> RewardConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,36 @@ def test_of_a_run_with_phases_the_latest_is_looked_at(call: Call, tmp_path: Path
     assert [cause.overrides for cause in found.causes] == [["phases.1.trainer.adam_epsilon=1e-15"]]
     command = shlex.split(check_of(found.run, found.causes[0]))
     assert call(*command[1:], "phases.0.steps=1", "phases.1.steps=1").code == 0
+
+
+def test_a_probed_run_has_its_panel_wherever_it_lies(swallowed: Path, call: Call, tmp_path: Path) -> None:
+    assert call("diagnose", str(swallowed), "--probe").code == 0
+    copy = tmp_path / "a copy"
+    shutil.copytree(swallowed, copy)
+    panels, _ = panels_of(read_run(copy))
+    why = next(panel for panel in panels if panel.title == "Why")
+    assert "a copy-epsilon-swallows" in str(why.tables[0].rows[2][1])
+
+
+def test_a_reward_that_never_scores_leaves_nothing_to_measure(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "no_score.py").write_text("def nan(samples): return [float('nan') for _ in samples]\n")
+    folder = tmp_path / "run"
+    words = [*SMALL, "rewards=[{use: 'no_score:nan'}]", "run.save_every=1", f"run.dir={folder}"]
+    assert call("train", "toy-flow", *words).code == 2  # a guard refuses it
+    done = call("diagnose", str(folder))
+    assert (done.code, "The run stopped: " in done.out) == (0, True)
+    probed = call("diagnose", str(folder), "--probe")
+    assert (probed.code, probed.out) == (2, "")
+    assert "no sample a score" in probed.err
+
+
+def test_an_evaluation_is_no_run(swallowed: Path, call: Call, tmp_path: Path) -> None:
+    assert call("evaluate", str(swallowed), "eval.samples=1", "--out", str(tmp_path / "e")).code == 0
+    done = call("diagnose", str(tmp_path / "e"))
+    assert (done.code, "is the result of an evaluation" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize("words", [["nowhere"], ["."], ["toy-flow"]])

@@ -184,6 +184,47 @@ def test_groups_are_drawn_again_more_often_than_before() -> None:
     assert cause.overrides == ["trainer.dynamic_sampling=11"]
 
 
+def test_rewards_that_cancel_are_named_even_where_the_total_rose() -> None:
+    rewards = "rewards=[{use: ring, name: a}, {use: ring, name: b}]"
+    logged = {"rewards/a/mean": 0.5, "rewards/b/mean": 0.5}
+    assert ids(rewards, logged={**logged, "correlation/a/b": -0.95}, course="rising") == ["rewards-oppose"]
+    assert ids(rewards, logged={**logged, "correlation/a/b": -0.7}, course="rising") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (["trainer.warmup_steps=300"], "warm-up-too-long"),
+        (["trainer.warmup_steps=100"], ""),
+        (["trainer.weight_decay=3", "trainer.learning_rate=1e-2"], "weight-decay-too-strong"),
+        (["trainer.weight_decay=0.01", "trainer.learning_rate=1e-2"], ""),
+    ],
+)
+def test_what_the_config_alone_shows(words: list[str], cause: str) -> None:
+    assert ids(*words, measured=None) == ([cause] if cause else [])
+
+
+@pytest.mark.parametrize(("rows", "cause"), [(60, "samples-unscored"), (6, ""), (0, "")])
+def test_samples_without_a_score(rows: int, cause: str) -> None:
+    words = ["trainer.prompts_per_step=16"]  # 128 samples
+    assert ids(*words, logged={"unscored_rows": rows}, measured=None) == ([cause] if cause else [])
+
+
+def test_a_larger_step_is_advised_only_as_far_as_it_does_no_harm() -> None:
+    short = {"logprob_change": 0.0003}
+    harmful = [*SEARCH[:4], replace(SEARCH[4], gain=-0.5)]
+    (cause,) = found(measured=replace(HEALTHY, **short, search=harmful))
+    rate = presets.read_config("toy-flow", [])[0].trainer.learning_rate
+    assert cause.overrides == [f"trainer.learning_rate={30 * rate:.2g}"]
+    assert ids(measured=replace(HEALTHY, **short), course="unknown") == []
+
+
+def test_a_reward_that_rose_in_training_and_fell_elsewhere() -> None:
+    assert ids(course="apart") == ["overfitted"]
+    with_other_settings = replace(HEALTHY, training=replace(GAIN, after=0.8))
+    assert ids(measured=with_other_settings, course="apart") == ["evaluation-settings"]
+
+
 def test_noise_so_small_that_the_start_decides() -> None:
     usual = UsualValue(key="policy.noise", own=0.05, value=0.7, spread=SPREAD, decided=0.4)
     measured = replace(HEALTHY, direction=UNCLEAR, usual_values=[usual])

@@ -70,4 +70,5 @@ BRIGHTER_PAYS = shift(0.0, 0.1, ("darker", "brighter"), correlation=0.843)
     ],
 )
 def test_the_sentence(shifts: list[Shift], explains: Shift | None, fallen: list[Change], text: str) -> None:
-    assert sentence(shifts, explains, fallen) == text
+    assert sentence(shifts, explains, fallen, rose=True) == text
+    assert sentence(shifts, explains, fallen, rose=False) == text.replace("It taught", "The outputs changed")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from grpokit.evaluation.paired import Change
 from grpokit.run_folder.reader import RunHistory
-from grpokit_diagnosis.symptom import symptom
+from grpokit_diagnosis.symptom import course_of, symptom
 
 NOISE = [0.01, -0.01, 0.02, -0.02, 0.0] * 6
 
@@ -44,3 +45,23 @@ def test_the_best_step_is_that_of_the_best_evaluation() -> None:
         row["means"] = {"monitor": -row["step"], **row["means"]}  # which comes first and falls
     assert symptom(watched).best == 10
     assert symptom(run([0.0] * 20 + [1.0] * 3 + [0.0] * 7)).best == 21
+
+
+@pytest.mark.parametrize(
+    ("change", "width", "course"),
+    [(0.25, 0.05, "rising"), (0.0, 0.05, "unseen"), (0.0, 0.4, "flat"), (-0.2, 0.1, "apart")],
+)
+def test_what_held_out_prompts_say_counts(change: float, width: float, course: str) -> None:
+    verdict = "better" if change > width else "worse" if change < -width else "even"
+    held_out = Change(
+        name="r",
+        before=0.0,
+        after=change,
+        before_width=None,
+        after_width=None,
+        change=change,
+        width=width,
+        shared=10,
+        verdict=verdict,
+    )
+    assert course_of(0.29, 0.02, held_out, 0.1) == course

@@ -30,7 +30,13 @@ def diagnose(
     """
     found = find(run, probe=probe, say=lambda line: print(line, file=sys.stderr))
     content = found.as_json()
-    if probe:
-        (run / SAVED).write_text(json.dumps(content, indent=2), encoding="utf-8")
-        report.write(run)
     print(json.dumps(content) if as_json else found)
+    if probe:
+        try:
+            (run / SAVED).write_text(json.dumps(content, indent=2), encoding="utf-8")
+            report.write(run)
+        except OSError as error:
+            print(
+                f"warning: the report does not show this, since it cannot be written: {error}",
+                file=sys.stderr,
+            )

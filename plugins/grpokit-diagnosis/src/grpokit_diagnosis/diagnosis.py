@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpokit import UsageError
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig
 from grpokit.errors import plural
@@ -169,6 +170,8 @@ def diagnose(run: Path | str, *, probe: bool = False, say: Callable[[str], None]
 
 def diagnosis_of(run: RunHistory, *, probe: bool, say: Callable[[str], None]) -> Diagnosis:
     """The diagnosis of a run that was read."""
+    if "sources" in run.settings:
+        raise UsageError(f"{run.folder} is the result of an evaluation. Name the run: grpokit diagnose RUN.")
     config, _ = presets.read_config(run.folder)
     views = {phase.name: own for phase, own in config.phased()}
     phase = next(iter(views))

@@ -73,7 +73,7 @@ def symptom(run: RunHistory) -> Symptom:
     change = _mean(last) - _mean(first)
     width = math.hypot(_width(first), _width(last))
     return Symptom(
-        course=_course(change, width, held_out, recent(rows[:third], "reward_std")),
+        course=course_of(change, width, held_out, recent(rows[:third], "reward_std")),
         change=change,
         width=width,
         held_out=held_out,
@@ -81,7 +81,15 @@ def symptom(run: RunHistory) -> Symptom:
     )
 
 
-def _course(change: float, width: float, held_out: Change | None, spread: float) -> Course:
+def course_of(change: float, width: float, held_out: Change | None, spread: float) -> Course:
+    """How a reward went.
+
+    Args:
+        change: in training.
+        width: half the 95 % confidence interval of that.
+        held_out: the change on held-out prompts.
+        spread: inside groups at the beginning.
+    """
     trained = 0 if abs(change) <= width else math.copysign(1, change)
     gain, error, clear = change, 0.0, trained
     if held_out is not None and held_out.width is not None:

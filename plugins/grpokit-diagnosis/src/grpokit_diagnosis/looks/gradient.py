@@ -35,15 +35,13 @@ def _stale(evidence: Evidence) -> Iterator[Look]:
         figures += "; samples stay the same after a hundred steps at once"
     cause = None
     if share < _STALE or unchanged:
-        lag = evidence.config.trainer.max_policy_lag
-        own = ["trainer.max_policy_lag=0"] if lag else []
         cause = Cause(
             id="stale-rollouts",
             title="The rollouts do not come from the policy that learns.",
             always=True,
-            advice="Draw with the latest weights (trainer.max_policy_lag: 0), and let drawing and scoring use the same "
-            "settings. Where that cannot be, correct for it: trainer.correction.",
-            overrides=own or ["trainer.correction={how: truncate}"],
+            advice="Let the engine take over the weights before each step, and draw with the settings of training. "
+            "trainer.max_policy_lag: 0 then stops a run whose engine lags, and trainer.correction makes up for small "
+            "differences.",
         )
     yield Look(topic="rollouts of the same policy", figures=figures, cause=cause)
 

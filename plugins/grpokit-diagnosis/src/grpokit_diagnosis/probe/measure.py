@@ -12,6 +12,7 @@ import torch
 
 from grpokit import UsageError
 from grpokit.config.schema import RunConfig
+from grpokit.errors import plural
 from grpokit.rewards.scoring import Scores, join_scores
 from grpokit_diagnosis.probe.arrival import Arrival
 from grpokit_diagnosis.probe.gains import Gain, gains, samples_for
@@ -113,7 +114,7 @@ def measure(
         rewards = _of_reward(run, taken)
         prompts = run.held_out[:_PROMPTS]
         samples = samples_for(run, len(prompts))
-        say(f"evaluating steps of several lengths on {len(prompts)} prompts ...")
+        say(f"evaluating steps of several lengths on {plural(len(prompts), 'prompt')} ...")
         search = line_search(run, start, change, prompts, samples=samples)
     directions = _directions(taken)
     tried = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from grpokit import Panel, PanelTable
@@ -9,6 +10,7 @@ from grpokit.errors import plural
 from grpokit.evaluation.paired import Change
 from grpokit.report.verdict import headline, main_change
 from grpokit.run_folder.reader import RunHistory
+from grpokit_diagnosis.diagnosis import place_of
 from grpokit_diagnosis.taught.folder import material
 from grpokit_diagnosis.taught.measure import Material, Shift, explanation, named, shifts
 from grpokit_diagnosis.taught.sentence import sentence
@@ -26,23 +28,18 @@ def taught_panels(run: RunHistory) -> list[Panel]:
         return []
     changes = headline(run)
     gold = [change for change in changes if change.monitor and change.name not in run.statistics]
-    answer = sentence(named(every, found.before), explanation(every), _fallen(changes, gold))
+    main = main_change(changes)
+    rose = main is not None and main.verdict == "better"
+    fallen = [change for change in gold if change.verdict == "worse"] if rose else []
+    answer = sentence(named(every, found.before), explanation(every), fallen, rose=rose)
     tables = [_table_of(every)]
     if run.taught and gold:
         tables.append(_table_of_gold(gold))
     return [Panel(title=TITLE, text=[answer, _basis(run, found)], tables=tables)]
 
 
-def _fallen(changes: Sequence[Change], gold: Sequence[Change]) -> list[Change]:
-    """The rewards that nobody trained on and that fell beyond chance, if the trained reward rose."""
-    main = main_change(changes)
-    if main is None or main.verdict != "better":
-        return []
-    return [change for change in gold if change.verdict == "worse"]
-
-
 def _table_of(every: Sequence[Shift]) -> PanelTable:
-    head = ["statistic", "before", "after", "change", "±", "correlation"]
+    head = ["statistic", "before", "after", "change (SD)", "±", "correlation"]
     rows = [[shift.name, shift.before, shift.after, shift.change, shift.width, shift.correlation] for shift in every]
     return PanelTable(caption="Statistics of the outputs", head=head, rows=rows)
 
@@ -65,5 +62,6 @@ def _basis(run: RunHistory, found: Material) -> str:
         origin = "drawn as in training" if run.taught else "of training"
         text += f"The correlations are with the reward within groups: {rows} of {groups} {origin}. "
     if not run.taught:
-        text += "grpokit evaluate RUN --taught measures it in full."
+        command = shlex.join(["grpokit", "evaluate", str(place_of(run)), "--taught"])
+        text += f"`{command}` measures it in full."
     return text.strip()

@@ -8,15 +8,16 @@ from grpokit.evaluation.paired import Change
 from grpokit_diagnosis.taught.measure import LEAST, Shift
 
 
-def sentence(shifts: Sequence[Shift], explains: Shift | None, fallen: Sequence[Change]) -> str:
+def sentence(shifts: Sequence[Shift], explains: Shift | None, fallen: Sequence[Change], *, rose: bool) -> str:
     """The answer in a line or two.
 
     Args:
         shifts: the changes that are named, the largest first.
         explains: the statistic that explains the reward, if one does.
         fallen: the rewards that nobody trained on and that fell while the trained ones rose.
+        rose: whether the trained reward got better; if not, nobody knows that it made the changes.
     """
-    parts = [_taught(shifts)]
+    parts = [_taught(shifts, rose=rose)]
     if explains is not None:
         lower, higher = explains.words
         word = higher if (explains.correlation or 0.0) > 0 else lower
@@ -36,7 +37,7 @@ def _fell(fallen: Sequence[Change]) -> str:
     return f"But {listed}."
 
 
-def _taught(shifts: Sequence[Shift]) -> str:
+def _taught(shifts: Sequence[Shift], *, rose: bool) -> str:
     if not shifts:
         return f"No statistic changed beyond chance by {LEAST:g} standard deviations or more."
     changes = []
@@ -45,7 +46,7 @@ def _taught(shifts: Sequence[Shift]) -> str:
         change = shift.change or 0.0
         figures = _figures(change, shift.width or 0.0, sign="+")
         changes.append(f"{higher if change > 0 else lower} ({figures})")
-    return f"It taught: {', '.join(changes)}."
+    return f"{'It taught' if rose else 'The outputs changed'}: {', '.join(changes)}."
 
 
 def _figures(value: float, width: float, *, sign: str = "") -> str:

@@ -265,8 +265,8 @@ def _name(tried: Tried) -> Element:
 
 
 def _short(tried: Tried) -> str:
-    """A file's name, or the beginning of a text."""
-    return tried.where if tried.where.startswith('"') else Path(tried.where).name
+    """The end of a file's path, or the beginning of a text."""
+    return tried.where if tried.where.startswith('"') else "/".join(Path(tried.where).parts[-2:])
 
 
 def _image(picture: Image.Image, alt: str, side: int) -> Element:

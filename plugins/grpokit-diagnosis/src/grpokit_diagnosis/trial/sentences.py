@@ -115,7 +115,7 @@ def about_parts(tried: Tried) -> list[str]:
     if unscored < len(tried.changes):
         sentences.append(_worth(tried, divided, is_text) or _nothing(tried, is_text))
     if not math.isnan(tried.empty) and (tried.largest or tried.empty != tried.score):
-        bare = "The empty text" if is_text else "The picture with all of it covered"
+        bare = "The empty text" if is_text else "With the whole picture covered it"
         sentences.append(f"{bare} scores {figure(tried.empty)}.")
     sentences += [_noise(tried)] if not tried.repeatable else []
     return [*sentences, *tried.notes]
@@ -155,5 +155,5 @@ def _noise(tried: Tried) -> str:
     low, high = min(tried.scores), max(tried.scores)
     return (
         f"The reward is not repeatable: {len(tried.scores)} scores of the same sample range from {figure(low)} to "
-        f"{figure(high)}. Changes below {figure(tried.chance)} may be chance and are not shown."
+        f"{figure(high)}. Changes below {tried.chance:.2g} may be chance and are not shown."
     )

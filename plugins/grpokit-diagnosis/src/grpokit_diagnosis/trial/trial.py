@@ -154,7 +154,7 @@ def _reason(term: RewardTerm, each: Given) -> str:
 
 def _tried(each: Given, sample: Sample, reason: str, scores: Sequence[float]) -> Tried:
     prompt = sample.prompt
-    has = {"prompt": prompt.text, "target": prompt.target is not None, "source": prompt.images}
+    has = {"prompt": prompt.text, "target": prompt.target not in (None, ""), "source": prompt.images}
     missing = [name for name, value in has.items() if not value]
     problem = why_no_score(reason, missing) if any(map(math.isnan, scores)) else ""
     if problem and not all(map(math.isnan, scores)):
