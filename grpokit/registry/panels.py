@@ -46,7 +46,8 @@ class Panel:
 
     Attributes:
         title: its heading. Panels of several runs with the same title stand below one heading.
-        text: paragraphs; the first one stands out, so let it be the answer in one sentence.
+        text: paragraphs; the first one stands out, so let it be the answer in one sentence. A command stands between
+            backticks, here and in cells.
         tables: what the text is taken from.
 
     Raises:

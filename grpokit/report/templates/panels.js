@@ -13,15 +13,18 @@ function onePanel(run, i, panel) {
   const name = several() ? el("h3", {}, swatch(i), run.name) : null;
   const [answer, ...others] = panel.text;
   return el("div", { class: "panel" }, name,
-    answer ? el("p", { class: "answer" }, sentence(answer)) : null,
-    others.map(text => note(sentence(text))),
+    answer ? el("p", { class: "answer" }, prose(answer)) : null,
+    others.map(text => note(prose(text))),
     panel.tables.map(({ caption, head, rows }) => [caption ? el("p", { class: "caption" }, caption) : null,
       table(`${caption}${of}`, head, rows, { show: (cell, column) => panelCell(cell, rows.map(row => row[column])) })]));
 }
 
+// Commands stand between backticks.
+const prose = text => text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : sentence(part)));
+
 // A number with the digits of its column: none where all of them are whole.
 function panelCell(cell, column) {
-  if (typeof cell === "string") return sentence(cell);
+  if (typeof cell === "string") return prose(cell);
   const whole = column.filter(isNumber).every(Number.isInteger);
   return whole && isNumber(cell) ? oneSign(cell.toLocaleString("en")) : figure(cell);
 }

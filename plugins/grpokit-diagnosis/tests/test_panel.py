@@ -63,7 +63,7 @@ def test_pictures(bright: Path) -> None:
     assert basis == (
         "From 16 held-out samples of step 0 and of step 2, paired by prompt and seed. A change of 1 is one "
         "standard deviation over the samples before. The correlations are with the reward within groups: 16 samples of "
-        f"4 groups of training. `grpokit evaluate {bright} --taught` measures it in full."
+        f"4 groups of training. To measure it in full: `grpokit evaluate {bright} --taught`"
     )
     _, before, after, change, width, r = row_of(panel, "brightness")
     levels = [np.asarray(grey(100 + 3 * n).convert("L")).mean() / 255 for n in range(16)]

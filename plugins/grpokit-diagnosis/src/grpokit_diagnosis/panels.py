@@ -29,7 +29,7 @@ def why(run: RunHistory) -> list[Panel]:
     text = [causes[0].title if causes else "No cause was found in what was looked at.", content["symptom"]]
     if not content["probed"]:
         command = shlex.join(["grpokit", "diagnose", str(place_of(run)), "--probe"])
-        text.append(f"This is read from the log. `{command}` also measures.")
+        text.append(f"This is read from the log. To measure as well: `{command}`")
     tables = [_table_of(run, number, cause) for number, cause in enumerate(causes, 1)]
     if content["measured"]:
         points = content["measured"]["search"]
@@ -45,11 +45,11 @@ def why(run: RunHistory) -> list[Panel]:
 
 def _table_of(run: RunHistory, number: int, cause: Cause) -> PanelTable:
     """What was seen of a cause, and what to do."""
-    when = "" if cause.overrides else "once that is changed: "
+    when = "" if cause.overrides else "once that is changed, "
     rows = [
         ["seen", cause.figures],
         ["what to do", cause.advice],
-        ["to check", f"{when}`{check_of(run, cause)}`, about {minutes_of(run):.0f} min"],
+        ["to check", f"{when}about {minutes_of(run):.0f} min: `{check_of(run, cause)}`"],
     ]
     return PanelTable(caption=f"{number}. {cause.title}", head=["", "cause"], rows=rows)
 

@@ -94,7 +94,7 @@ def _epsilon(evidence: Evidence) -> Iterator[Look]:
     swallowed = measured.arrival.swallowed if measured else evidence.logged("updates_swallowed")
     if math.isnan(swallowed):
         return
-    figures = f"adam_epsilon={trainer.adam_epsilon:g} halves {swallowed:.0%} of the updates or more"
+    figures = f"adam_epsilon={trainer.adam_epsilon:g} takes at least half away from {swallowed:.0%} of the updates"
     cause = None
     if measured and measured.clipped > 1.05:
         figures += (

@@ -63,5 +63,5 @@ def _basis(run: RunHistory, found: Material) -> str:
         text += f"The correlations are with the reward within groups: {rows} of {groups} {origin}. "
     if not run.taught:
         command = shlex.join(["grpokit", "evaluate", str(place_of(run)), "--taught"])
-        text += f"`{command}` measures it in full."
+        text += f"To measure it in full: `{command}`"
     return text.strip()
