@@ -22,6 +22,7 @@ _DISTANCE = 3.0  # nats per action dimension by which runs that learn move log-p
 _SHORT = 0.15  # of that distance
 _LEAP = 1.0  # nats in one step, after which nothing that the samples say holds
 _MOST = 100.0  # times as long a step as before, in one go
+_HARM = 0.1  # of the spread inside groups, by which a step lowers the reward
 _BEYOND = 3.0  # times the longest step that was tried and was not worse
 _WARMING = 0.5  # share of the updates
 _DECAYED = 0.5  # by which weight decay shortens the weights over the run, as an exponent
@@ -157,7 +158,7 @@ def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
     )
     cause = None
     own = next(point for point in measured.search if point.length == 1)
-    longest = _longest(measured.search)
+    longest = _longest(measured)
     if own.verdict <= 0 and (measured.logprob_change > _LEAP or longest < 1):
         wanted = max(_USUAL, distance / steps) / measured.logprob_change
         cause = _too_long(evidence, min(longest or 0.01, wanted))
@@ -185,11 +186,11 @@ def _told(search: Sequence[Point]) -> str:
     return ", ".join(gains)
 
 
-def _longest(search: Sequence[Point]) -> float:
-    """The longest step before the first one that clearly lowers the reward; 0 where the shortest does."""
+def _longest(measured: Measured) -> float:
+    """The longest step before the first one that does harm; 0 where the shortest does."""
     longest = 0.0
-    for point in search:
-        if point.verdict < 0:
+    for point in measured.search:
+        if point.verdict < 0 and -point.gain > _HARM * measured.spread.inside:
             break
         longest = point.length
     return longest
