@@ -149,7 +149,7 @@ def tell(diagnosis, *topics):
 
 
 diagnosis = diagnose(first, probe=True)
-tell(diagnosis, "KL against the rewards", "rounding of the weights")
+tell(diagnosis, "KL against the rewards")
 
 # %% [markdown]
 # Two figures matter. The first is the **reach**. Even if all steps of the run pull the same way, they change log-probs by

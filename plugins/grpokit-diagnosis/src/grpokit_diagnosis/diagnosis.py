@@ -60,8 +60,7 @@ class Diagnosis:
             yield f"   To check, {minutes if cause.overrides else f'once that is changed, {minutes}'}:"
             yield f"   {check_of(self.run, cause)}"
         if not self.causes:
-            nothing = {"rising": "Nothing holds it back.", "unknown": "That is too little to name a cause."}
-            yield f"\n{nothing.get(self.symptom.course, 'No cause was found in what was looked at.')}"
+            yield f"\n{self.answer}"
         for heading, listed in (("seen as well", self.other), ("looked at and fine", self.fine)):
             if listed:
                 yield f"\n{heading}"
@@ -95,6 +94,14 @@ class Diagnosis:
         return [*causes.values()][:_CAUSES]
 
     @property
+    def answer(self) -> str:
+        """The first cause as a sentence, or that there is none."""
+        if self.causes:
+            return self.causes[0].title
+        nothing = {"rising": "Nothing holds it back.", "unknown": "That is too little to name a cause."}
+        return nothing.get(self.symptom.course, "No cause was found in what was looked at.")
+
+    @property
     def other(self) -> list[Look]:
         """What is not as it should be, and is not named: the reward rose all the same, or there are other causes."""
         named = {cause.id for cause in self.causes}
@@ -112,6 +119,7 @@ class Diagnosis:
             "steps": self.run.steps,
             "course": self.symptom.course,
             "symptom": str(self.symptom),
+            "answer": self.answer,
             "probed": self.measured is not None,
             "minutes": minutes_of(self.run),
             "causes": [asdict(cause) for cause in self.causes],

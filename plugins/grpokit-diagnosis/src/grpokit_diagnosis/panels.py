@@ -13,7 +13,7 @@ from grpokit_diagnosis.evidence import Cause
 
 SAVED = "diagnosis.json"
 """What a probe leaves in a run folder."""
-_KEYS = ("steps", "course", "symptom", "probed", "causes", "other", "fine", "measured")
+_KEYS = ("steps", "course", "symptom", "answer", "probed", "causes", "other", "fine", "measured")
 
 
 def why(run: RunHistory) -> list[Panel]:
@@ -26,7 +26,7 @@ def why(run: RunHistory) -> list[Panel]:
         if content["course"] in ("rising", "unknown") and not content["causes"]:
             return []
     causes = [Cause(**cause) for cause in content["causes"]]
-    text = [causes[0].title if causes else "No cause was found in what was looked at.", content["symptom"]]
+    text = [content["answer"], content["symptom"]]
     if not content["probed"]:
         command = shlex.join(["grpokit", "diagnose", str(place_of(run)), "--probe"])
         text.append(f"This is read from the log. To measure as well: `{command}`")
