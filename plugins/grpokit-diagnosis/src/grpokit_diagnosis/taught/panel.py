@@ -62,6 +62,7 @@ def _basis(run: RunHistory, found: Material) -> str:
         origin = "drawn as in training" if run.taught else "of training"
         text += f"The correlations are with the reward within groups: {rows} of {groups} {origin}. "
     if not run.taught:
-        command = shlex.join(["grpokit", "evaluate", str(place_of(run)), "--taught"])
+        name = "RUN" if "sources" in run.settings else str(place_of(run))  # an evaluation is no run
+        command = shlex.join(["grpokit", "evaluate", name, "--taught"])
         text += f"To measure it in full: `{command}`"
     return text.strip()
