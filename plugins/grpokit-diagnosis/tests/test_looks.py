@@ -179,6 +179,15 @@ def test_a_kl_that_the_objective_brings_is_lowered_there() -> None:
     assert cause.overrides == ["trainer.objective.kl_coef=0.2"]
 
 
+def test_only_what_is_drawn_ahead_is_healed_by_a_key() -> None:
+    stale = {"logprob_diff/mean": 0.3, "logprob_diff/ess": 0.5}
+    words = ["trainer.updates_per_rollout=1", "trainer.minibatches=4"]
+    (ahead,) = found(*words, "trainer.max_policy_lag=4", logged=stale, measured=None)
+    (late,) = found(*words, "trainer.max_policy_lag=40", logged=stale, measured=None)
+    assert (ahead.id, ahead.overrides) == ("stale-rollouts", ["trainer.max_policy_lag=0"])
+    assert (late.id, late.overrides) == ("stale-rollouts", [])
+
+
 def test_groups_are_drawn_again_more_often_than_before() -> None:
     (cause,) = found("trainer.dynamic_sampling=10", logged={"frac_reward_zero_std": 0.6}, measured=None)
     assert cause.overrides == ["trainer.dynamic_sampling=11"]

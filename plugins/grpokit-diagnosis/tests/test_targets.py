@@ -31,6 +31,11 @@ def bright(samples: Sequence[Sample]) -> list[float]:
     return [level_of(sample.output) for sample in samples]
 
 
+def named(samples: Sequence[Sample]) -> list[float]:
+    """Whether it looks like its prompt's text, whatever the target."""
+    return [float((level_of(sample.output) > 100) == (sample.prompt.text == "light")) for sample in samples]
+
+
 @pytest.mark.parametrize(("weight", "preferred"), [(1.0, 0.0), (-1.0, 0.75)])
 def test_only_a_reward_that_compares_is_judged(weight: float, preferred: float) -> None:
     dark, light = Prompt("dark", target=grey(10)), Prompt("light", target=grey(200))
@@ -38,6 +43,7 @@ def test_only_a_reward_that_compares_is_judged(weight: float, preferred: float) 
     samples = [Sample(prompt=prompt, output=grey(level), group=int(prompt is light)) for prompt, level in drawn]
     terms = [
         RewardTerm(name="bright", reward=bright, weight=1.0),
+        RewardTerm(name="named", reward=named, weight=-1.0),
         RewardTerm(name="near", reward=near, weight=weight),
     ]
     (found,) = target_scores(terms, samples, score_samples(terms, samples))

@@ -37,6 +37,6 @@ def diagnose(
             report.write(run)
         except OSError as error:
             print(
-                f"warning: the report does not show this, since it cannot be written: {error}",
+                f"warning: the report could not be updated: {error}",
                 file=sys.stderr,
             )

@@ -70,9 +70,9 @@ class Diagnosis:
         """What it rests on."""
         steps = f"{plural(len(self.run.metrics), 'step')}{f' of the phase {self.phase}' if self.phase else ''}"
         if self.measured is None:
-            return f"From what the log has of {steps}. --probe also measures."
+            return f"Read from the log of {steps}. --probe measures as well."
         return (
-            f"From what the log has of {steps}, and from {plural(self.measured.steps, 'step')} taken again with the "
+            f"Read from the log of {steps}, and from {plural(self.measured.steps, 'step')} taken again with the "
             f"weights after step {self.measured.completed}. It took as long as {self.measured.cost:.0f} steps."
         )
 
@@ -121,7 +121,6 @@ class Diagnosis:
             "symptom": str(self.symptom),
             "answer": self.answer,
             "probed": self.measured is not None,
-            "minutes": minutes_of(self.run),
             "causes": [asdict(cause) for cause in self.causes],
             "checks": [check_of(self.run, cause) for cause in self.causes],
             "other": [{"topic": look.topic, "figures": look.figures} for look in self.other],
@@ -139,13 +138,13 @@ def check_of(run: RunHistory, cause: Cause) -> str:
 def minutes_of(run: RunHistory) -> float:
     """How long training it again takes, at least 1."""
     seconds = recent(run.metrics, "step_time")
-    return 1.0 if math.isnan(seconds) else max(1.0, run.steps * seconds / 60)
+    return 1.0 if math.isnan(seconds) else max(1.0, (run.planned or run.steps) * seconds / 60)
 
 
 def place_of(run: RunHistory) -> Path:
     """A run's folder as one types it here: from the current folder, where it is inside."""
-    folder, here = run.folder.absolute(), Path.cwd()
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+    folder, here = run.folder.resolve(), Path.cwd()
+    return folder.relative_to(here) if here in folder.parents else folder
 
 
 def _wrapped(text: str, indent: str) -> str:
@@ -184,38 +183,44 @@ def diagnosis_of(run: RunHistory, *, probe: bool, say: Callable[[str], None]) ->
     views = {phase.name: own for phase, own in config.phased()}
     phase = next(iter(views))
     if run.stretches:
-        run, phase = _latest_stretch(run)
+        phase = run.stretches[-1][0]
+        run = _of_phase(run, phase)
     seen = symptom(run)
     measured = _measured(run, phase, seen, config, say) if probe else None
     evidence = Evidence(run=run, config=views[phase], symptom=seen, measured=measured)
     place = list(views).index(phase)
     found = []
     for look in looks(evidence):
-        found.append(_of_phase(look, place, own_rewards=bool(config.phases[place].rewards)) if phase else look)
+        found.append(_with_keys_of_phase(config, place, look) if phase else look)
     return Diagnosis(run=run, phase=phase, symptom=seen, looks=found, measured=measured)
 
 
-def _latest_stretch(run: RunHistory) -> tuple[RunHistory, str]:
-    """What a run says of the latest steps in a row that one phase has learned in, and that phase."""
-    phase, first, _ = run.stretches[-1]
+def _of_phase(run: RunHistory, phase: str) -> RunHistory:
+    """What a run says of a phase: its steps and rewards, and the evaluations since it began."""
     own = next(each for each in run.settings["phases"] if each["name"] == phase)
     rewards = own.get("rewards") or run.settings["rewards"]
+    metrics = [row for row in run.metrics if row["phase"] == phase]
+    first = metrics[0]["step"]
     start = max((row["step"] for row in run.evaluations if row["step"] < first), default=first)
-    stretch = replace(
+    return replace(
         run,
         settings={**run.settings, "rewards": rewards, "phases": None},
-        metrics=[row for row in run.metrics if row["step"] >= first],
+        metrics=metrics,
         evaluations=[row for row in run.evaluations if row["step"] >= start],
     )
-    return stretch, phase
 
 
-def _of_phase(look: Look, place: int, *, own_rewards: bool) -> Look:
-    """The look, with the keys that its advice sets where the phase has them."""
+def _with_keys_of_phase(config: RunConfig, place: int, look: Look) -> Look:
+    """The look, with the keys that its advice sets where the phase at this place has its own."""
     if look.cause is None:
         return look
-    own = ("trainer.", "rewards.") if own_rewards else ("trainer.",)
-    overrides = [f"phases.{place}.{word}" if word.startswith(own) else word for word in look.cause.overrides]
+    phase = config.phases[place]
+    overrides = []
+    for word in look.cause.overrides:
+        of_objective = word.startswith("trainer.objective.") and "objective" not in phase.trainer.model_fields_set
+        own = word.startswith("trainer.") and not of_objective
+        own = own or (word.startswith("rewards.") and bool(phase.rewards))
+        overrides.append(f"phases.{place}.{word}" if own else word)
     return replace(look, cause=replace(look.cause, overrides=overrides))
 
 
@@ -223,13 +228,14 @@ def _measured(run: RunHistory, phase: str, seen: Symptom, config: RunConfig, say
     """What a probe measures: from the last weights, or from those before the reward fell or had risen."""
     from grpokit_diagnosis.probe.measure import measure
 
-    places: dict[int, Path | None] = {0: None, **dict(run.checkpoints)}
+    places: dict[int, Path | None] = {**dict(run.checkpoints), 0: None}  # an emergency may have left one after step 0
     before = run.metrics[0]["step"] - 1 if run.metrics else 0
     latest = {"falling": seen.best, "rising": (before + run.steps) // 2}.get(seen.course, run.steps)
     usable = [step for step in places if step <= latest]
     last = places[max(places)]
     ends = None
-    if seen.course in ("unseen", "flat", "slow", "apart") and before in places and last is not None:
+    doubted = seen.course in ("unseen", "flat", "slow", "apart")
+    if doubted and before in places and last is not None and max(places) > before:
         ends = (places[before], last)
     return measure(
         config,

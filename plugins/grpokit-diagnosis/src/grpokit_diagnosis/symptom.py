@@ -27,7 +27,7 @@ _SAID = {
     "falling": "The reward fell",
     "unseen": "The reward rose in training, and held-out prompts hardly show it",
     "apart": "The reward rose in training, and fell on held-out prompts",
-    "unknown": f"Fewer than {_FEWEST} steps do not show what the reward did",
+    "unknown": f"There are fewer than {_FEWEST} scored steps, too few to say what the reward did",
 }
 _LITTLE = 0.25  # of the spread inside groups at the beginning
 _SEEN = 0.5  # of the gain in training

@@ -34,7 +34,7 @@ def _apart() -> Look:
         figures="the reward of the training prompts rose, and that of the held-out ones fell",
         cause=Cause(
             id="overfitted",
-            title="What it learned holds for its training prompts alone.",
+            title="What it learned does not carry over to held-out prompts.",
             advice="Train on more prompts, or on prompts that are more like the held-out ones. run.best keeps the "
             "checkpoint with the best evaluation.",
         ),
@@ -86,8 +86,8 @@ def _power(evidence: Evidence, change: Change, training: Gain, evaluation: Gain,
         cause = Cause(
             id="evaluation-too-small",
             title="The evaluation is too small to see the gain.",
-            advice=f"Set eval.samples from {samples} to {more}, or hold out about {needed:.0f} prompts instead of "
-            f"{prompts}.",
+            advice=f"Set eval.samples from {samples} to {more}, {'or' if enough else 'and'} hold out about "
+            f"{needed:.0f} prompts instead of {prompts}.",
             overrides=[f"eval.samples={more}"],
         )
     return Look(topic="size of the evaluation", figures=figures, cause=cause, of_evaluation=True)

@@ -35,13 +35,16 @@ def _stale(evidence: Evidence) -> Iterator[Look]:
         figures += "; samples stay the same after a hundred steps at once"
     cause = None
     if share < _STALE or unchanged:
+        trainer = evidence.config.trainer
+        ahead = trainer.updates_per_step <= trainer.max_policy_lag < 2 * trainer.updates_per_step  # by a step
         cause = Cause(
             id="stale-rollouts",
             title="The rollouts do not come from the policy that learns.",
             always=True,
-            advice="Let the engine take over the weights before each step, and draw with the settings of training. "
-            "trainer.max_policy_lag: 0 then stops a run whose engine lags, and trainer.correction makes up for small "
-            "differences.",
+            advice="Give the engine the latest weights before each step, and draw with the settings of training. "
+            "With trainer.max_policy_lag: 0 nothing is drawn ahead, and an engine that lags stops the run. "
+            "trainer.correction makes up for small differences.",
+            overrides=["trainer.max_policy_lag=0"] if ahead else [],
         )
     yield Look(topic="rollouts of the same policy", figures=figures, cause=cause)
 

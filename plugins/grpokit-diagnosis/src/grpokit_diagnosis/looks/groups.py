@@ -131,7 +131,7 @@ def _size(evidence: Evidence, measured: Measured) -> Look:
     size = evidence.config.trainer.group_size
     wrong = measured.repeat.wrong
     shares = [f"{share:.0%} in groups of {each}" for each, share in wrong.items()]
-    figures = f"with the noise of the reward, advantages have the wrong sign for {', '.join(shares)}"
+    figures = f"with this reward's noise, so many advantages have the wrong sign: {', '.join(shares)}"
     cause = None
     if size <= _SMALL and wrong[size] >= _WRONG and wrong[4 * size] < _HELPS * wrong[size]:
         cause = Cause(

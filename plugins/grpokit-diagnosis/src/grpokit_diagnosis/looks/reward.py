@@ -66,8 +66,8 @@ def _unscored(evidence: Evidence) -> Iterator[Look]:
 
 
 def _noise(repeat: Repeatability) -> Look:
-    jittered = "" if repeat.jittered is None else f", {repeat.jittered:.0%} in copies that look the same"
-    figures = f"noise makes up {repeat.again:.0%} of the spread inside groups where samples are scored again{jittered}"
+    jittered = "" if repeat.jittered is None else f", scoring copies that look the same {repeat.jittered:.0%}"
+    figures = f"scoring the same samples again changes {repeat.again:.0%} of the spread inside groups{jittered}"
     cause = None
     if repeat.noise >= _NOISY:
         often = math.ceil(repeat.noise / (1 - repeat.noise)) if repeat.noise < 0.95 else 20

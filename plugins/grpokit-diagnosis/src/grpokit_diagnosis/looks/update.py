@@ -41,8 +41,9 @@ def update_looks(evidence: Evidence, *, follows: bool) -> Iterator[Look]:
     arriving = [*_epsilon(evidence)]
     if measured:
         arriving += _rounding(evidence, measured)
-    arriving += [*_warm_up(evidence), *_decay(evidence)]
     yield from arriving
+    yield from _warm_up(evidence)
+    yield from _decay(evidence)
     if measured:
         arrives = all(look.cause is None for look in arriving)
         length = _length(evidence, measured, arrives=arrives)
@@ -76,13 +77,14 @@ def _decay(evidence: Evidence) -> Iterator[Look]:
     if not trainer.weight_decay:
         return
     updates = trainer.steps * trainer.updates_per_step
-    exponent = trainer.weight_decay * trainer.learning_rate * updates
-    figures = f"weight decay leaves {math.exp(-exponent):.0%} of a weight that nothing else holds"
+    mean_rate = trainer.learning_rate * (1.0 if trainer.schedule == "constant" else 0.5)
+    exponent = trainer.weight_decay * mean_rate * updates
+    figures = f"weight decay alone would leave {math.exp(-exponent):.0%} of each weight"
     cause = None
     if exponent > _DECAYED:
         cause = Cause(
             id="weight-decay-too-strong",
-            title="Weight decay shrinks the weights faster than they learn.",
+            title="Weight decay pulls the weights to 0.",
             advice=f"Set trainer.weight_decay from {trainer.weight_decay:g} to 0.",
             overrides=["trainer.weight_decay=0"],
         )
@@ -95,7 +97,7 @@ def _epsilon(evidence: Evidence) -> Iterator[Look]:
     swallowed = measured.arrival.swallowed if measured else evidence.logged("updates_swallowed")
     if math.isnan(swallowed):
         return
-    figures = f"adam_epsilon={trainer.adam_epsilon:g} takes at least half away from {swallowed:.0%} of the updates"
+    figures = f"adam_epsilon={trainer.adam_epsilon:g} at least halves {swallowed:.0%} of the updates"
     cause = None
     if measured and measured.clipped > 1.05:
         figures += (
@@ -111,12 +113,14 @@ def _epsilon(evidence: Evidence) -> Iterator[Look]:
             overrides=["trainer.adam_epsilon=1e-15"],
         )
         if measured and _clipping_takes_more(measured):
+            limit = trainer.max_grad_norm or 1.0
+            wider = max(1.0, float(f"{limit * measured.clipped:.1g}"))
             cause = Cause(
                 id="gradient-clipped",
                 title="Clipping makes the gradients so small that Adam's epsilon swallows them.",
                 always=True,
-                advice=f"Raise trainer.max_grad_norm from {trainer.max_grad_norm:g} to 1.",
-                overrides=["trainer.max_grad_norm=1.0"],
+                advice=f"Raise trainer.max_grad_norm from {limit:g} to {wider:g}.",
+                overrides=[f"trainer.max_grad_norm={wider:g}"],
             )
     yield Look(topic="Adam's epsilon and gradient clipping", figures=figures, cause=cause)
 
@@ -160,12 +164,11 @@ def _length(evidence: Evidence, measured: Measured, *, arrives: bool) -> Look:
     own = next(point for point in measured.search if point.length == 1)
     longest = _longest(measured)
     if own.verdict <= 0 and (measured.logprob_change > _LEAP or longest < 1):
-        wanted = max(_USUAL, distance / steps) / measured.logprob_change
+        wanted = max(_USUAL, distance / steps) / max(measured.logprob_change, 1e-12)
         cause = _too_long(evidence, min(longest or 0.01, wanted))
     elif reach < _SHORT * distance and arrives and empty < 1 and longest >= 1:
         most = _MOST if longest == measured.search[-1].length else _BEYOND * longest
-        if evidence.symptom.course != "unknown":
-            cause = _too_short(evidence, min(most, distance / max(reach, 1e-12)))
+        cause = _too_short(evidence, min(most, distance / max(reach, 1e-12)))
     return Look(topic="length of a step", figures=figures, cause=cause)
 
 
@@ -198,7 +201,7 @@ def _longest(measured: Measured) -> float:
 
 def _too_long(evidence: Evidence, factor: float) -> Cause:
     rate = evidence.config.trainer.learning_rate
-    lower = float(f"{rate * max(0.001, factor):.1g}")
+    lower = float(f"{rate * min(0.5, max(0.001, factor)):.1g}")
     return Cause(
         id="step-too-long",
         title="Steps are too long.",

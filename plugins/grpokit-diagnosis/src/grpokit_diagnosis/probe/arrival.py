@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ class Arrival:
     """Shares of an update by AdamW; with another optimizer, all of it arrives.
 
     Attributes:
-        swallowed: of the numbers with a gradient, those whose update epsilon at least halves.
+        swallowed: of the numbers with a gradient, those whose update epsilon at least halves; NaN if none is known.
         passed: of the update's size, what epsilon lets through.
         passed_unclipped: the same if gradients had not been clipped.
         rounded: of the update's size, what the weights have not taken up.
@@ -60,7 +61,7 @@ def arrival(run: Rebuilt, start: Sequence[Tensor], change: Sequence[Tensor], *, 
         passed_unclipped += float((mean / (size + epsilon / clipped)).sum())
         lost += float(update[moved[moving] == 0].sum())
     return Arrival(
-        swallowed=small / max(1, numbers),
+        swallowed=small / numbers if numbers else math.nan,
         passed=passed / free if free else 1.0,
         passed_unclipped=passed_unclipped / free if free else 1.0,
         rounded=lost / passed if passed else 0.0,

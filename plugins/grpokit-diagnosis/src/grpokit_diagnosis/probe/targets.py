@@ -46,7 +46,9 @@ def target_scores(terms: Sequence[RewardTerm], samples: Sequence[Sample], scores
     first = samples[0].group
     size = sum(sample.group == first for sample in samples)
     others = prompts[size:] + prompts[:size]  # those of the next group
-    elsewhere = [replace(sample, prompt=other) for sample, other in zip(ideal, others, strict=True)]
+    elsewhere = []
+    for sample, other in zip(ideal, others, strict=True):
+        elsewhere.append(replace(sample, prompt=replace(sample.prompt, target=other.target)))
     own, foreign = score_samples(terms, ideal), score_samples(terms, elsewhere)
     found = []
     for place, name in enumerate(scores.names):
