@@ -19,7 +19,7 @@ _EMPTY = 0.5  # share of the groups without spread
 _NEARLY_ALL = 0.9  # of them, so that drawing again does not find others
 _WRONG = 0.2  # share of the advantages with the wrong sign, in small groups
 _SMALL = 4  # samples, at most
-_HELPS = 0.75  # of these in groups four times as large
+_HELPS = 0.9  # of these in groups four times as large
 _DECIDED = 0.75  # share of the spread that is the policy's doing
 _WIDER = 2.0  # times the headroom, with which another temperature or noise is worth naming
 
