@@ -20,7 +20,10 @@ function onePanel(run, i, panel) {
 }
 
 // Commands stand between backticks.
-const prose = text => text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : sentence(part)));
+function prose(text) {
+  const parts = text.split("`");
+  return parts.map((part, i) => (i % 2 ? el("code", {}, part) : sentence(part)));
+}
 
 // A number with the digits of its column: none where all of them are whole.
 function panelCell(cell, column) {

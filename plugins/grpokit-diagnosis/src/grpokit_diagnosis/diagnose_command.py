@@ -36,7 +36,4 @@ def diagnose(
             (run / SAVED).write_text(json.dumps(content, indent=2), encoding="utf-8")
             report.write(run)
         except OSError as error:
-            print(
-                f"warning: the report could not be updated: {error}",
-                file=sys.stderr,
-            )
+            print(f"warning: the report could not be updated: {error}", file=sys.stderr)

@@ -44,6 +44,16 @@ class Evidence:
         return recent(self.rows, name)
 
     @property
+    def updates(self) -> int:
+        """The optimizer steps of the whole run."""
+        return self.config.trainer.steps * self.config.trainer.updates_per_step
+
+    @property
+    def policy(self) -> Mapping[str, Any]:
+        """The parameters of the policy, with their defaults."""
+        return registry.parameters("policy", self.config.policy.use, self.config.policy.params)
+
+    @property
     def objective(self) -> Mapping[str, Any]:
         """The parameters of the objective, with their defaults."""
         use, params = self._objective

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from grpokit import registry
 from grpokit_diagnosis.evidence import Cause, Evidence, Look
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def _settings(evidence: Evidence, training: Gain, evaluation: Gain, *, gained: b
 
 def _same_settings(evidence: Evidence) -> list[str]:
     """The overrides that give evaluations the settings of training."""
-    parameters = registry.parameters("policy", evidence.config.policy.use, evidence.config.policy.params)
+    parameters = evidence.policy
     overrides = []
     for name, value in parameters.items():
         own = name.removeprefix("eval_")

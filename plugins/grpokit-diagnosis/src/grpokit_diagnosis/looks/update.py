@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from grpokit import registry
 from grpokit.errors import plural
 from grpokit_diagnosis.evidence import Cause, Evidence, Look
 from grpokit_diagnosis.symptom import recent
@@ -55,7 +54,7 @@ def update_looks(evidence: Evidence, *, follows: bool) -> Iterator[Look]:
 def _warm_up(evidence: Evidence) -> Iterator[Look]:
     """Whether the learning rate gets where it should."""
     trainer = evidence.config.trainer
-    updates = trainer.steps * trainer.updates_per_step
+    updates = evidence.updates
     if not trainer.warmup_steps:
         return
     figures = f"the learning rate rises over {trainer.warmup_steps} updates, and the run has {updates}"
@@ -76,9 +75,8 @@ def _decay(evidence: Evidence) -> Iterator[Look]:
     trainer = evidence.config.trainer
     if not trainer.weight_decay:
         return
-    updates = trainer.steps * trainer.updates_per_step
     mean_rate = trainer.learning_rate * (1.0 if trainer.schedule == "constant" else 0.5)
-    exponent = trainer.weight_decay * mean_rate * updates
+    exponent = trainer.weight_decay * mean_rate * evidence.updates
     figures = f"weight decay alone would leave {math.exp(-exponent):.0%} of each weight"
     cause = None
     if exponent > _DECAYED:
@@ -139,13 +137,12 @@ def _rounding(evidence: Evidence, measured: Measured) -> Iterator[Look]:
     figures = f"{arrival.rounded:.0%} of an update is lost by rounding"
     cause = None
     if arrival.rounded >= _ROUNDED:
-        parameters = registry.parameters("policy", evidence.config.policy.use, evidence.config.policy.params)
         cause = Cause(
             id="weights-rounded",
             title="The weights hold numbers of 16 bits, which round the updates away.",
             always=True,
             advice="Keep the weights that are trained in float32, and compute with trainer.mixed_precision: bf16.",
-            overrides=["policy.dtype=float32"] if "dtype" in parameters else [],
+            overrides=["policy.dtype=float32"] if "dtype" in evidence.policy else [],
         )
     yield Look(topic="rounding of the weights", figures=figures, cause=cause)
 

@@ -37,7 +37,9 @@ class Point:
     @property
     def verdict(self) -> int:
         """1 where the reward rises beyond chance, -1 where it falls, else 0."""
-        return 0 if not abs(self.gain) > self.width else (1 if self.gain > 0 else -1)
+        if self.gain > self.width:
+            return 1
+        return -1 if self.gain < -self.width else 0
 
 
 def line_search(

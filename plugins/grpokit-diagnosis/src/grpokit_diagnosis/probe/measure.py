@@ -161,15 +161,16 @@ def _of_reward(run: Rebuilt, taken: Sequence[Taken]) -> dict[str, Any]:
 def _directions(taken: Sequence[Taken]) -> dict[str, Any]:
     """The fields of `Measured` that come from gradients."""
     own = direction(torch.cat([each.of_rewards for each in taken]))
-    regulariser = [step.regulariser for step in taken if step.regulariser is not None]
+    parts = [step.regulariser for step in taken if step.regulariser is not None]
+    regulariser = torch.cat(parts) if parts else None
     ratio = 0.0
-    if regulariser and own.length:
-        ratio = float(torch.cat(regulariser).mean(0).norm()) / own.length
+    if regulariser is not None and own.length:
+        ratio = float(regulariser.mean(0).norm()) / own.length
     by_reward = {}
     for name in taken[0].by_reward:
         by_reward[name] = torch.cat([each.by_reward[name] for each in taken])
-        if regulariser:
-            by_reward[name] -= torch.cat(regulariser)
+        if regulariser is not None:
+            by_reward[name] -= regulariser
     directions = {name: direction(gradients) for name, gradients in by_reward.items()}
     cosines = {}
     names = [name for name, own in directions.items() if own.is_clear]
