@@ -54,12 +54,10 @@ def plugins(
         return
     rows = [row for row in rows if kind in ("", row.kind, row.group)]
     if as_json:
-        _print_json(rows)
+        _print_json(row for row in rows if row.state != "not installed")  # programs ask what they can use
     else:
         _print_rows(rows)
-        print(
-            "`grpokit plugins NAME` shows parameters and an example to paste, `grpokit plugins --search WORD` searches."
-        )
+        print("`grpokit plugins NAME` has an example to paste; `--search WORD` looks through all.")
         _print_problems()
 
 

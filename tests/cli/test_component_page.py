@@ -14,7 +14,6 @@ from distributions import announcing, distribution
 from grpokit import GrpokitError, registry
 from grpokit.cli import component_page
 from grpokit.config import presets, schema
-from grpokit.registry import entry_points
 from grpokit.registry.entry_points import COMPONENT_KINDS
 from grpokit.runs import build, build_rewards
 from grpokit_check.reward.examples import samples_for
@@ -107,11 +106,8 @@ def test_a_namesake_of_the_cores_reward_has_no_grade_and_its_long_name(site: Pat
     assert yaml.safe_load(about["example"])["rewards"][0]["use"] == "rival-rewards:contains"
 
 
-def test_what_is_not_installed_is_shown_with_the_command_that_brings_it(
-    monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
-    here = tuple(plugin for plugin in registry.plugins() if plugin.package == "grpokit")
-    monkeypatch.setattr(entry_points, "plugins", lambda: here)
+@pytest.mark.usefixtures("core_alone")
+def test_what_is_not_installed_is_shown_with_the_command_that_brings_it(call: Call) -> None:
     done = call("plugins", "pickscore")
     assert done.code == 0
     assert "  install  pip install 'grpokit[preference]'\n" in done.out

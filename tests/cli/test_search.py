@@ -9,37 +9,35 @@ import pytest
 
 from command_line import Call
 from distributions import announcing, distribution
-from grpokit import registry
-from grpokit.registry import entry_points
 
 
 def found(call: Call, *words: str) -> list[tuple[str, str]]:
     return [(row["kind"], row["name"]) for row in json.loads(call("plugins", "--search", *words, "--json").out)]
 
 
-@pytest.mark.parametrize("installed", [True, False])
-@pytest.mark.parametrize(
-    ("words", "first"),
-    [
-        ("text in pictures", "ocr"),
-        ("Text on Images", "ocr"),
-        ("aesthetics", "aesthetic"),
-        ("math", "numeric-answer"),
-        ("similar photo", "lpips"),
-        ("human preference", "pickscore"),
-        ("bounding box", "box-iou"),
-        ("length of the text", "length"),
-        ("LAION", "aesthetic"),
-    ],
-)
-def test_people_find_what_they_mean(
-    call: Call, monkeypatch: pytest.MonkeyPatch, words: str, first: str, installed: bool
-) -> None:
-    if not installed:
-        here = tuple(plugin for plugin in registry.plugins() if plugin.package == "grpokit")
-        monkeypatch.setattr(entry_points, "plugins", lambda: here)
+MEANT = [
+    ("text in pictures", "ocr"),
+    ("Text on Images", "ocr"),
+    ("aesthetics", "aesthetic"),
+    ("math", "numeric-answer"),
+    ("similar photo", "lpips"),
+    ("human preference", "pickscore"),
+    ("bounding box", "box-iou"),
+    ("length of the text", "length"),
+    ("LAION", "aesthetic"),
+]
+
+
+@pytest.mark.parametrize(("words", "first"), MEANT)
+def test_people_find_what_they_mean(call: Call, words: str, first: str) -> None:
     rewards = [name for kind, name in found(call, *words.split()) if kind == "reward"]
     assert rewards[0] == first
+
+
+@pytest.mark.usefixtures("core_alone")
+@pytest.mark.parametrize(("words", "first"), MEANT)
+def test_people_find_what_they_have_not_installed(call: Call, words: str, first: str) -> None:
+    assert ("reward", first) in found(call, *words.split())
 
 
 def test_all_words_count_and_those_that_most_have_where_nothing_has_all(call: Call) -> None:

@@ -14,6 +14,7 @@ rewards:
     model: Qwen/Qwen3-VL-8B-Instruct
 """
 
+
 @hookimpl
 def grpokit_rewards() -> Iterator[RewardSpec]:
     """Yield the rewards."""
