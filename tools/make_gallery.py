@@ -220,8 +220,11 @@ def _others(title: str, use: str, specs: list[Spec]) -> Iterator[str]:
         time = f" {getattr(spec, 'takes', '') or 'not measured'} |" if takes else ""
         yield f"| `{spec.name}` | {_cell(spec.summary)} |{time} {_origin(spec)} |"
     yield ""
-    language = "bash" if use.startswith("grpokit") else "yaml"
-    yield from (f"```{language}\n{spec.example.strip()}\n```\n" for spec in specs if spec.example)
+    examples = [spec.example.strip() for spec in specs if spec.example]
+    if examples and use.startswith("grpokit"):
+        yield "```bash\n" + "\n".join(examples) + "\n```\n"
+    else:
+        yield from (f"```yaml\n{each}\n```\n" for each in examples)
 
 
 def page() -> str:
