@@ -66,8 +66,9 @@ twine check --strict dist/*
 twine upload dist/*
 ```
 
-The last line asks for a token of PyPI. The workflow `publish.yml` needs none: it runs the last four lines whenever you
-push a tag such as `v0.1.0` ([Publish it](../plugins.md#publish-it)).
+The package's README lists what to fill in before the last line, which asks for a token of PyPI. The workflow
+`publish.yml` needs none: it builds, checks and uploads whenever you push a tag such as `v0.1.0`
+([Publish it](../plugins.md#publish-it)).
 
 `grpokit new` has put `grpokit-plugin` among the package's keywords. By this word people
 [find it on PyPI](https://pypi.org/search/?q=grpokit-plugin). Where it is installed, `grpokit plugins` lists it, and

@@ -100,17 +100,21 @@ def _print_rows(rows: Iterable[Row]) -> None:
         title, use = GROUPS.get(group, (f"{group}s".capitalize(), ""))
         lines.append(Text.assemble((title, "bold"), f", as in `{use}`" if use else ""))
         of_group = list(members)
-        longest = max(len(row.name) for row in of_group)
+        width = max(len(_label(row)) for row in of_group)
         for install, some in itertools.groupby(of_group, key=lambda row: row.install):
             style = "dim" if install else ""
             if install:
                 lines.append(Text(f"  not installed: {install}", style))
-            lines += [Text(f"  {row.name:<{longest}}  {_about(row)}", style) for row in some]
+            lines += [Text(f"{_label(row):<{width}}  {_about(row)}", style) for row in some]
         lines.append(Text())
     for line in lines:
         if has_width:
             line.truncate(screen.width, overflow="ellipsis")
         screen.print(line, soft_wrap=True)
+
+
+def _label(row: Row) -> str:
+    return f"    {row.name}" if row.install else f"  {row.name}"
 
 
 def _about(row: Row) -> str:
