@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, get_type_hints
 
 from grpokit.errors import PluginError, nearest, reword
+from grpokit.registry.columns import COMPUTED, of_samples, takes_columns
 from grpokit.registry.compatibility import mismatch
 from grpokit.registry.entry_points import explained
-from grpokit.registry.foreign_rewards import refuse_columns
 from grpokit.registry.importing import missing_package, resolve
 from grpokit.registry.name_lookup import find, is_path
 from grpokit.registry.synonyms import hint
@@ -35,22 +35,24 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None, *, key
     Args:
         kind: "reward", "policy", "advantage", "objective", "modifier", "placement" or "world".
         name: a plugin's name for it, or "package.module:function" for one that no plugin brings.
-        params: keyword parameters. A class or a policy's or objective's factory is called with them; a plain
-            reward, advantage or placement function gets them as keywords in every later call.
+        params: keyword parameters. A class or a policy's or objective's factory is called with them, and so is a
+            function that needs nothing else to make a reward; a plain reward, advantage or placement function gets
+            them as keywords in every later call. A reward that takes columns is called with samples all the same
+            (`grpokit.registry.columns`).
         keys: other keys that a config may set for the component, as hints for an unknown parameter.
 
     Raises:
         PluginError: unknown or ambiguous name, missing dependency, wrong parameters.
     """
     target, what, install = _factory(kind, name)
-    later = _later(kind, target)
-    built = target if later else _call(target, what, params or {}, install, keys=keys)
-    if kind == "reward":
-        refuse_columns(built, what)
-    if not later:
-        return built
-    _check_params(target, what, params or {}, data=later, keys=keys)
-    return functools.partial(target, **params) if params else target
+    params = params or {}
+    later = _later(kind, target, params)
+    if later:
+        _check_params(target, what, params, data=later, keys=keys)
+        built = functools.partial(target, **params) if params else target
+    else:
+        built = _call(target, what, params, install, keys=keys)
+    return of_samples(built, error=PluginError) if kind == "reward" else built
 
 
 def parameters(kind: str, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def parameters(kind: str, name: str, params: Mapping[str, Any]) -> dict[str, Any
         PluginError: as `create`.
     """
     target, what, _ = _factory(kind, name)
-    later = _later(kind, target)
+    later = _later(kind, target, params)
     _check_params(target, what, params, data=later)
     takes, _ = _declared(target, data=later)
     defaults = {name: p.default for name, p in takes.items() if p.default is not p.empty}
@@ -83,12 +85,25 @@ def declared_parameters(kind: str, name: str) -> tuple[dict[str, inspect.Paramet
         PluginError: unknown or ambiguous name, missing dependency.
     """
     target, _, _ = _factory(kind, name)
-    return _declared(target, data=_later(kind, target))
+    return _declared(target, data=_later(kind, target, {}))
 
 
-def _later(kind: str, target: Callable[..., Any]) -> int:
+def _later(kind: str, target: Callable[..., Any], params: Mapping[str, Any]) -> int:
     """How many arguments of a factory later calls fill in."""
-    return 0 if inspect.isclass(target) else _DATA.get(kind, 0)
+    if inspect.isclass(target) or (kind == "reward" and _makes_reward(target, params)):
+        return 0
+    return _DATA.get(kind, 0)
+
+
+def _makes_reward(target: Callable[..., Any], params: Mapping[str, Any]) -> bool:
+    """Whether a function makes a reward and is none: it leaves no argument for samples, or says what it returns."""
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):  # compiled code may have none
+        return False
+    takes = signature.parameters
+    complete = all(p.default is not p.empty or name in params for name, p in takes.items())
+    return (complete and "samples" not in takes) or "Callable" in str(signature.return_annotation)
 
 
 def _declared(target: Callable[..., Any], *, data: int) -> tuple[dict[str, inspect.Parameter], bool]:
@@ -99,7 +114,8 @@ def _declared(target: Callable[..., Any], *, data: int) -> tuple[dict[str, inspe
         return {}, True
     hints = _hints(target)
     by_place = [p.name for p in signature if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    others = (*by_place[:data], _BY_NAME)
+    by_call = COMPUTED if data and takes_columns(target) else by_place[:data]
+    others = (*by_call, _BY_NAME)
     takes = {}
     for p in signature:
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in others:
@@ -151,6 +167,7 @@ def _check_params(
 ) -> None:
     """Refuse parameters that the factory does not take, before calling it; the first `data` are not for the config."""
     parameters, open_ended = _declared(target, data=data)
+    of_data = bool(data) and takes_columns(target)
     words = [name if p.default is p.empty else f"{name}={p.default!r}" for name, p in parameters.items()]
     choices = ", ".join(words) or "none"
     unknown = [name for name in params if name not in parameters]
@@ -160,7 +177,7 @@ def _check_params(
             f"The {what} has no parameter '{unknown[0]}'{hint(unknown[0], parameters)}. It accepts: {choices}.{more}"
         )
     for name, parameter in parameters.items():
-        if parameter.default is parameter.empty and name not in params:
+        if parameter.default is parameter.empty and name not in params and not of_data:
             raise PluginError(f"The {what} needs the parameter '{name}'. It accepts: {choices}.")
         value = params.get(name)
         if name not in params or (isinstance(value, float) and math.isinf(value)):  # some may be infinite
