@@ -57,7 +57,7 @@ def check(
     ):
         kind = component.kind_of(name, kind)
         if own_prompts and kind not in ("policy", "reward"):
-            raise UsageError(f"A {kind} reads no prompts. Leave out --prompt and --prompts, or name another --kind.")
+            raise UsageError(f"'{name}' is neither policy nor reward, so it reads no prompts. Leave out --prompt(s).")
         first = own_prompts if prompts is None or own_prompts is None else own_prompts[:4]
         if kind == "policy":
             checks = component.of_policy(name, params, first)

@@ -164,7 +164,7 @@ def of_reward(
     score = reward
     if isinstance(reward, ColumnReward) and spec is None:
         score = with_stand_ins(reward, prompts[0].meta if prompts else {})
-    samples = samples_of(prompts, accepted(score)) if prompts else None
+    samples = samples_of(prompts, spec.accepts if spec else accepted(score)) if prompts else None
     report = functools.cache(lambda: ladder(score, spec=spec))
     try:
         yield reward_checks(score, samples, spec=spec, params=params, module=module, ladder=report), report
