@@ -35,6 +35,13 @@ COMPUTED = frozenset(
 )
 """Parameters that are no columns of the data, so nobody else may set them."""
 
+_ERRORS = {
+    "messages": "string indices must be integers|'str' object has no attribute 'get'",
+    "texts": "expected string or bytes-like object|'list' object has no attribute '(strip|split|lower|find)'",
+    "array": r"'list' object has no attribute '(transpose|permute|shape|cpu)'|bytes-like .* required, not '\w*Image",
+}
+"""By the form that a reward wants: what errors say of another form."""
+
 _ABSENT = object()
 
 
@@ -85,11 +92,11 @@ class ColumnReward:
         self.__name__ = _name_of(reward)
         parameters = _open_parameters(reward)
         self._required = [name for name, p in parameters.items() if _is_required(p)]
-        self._optional = [name for name, p in parameters.items() if _is_named(p) and not _is_required(p)]
+        self._optional = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
         self._takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         self._given = set(_bound(reward))
         self._by_row = bool(_OF_A_ROW & {*self._required})
-        self._draws = not self._by_row and not _OF_ALL_ROWS & {*self._required}  # Flow-GRPO's images are outputs
+        self._of_pictures = not (_OF_A_ROW | _OF_ALL_ROWS) & {*self._required}  # Flow-GRPO's images are outputs
         self._form = _annotated_form(parameters)
         of_target = {*_TARGETS, *(f"{name}s" for name in _TARGETS)}
         self.columns = [name for name in self._required if name not in COMPUTED | of_target]
@@ -118,22 +125,21 @@ class ColumnReward:
             rows = [{name: column[row] for name, column in columns.items()} for row in range(len(samples))]
             return [_score(value) for value in _awaited([self.reward(**row, **shared) for row in rows])]
         (values,) = _awaited([self.reward(**columns, **shared)])
-        if self._draws and isinstance(values, tuple):
+        if self._of_pictures and isinstance(values, tuple):
             values = values[0]  # behind it are details
         if hasattr(values, "tolist"):
             values = values.tolist()
         return [_score(value) for value in values] if isinstance(values, (list, tuple)) else values
 
     def _wants(self, name: str) -> bool:
-        """Whether a value that it can do without is passed on, if there is one."""
-        return name in (*self._required, *self._optional) or (self._takes_more and name not in self._given)
+        return name in {*self._required, *self._optional} or (self._takes_more and name not in self._given)
 
     def _columns(self, samples: Sequence[Any], form: str) -> dict[str, list[Any]]:
-        names = [*self._required, *self._optional]
+        names = self._required + [name for name, default in self._optional.items() if default is None]
         if self._takes_more:
             names += ["prompt"] if self._by_row else ["prompts", "completions", "completion_ids", "images"]
-            names += [name for sample in samples for name in sample.prompt.meta]
-            names += _TARGETS
+            names += [name for name in _TARGETS if name not in self._optional]
+        names += [name for sample in samples for name in sample.prompt.meta if self._wants(name)]
         columns = {}
         for name in dict.fromkeys(names):
             if name in _OF_CALL or name in self._given:
@@ -153,7 +159,7 @@ class ColumnReward:
                 break
         else:
             return None
-        if form == "array" and name == "images" and self._draws:
+        if form == "array" and name == "images" and self._of_pictures:
             return _array(column)  # type: ignore[no-any-return]
         return [None if value is _ABSENT else value for value in column]
 
@@ -166,7 +172,7 @@ class ColumnReward:
             return self._output(sample)
         if name in _PROMPTS:
             return prompt.text if form != "messages" else _question(prompt)
-        if name == "images" and self._draws:
+        if name == "images" and self._of_pictures:
             return self._output(sample)
         if name in ("image", "images"):
             pictures = list(prompt.images)
@@ -185,7 +191,7 @@ class ColumnReward:
 
     def _output(self, sample: Any) -> Any:
         expected, fits = "a text", isinstance(sample.output, str)
-        if self._draws:
+        if self._of_pictures:
             expected, fits = "a picture", hasattr(sample.output, "getbands")
         if not fits:
             raise self.error(f"{self.__name__} scores {expected}, and got {type(sample.output).__name__}.")
@@ -223,12 +229,9 @@ def _bound(reward: Any) -> Mapping[str, Any]:
     return reward.keywords if isinstance(reward, functools.partial) else {}
 
 
-def _is_named(parameter: inspect.Parameter) -> bool:
-    return parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-
-
 def _is_required(parameter: inspect.Parameter) -> bool:
-    return _is_named(parameter) and parameter.default is parameter.empty
+    is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    return is_named and parameter.default is parameter.empty
 
 
 def _function_of(reward: Any) -> Any:
@@ -259,13 +262,10 @@ def _annotated_form(parameters: Mapping[str, inspect.Parameter]) -> str | None:
 
 
 def _form_that_is_missed(error: Exception) -> str | None:
-    """What a reward wants instead of texts, or of a list of pictures, by the error that it raised."""
-    if re.search("string indices must be integers|'str' object has no attribute 'get'", str(error)):
-        return "messages"
-    if re.search(r"'list' object has no attribute '(transpose|permute|shape|cpu|to|astype)'", str(error)):
-        return "array"
-    if re.search(r"bytes-like object is required, not '\w*Image", str(error)):  # of Image.fromarray
-        return "array"
+    """What a reward wants instead of what it got, by the error that it raised; None if that says nothing of it."""
+    for form, words in _ERRORS.items():
+        if re.search(words, str(error)):
+            return form
     return None
 
 

@@ -86,6 +86,16 @@ def seen(completions: list[str], images: list[Any]) -> list[float]:
     return [float(len(own)) for own in images]
 
 
+def stripped(completions, label="4", **kwargs):  # type: ignore[no-untyped-def]
+    """Texts, though the prompts are conversations, and a default that no target replaces."""
+    return [float(completion.strip() == label) for completion in completions]
+
+
+def answered(completions, **kwargs):  # type: ignore[no-untyped-def]
+    """All turns of an episode."""
+    return [float(len(completion)) if completion[0]["role"] == "assistant" else 0.0 for completion in completions]
+
+
 # --- verl ----------------------------------------------------------------------------------------------------------
 
 

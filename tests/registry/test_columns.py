@@ -31,6 +31,7 @@ def sample(output: Any, *, target: Any = None, info: Any = None, images: Any = (
 
 
 VERL = {"data_source": "sums", "extra_info": {"split": "train"}}
+TURNS = [{"role": role, "content": "4"} for role in ("user", "assistant", "tool", "assistant")]
 BLACK, WHITE = (Image.new("RGB", (8, 8), colour) for colour in ("black", "white"))
 
 
@@ -60,6 +61,8 @@ BLACK, WHITE = (Image.new("RGB", (8, 8), colour) for colour in ("black", "white"
         ("near", {}, [sample("abc", difficulty=3, bonus=1), sample("ab", difficulty=4, bonus=2)], [4, 2]),
         ("near", {"bonus": 0}, [sample("abc", difficulty=3, bonus=1)], [3]),
         ("seen", {}, [sample("a", images=[BLACK, WHITE]), sample("b", images=[BLACK])], [2, 1]),
+        ("stripped", {}, [sample("4 ", target="5", messages=TURNS[:1]), sample("5", target="5")], [1, 0]),
+        ("answered", {}, [sample("It is 4.", info={"messages": TURNS})], [3]),
         ("compute_score", {}, [sample("4", target="4", **VERL), sample("5", target="4", **VERL)], [1, 0]),
         ("gsm8k", {"format_score": 0.1}, [sample("4", ground_truth="4"), sample("5", ground_truth="4")], [1, 0.1]),
         ("compute_score_batch", {}, [sample("4", target="4", **VERL), sample("5", target="4", **VERL)], [1, 0]),
