@@ -16,10 +16,13 @@ from grpokit.registry.entry_points import explained as explained
 from grpokit.registry.entry_points import notify as notify
 from grpokit.registry.entry_points import observers as observers
 from grpokit.registry.entry_points import plugins as plugins
+from grpokit.registry.factories import TIMEOUT as TIMEOUT
 from grpokit.registry.factories import call as call
 from grpokit.registry.factories import create as create
 from grpokit.registry.factories import declared_parameters as declared_parameters
 from grpokit.registry.factories import parameters as parameters
+from grpokit.registry.factories import place as place
+from grpokit.registry.factories import placement_of as placement_of
 from grpokit.registry.importing import resolve as resolve
 from grpokit.registry.name_lookup import clashes as clashes
 from grpokit.registry.name_lookup import find as find

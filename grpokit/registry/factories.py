@@ -13,17 +13,20 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, get_type_hints
 
-from grpokit.errors import PluginError, nearest, reword
+from grpokit.errors import PluginError, UsageError, brief, nearest, reword
 from grpokit.registry.columns import COMPUTED, of_samples, takes_columns
 from grpokit.registry.compatibility import mismatch
 from grpokit.registry.entry_points import explained
 from grpokit.registry.importing import missing_package, resolve
-from grpokit.registry.name_lookup import find, is_path
+from grpokit.registry.name_lookup import find, is_path, named, spec_of
 from grpokit.registry.synonyms import hint
 from grpokit.settings import in_words, problem
 
 _DATA = {"reward": 1, "advantage": 3, "placement": 3}
 """How many arguments of a plain function later calls fill in, by position."""
+
+TIMEOUT = 600.0
+"""Seconds that a call at another place may take where nothing else is said."""
 
 _BY_NAME = "decision_rewards"
 """What they fill in by name, if an advantage function has such a parameter."""
@@ -44,8 +47,10 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None, *, key
     Raises:
         PluginError: unknown or ambiguous name, missing dependency, wrong parameters.
     """
-    target, what, install = _factory(kind, name)
     params = params or {}
+    if kind == "reward" and _usual_placement(name):
+        return place(name, params, {})
+    target, what, install = _factory(kind, name)
     later = _later(kind, target, params)
     if later:
         _check_params(target, what, params, data=later, keys=keys)
@@ -53,6 +58,55 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None, *, key
     else:
         built = _call(target, what, params, install, keys=keys)
     return of_samples(built, error=PluginError) if kind == "reward" else built
+
+
+def place(name: str, params: Mapping[str, Any], placement: Mapping[str, Any], timeout: float = TIMEOUT) -> Any:
+    """Have a reward scored at another place.
+
+    Args:
+        name: the reward's, as of `create`.
+        params: its parameters.
+        placement: the kind of place with its options, as a config has it; empty: the one that its plugin declares.
+        timeout: seconds that a call there may take.
+
+    Returns:
+        What the placement gives: a `grpokit.Submits`.
+
+    Raises:
+        PluginError: there is no such kind of place, or an option is wrong.
+        UsageError: samples cannot be scored there.
+    """
+    kind, options = placement_of(name, placement)
+    there = create("placement", kind, options)
+    with explained(f"The placement '{kind}' of reward '{name}' fails"):
+        return there(name, params, timeout)
+
+
+def placement_of(name: str, placement: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The kind of place where a reward runs, and its options; an empty kind stands for the run's own process.
+
+    Args:
+        name: the reward's, as of `create`.
+        placement: what a config says; empty where it says nothing.
+
+    Raises:
+        UsageError: the options are neither names with values nor what the kind has a shorthand for.
+    """
+    usual = _usual_placement(name)
+    for kind, options in (placement or usual).items():
+        if not isinstance(options, Mapping):
+            shorthand = getattr(spec_of("placement", kind), "shorthand", "")
+            if not shorthand:
+                raise UsageError(f"'{kind}' is {brief(options)}; expected its options, as in {{name: value}}.")
+            options = {shorthand: options}
+        return kind, {**usual.get(kind, {}), **options}
+    return "", {}
+
+
+def _usual_placement(name: str) -> Mapping[str, Any]:
+    """Where a reward's plugin says that it runs; empty for the run's own process."""
+    owners = [] if is_path(name) else named("reward", name)
+    return getattr(owners[0][1], "placement", {}) if len(owners) == 1 else {}
 
 
 def parameters(kind: str, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
