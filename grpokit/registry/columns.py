@@ -55,6 +55,17 @@ def takes_columns(reward: Any) -> bool:
     return others and bool((_OF_A_ROW | _OF_ALL_ROWS) & required)
 
 
+def makes_reward(function: Any, parameters: Mapping[str, Any]) -> bool:
+    """Whether a function makes a reward and is none: it says so, or its parameters leave no argument for samples."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # nothing to call, or compiled code
+        return False
+    takes = signature.parameters
+    complete = all(p.default is not p.empty or name in parameters for name, p in takes.items())
+    return (complete and "samples" not in takes) or "Callable" in str(signature.return_annotation)
+
+
 def of_samples(reward: Any, *, error: type[Exception] = ValueError) -> Any:
     """A reward that is called with samples, whoever it was written for.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, get_type_hints
 
 from grpokit.errors import PluginError, UsageError, brief, nearest, reword
-from grpokit.registry.columns import COMPUTED, of_samples, takes_columns
+from grpokit.registry.columns import COMPUTED, makes_reward, of_samples, takes_columns
 from grpokit.registry.compatibility import mismatch
 from grpokit.registry.entry_points import explained
 from grpokit.registry.importing import missing_package, resolve
@@ -144,20 +144,9 @@ def declared_parameters(kind: str, name: str) -> tuple[dict[str, inspect.Paramet
 
 def _later(kind: str, target: Callable[..., Any], params: Mapping[str, Any]) -> int:
     """How many arguments of a factory later calls fill in."""
-    if inspect.isclass(target) or (kind == "reward" and _makes_reward(target, params)):
+    if inspect.isclass(target) or (kind == "reward" and makes_reward(target, params)):
         return 0
     return _DATA.get(kind, 0)
-
-
-def _makes_reward(target: Callable[..., Any], params: Mapping[str, Any]) -> bool:
-    """Whether a function makes a reward and is none: it leaves no argument for samples, or says what it returns."""
-    try:
-        signature = inspect.signature(target)
-    except (TypeError, ValueError):  # compiled code may have none
-        return False
-    takes = signature.parameters
-    complete = all(p.default is not p.empty or name in params for name, p in takes.items())
-    return (complete and "samples" not in takes) or "Callable" in str(signature.return_annotation)
 
 
 def _declared(target: Callable[..., Any], *, data: int) -> tuple[dict[str, inspect.Parameter], bool]:
