@@ -106,6 +106,17 @@ def test_a_class_is_built_with_its_parameters() -> None:
         CapsuleReward("capsule_scorers:Lengths", {"least": 3}, **HERE).start()
 
 
+def test_functions_of_columns_and_coroutines() -> None:
+    prompt = Prompt("p", meta={"answer": "b"})
+    samples = [Sample(prompt=prompt, output=output, group=0) for output in ("abc", "", "cd")]
+    reward = CapsuleReward("capsule_scorers:of_columns", {"factor": 3}, **HERE)
+    np.testing.assert_array_equal(reward(samples), [3.0, np.nan, 0.0])
+    reward.close()
+    reward = CapsuleReward("capsule_scorers:awaited", **HERE)
+    assert reward(samples) == [3.0, 0.0, 2.0]
+    reward.close()
+
+
 @pytest.mark.parametrize(
     ("word", "failure"),
     [

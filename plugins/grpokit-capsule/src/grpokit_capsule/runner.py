@@ -217,9 +217,13 @@ def build(order: Mapping[str, Any]) -> Any:
     target: Any = importlib.import_module(order["module"])
     for name in order["name"].split("."):
         target = getattr(target, name)
-    if inspect.isclass(target):
-        return target(**order["parameters"])
-    return functools.partial(target, **order["parameters"])
+    columns = _load("grpokit_columns", order["columns"])
+    parameters = order["parameters"]
+    if inspect.isclass(target) or columns.makes_reward(target, parameters):
+        reward = target(**parameters)
+    else:
+        reward = functools.partial(target, **parameters) if parameters else target
+    return columns.of_samples(reward)
 
 
 def code(module: str) -> str:
@@ -231,7 +235,7 @@ def code(module: str) -> str:
     return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()[:16]
 
 
-def _load(name: str, file: str) -> None:
+def _load(name: str, file: str) -> Any:
     """Import a module or a package from its file; what lies beside it belongs to the run's environment."""
     folders = [os.path.dirname(file)] if os.path.basename(file) == "__init__.py" else None
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
@@ -240,6 +244,7 @@ def _load(name: str, file: str) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    return module
 
 
 def answer(reward: Callable[[list[Sample]], Any], samples: list[Sample]) -> dict[str, Any]:
