@@ -155,12 +155,16 @@ def of_reward(
 ) -> Iterator[tuple[Iterable[Check], Callable[[], LadderReport]]]:
     """The checks of a reward, on the examples of its spec or on built-in samples; with prompts, on samples of these.
 
+    Among the parameters, `placement` says where it runs, as in a config.
+
     Yields:
         The checks, and the report of the ladders that some of them read, measured once. A reward that scores elsewhere
         is closed at the end.
     """
     spec, module = _announced("reward", name)
-    reward = registry.create("reward", name, params)
+    params = dict(params)
+    placement = params.pop("placement", None)
+    reward = registry.place(name, params, placement) if placement else registry.create("reward", name, params)
     score = reward
     if isinstance(reward, ColumnReward) and spec is None:
         score = with_stand_ins(reward, prompts[0].meta if prompts else {})
