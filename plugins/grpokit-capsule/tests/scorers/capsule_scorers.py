@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import subprocess
@@ -42,20 +41,6 @@ def plain(value):
 def python(samples):
     """The Python that scores, as 3.08 or 3.11."""
     return [sys.version_info[0] + sys.version_info[1] / 100] * len(samples)
-
-
-def of_columns(completions, answer, factor, **kwargs):
-    """As TRL calls it."""
-    scores = []
-    for completion, right in zip(completions, answer):
-        scores.append(factor * float(right in completion) if completion else None)
-    return scores
-
-
-async def awaited(samples):
-    """An async function of samples."""
-    await asyncio.sleep(0)
-    return [len(sample.output) for sample in samples]
 
 
 class Lengths:
