@@ -24,6 +24,7 @@ _KINDS = (
     "modifier",
     "placement",
     "world",
+    "dataset",
     "command",
 )
 _MEANING: Any = {"width": 100, "initial_indent": " " * 6, "subsequent_indent": " " * 6}
@@ -36,10 +37,10 @@ def plugins(
 ) -> None:
     """List the installed policies, rewards and presets.
 
-    It lists evaluations, advantages and objectives, too, placements of rewards, and worlds. Each is shown with the
-    package that brings it, and is marked if its name clashes or its plugin is broken. Presets say what they need and
-    how long they take. With a name it shows the parameters with their defaults and meanings, or the text of a
-    preset or an evaluation.
+    It lists evaluations, advantages and objectives, too, placements of rewards, worlds, and datasets. Each is shown
+    with the package that brings it, and is marked if its name clashes or its plugin is broken. Presets say what they
+    need and how long they take. With a name it shows the parameters with their defaults and meanings, or the text of
+    a preset or an evaluation.
     """
     if name:
         _show_components(name, as_json)

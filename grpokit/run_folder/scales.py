@@ -15,7 +15,7 @@ from grpokit.config.parts import RewardConfig
 from grpokit.config.schema import differences, texts
 from grpokit.run_folder.reader import RunHistory
 
-_SCORING = ("policy", "reward", "world")  # kinds of components that move a score
+_SCORING = ("policy", "reward", "world", "dataset")  # kinds of components that move a score
 
 
 def version_keys(component: Mapping[str, Any]) -> set[str]:
