@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from reasoning_gym.dataset import ProceduralDataset
 from reasoning_gym.factory import DATASETS
 
@@ -83,10 +84,12 @@ def _generator(task: str, parameters: str) -> ProceduralDataset:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Some tasks draw from Python's global generator, too: seed it, and leave it as it was."""
-    before = random.getstate()
+    """Some tasks draw from the global generators, too: seed them, and leave them as they were."""
+    before, before_numpy = random.getstate(), np.random.get_state()
     random.seed(seed)
+    np.random.seed(seed)
     try:
         yield
     finally:
         random.setstate(before)
+        np.random.set_state(before_numpy)
