@@ -98,7 +98,7 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
     )
     placement: dict[Text, Any] | None = Field(
         default=None,
-        description="where it runs instead, such as {http: 'http://gpu-2:8009'} or {capsule: {requires: [hpsv2]}}",
+        description="where it runs instead, such as {http: 'http://gpu-2:8009'} or {capsule: [hpsv2]}",
     )
 
     @model_validator(mode="after")
