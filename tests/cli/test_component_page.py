@@ -90,6 +90,14 @@ def test_a_reward_of_another_package(site: Path, call: Call) -> None:
     assert "strange-rewards 1.0: [bold] and [31m red\n" in said
 
 
+def test_a_reward_that_runs_elsewhere_says_where(site: Path, call: Call) -> None:
+    spec = "api=1, name='far', factory='no_such_module:score', placement={'capsule': {'requires': ['far==1.5']}}"
+    distribution(site, "far-rewards", "far", announcing("Reward", spec))
+    (about,) = json.loads(call("plugins", "far", "--json").out)
+    assert json.loads(about["place"]) == {"capsule": {"requires": ["far==1.5"]}}
+    assert about["problem"] == ""  # what it needs is there
+
+
 def test_a_grade_is_that_of_our_own_reward(call: Call) -> None:
     grades = {name: json.loads(call("plugins", name, "--json").out)[0]["grade"] for name in ("ssim", "length")}
     assert "(B)" in grades["ssim"]
