@@ -57,7 +57,7 @@ def plugins(
         _print_json(row for row in rows if row.state != "not installed")  # programs ask what they can use
     else:
         _print_rows(rows)
-        print("`grpokit plugins NAME` has an example to paste; `--search WORD` looks through all.")
+        print("`grpokit plugins NAME` shows an example; `--kind` and `--search WORD` list less.")
         _print_problems()
 
 
@@ -78,6 +78,11 @@ def _search(words: Sequence[str], known: Sequence[Row], kind: str, as_json: bool
         print(f"No name, summary or keyword of {plural(len(rows), 'component')} has '{asked}'{guesses}.")
     elif most < len(wanted):
         print(f"Nothing has all of '{asked}'. These have {most} of {len(wanted)} words.")
+    for row in found:
+        if row.state == "announces nothing":
+            print(f"{row.package} has no entry point in the group 'grpokit', so grpokit cannot use it.")
+    if {"broken", "refused", "ambiguous", "hidden"} & {row.state for row in found}:
+        _print_problems()
     print(_YOURS.format(address=address("plugins")))
 
 
