@@ -135,8 +135,9 @@ def example(spec: Spec, name: str, parameters: Mapping[str, inspect.Parameter]) 
     values = {key: _value(p) for key, p in parameters.items() if p.default is p.empty}
     keys = [f"{key}: {json.dumps(value)}" for key, value in values.items()]
     group = "statistic" if getattr(spec, "statistic", None) else spec.kind
-    text = _EXAMPLES.get(group) or GROUPS[group][1]
-    return text.replace("SETTINGS", ", ".join([f"use: {name}", *keys])).replace("NAME", name)
+    _, use = GROUPS.get(group, ("", "{SETTINGS}"))
+    text = _EXAMPLES.get(group, use)
+    return text.replace("NAME", name).replace("SETTINGS", ", ".join([f"use: {name}", *keys]))
 
 
 def _value(parameter: inspect.Parameter) -> Any:

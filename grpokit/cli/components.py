@@ -19,6 +19,7 @@ from grpokit.errors import UsageError, address, nearest, plural
 
 if TYPE_CHECKING:
     from grpokit.cli.catalogue import Row
+
 _YOURS = """`grpokit new reward NAME` writes a package with a reward of your own: {address}
 Packages of others have the keyword grpokit-plugin: https://pypi.org/search/?q=grpokit-plugin"""
 
@@ -150,7 +151,7 @@ def _show_components(names: Iterable[str], only: str, as_json: bool) -> None:
 
     facts = []
     for name in names:
-        kinds = [kind for kind in catalogue.kinds() if only in ("", kind)]
+        kinds = [kind for kind in catalogue.kinds() if only in ("", kind)] or catalogue.kinds()
         here = [component_page.facts(kind, name) for kind in kinds if registry.named(kind, name)]
         elsewhere = [component_page.facts_elsewhere(kind, name) for kind in kinds if shipped.install(kind, name)]
         if not (here or elsewhere):

@@ -68,7 +68,7 @@ STRANGE = (
 )
 FACTORY = """
 
-def score(samples, *, pattern: str, mode: Literal["slow", "fast"], share: float, much: int = 3):
+def score(samples, *, filename: str, mode: Literal["slow", "fast"], share: float, much: int = 3):
     return [share for _ in samples]
 """
 
@@ -80,9 +80,9 @@ def test_a_reward_of_another_package(site: Path, call: Call) -> None:
     (about,) = json.loads(call("plugins", "strange", "--json").out)
     assert about["scores"] == "image, text: at most 3; it compares the samples of a group"
     assert about["needs"] == "on a GPU 2.5 GB of its memory"
-    assert about["grade"].endswith("grpokit check strange pattern=... mode=... share=...")
+    assert about["grade"].endswith("grpokit check strange filename=... mode=... share=...")
     (reward,) = yaml.safe_load(about["example"])["rewards"]
-    assert reward == {"use": "strange", "pattern": "PATTERN", "mode": "slow", "share": 1.0, "weight": 1.0}
+    assert reward == {"use": "strange", "filename": "FILENAME", "mode": "slow", "share": 1.0, "weight": 1.0}
     term = build_rewards.rewards(schema.parse(complete(about["example"]), "c.yaml"))[-1]
     assert term.reward(["one", "two"]) == [1.0, 1.0]
     said = call("plugins").out
