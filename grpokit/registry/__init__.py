@@ -6,6 +6,8 @@ It is light: listing plugins imports neither torch nor what a plugin's factories
 from __future__ import annotations
 
 from grpokit.registry.accepts import check_accepts as check_accepts
+from grpokit.registry.columns import ColumnReward as ColumnReward
+from grpokit.registry.columns import of_samples as of_samples
 from grpokit.registry.compatibility import mismatch as mismatch
 from grpokit.registry.compatibility import refusal as refusal
 from grpokit.registry.entry_points import Plugin as Plugin
@@ -21,7 +23,6 @@ from grpokit.registry.factories import declared_parameters as declared_parameter
 from grpokit.registry.factories import parameters as parameters
 from grpokit.registry.factories import place as place
 from grpokit.registry.factories import placement_of as placement_of
-from grpokit.registry.foreign_rewards import refuse_columns as refuse_columns
 from grpokit.registry.importing import resolve as resolve
 from grpokit.registry.name_lookup import clashes as clashes
 from grpokit.registry.name_lookup import find as find

@@ -183,6 +183,17 @@ class WorldSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DatasetSpec(Spec):
+    """Prompts for `data: {use: NAME}`: a function that returns them.
+
+    It is called with `split`, "train" or "eval", and with the config's keys beside `use`. It returns an iterable of
+    `grpokit.Prompt`, the same ones for the same arguments. No prompt of the one split should be in the other.
+    """
+
+    kind: ClassVar[str] = "dataset"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommandSpec(Spec):
     """A command, `grpokit NAME`: a function that Typer can run. `grpokit --help` shows the summary alone.
 

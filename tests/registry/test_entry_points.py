@@ -432,9 +432,9 @@ def test_wrong_dotted_name(name: str, words: list[str]) -> None:
         assert word in str(caught.value)
 
 
-def test_a_data_source_needs_a_colon() -> None:
-    with pytest.raises(PluginError, match=r"data source 'my_data' must be of the form package\.module:function"):
-        registry.call("my_data", {}, what="data source")
+def test_what_is_called_by_its_path_needs_a_colon() -> None:
+    with pytest.raises(PluginError, match=r"reader 'my_reader' must be of the form package\.module:function"):
+        registry.call("my_reader", {}, what="reader")
 
 
 # --- dependencies --------------------------------------------------------------------------------------------------

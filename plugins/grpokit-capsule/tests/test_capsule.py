@@ -23,6 +23,7 @@ from grpokit import PluginError, Prompt, RewardError, Sample, UsageError, regist
 from grpokit.rewards.scoring import Scores, score_samples
 from grpokit.rewards.terms import RewardTerm
 from grpokit_capsule.reward import CapsuleReward
+from grpokit_capsule.runner import Array
 
 SCORERS = str(Path(__file__).parent / "scorers")
 HERE = {"python": sys.executable, "path": SCORERS}
@@ -104,6 +105,24 @@ def test_a_class_is_built_with_its_parameters() -> None:
     reward.close()
     with pytest.raises(PluginError, match=r"cannot be built in its capsule: TypeError: .*'least'"):
         CapsuleReward("capsule_scorers:Lengths", {"least": 3}, **HERE).start()
+
+
+def test_a_function_of_another_trainer_works_as_it_is() -> None:
+    info = {"token_ids": np.array([5, 6, 7])}
+    samples = [Sample(prompt=Prompt("p", target="4"), output=text, group=0, info=info) for text in ("4", "5")]
+    for use, params, expected in [
+        ("right", {}, [1.0, 0.0]),
+        ("right", {"bonus": 0.5}, [1.5, 0.5]),
+        ("make_overlong", {"most": 2}, [-1.0, -1.0]),
+    ]:
+        reward = CapsuleReward(f"capsule_columns:{use}", params, **HERE)
+        assert reward(samples) == expected
+        reward.close()
+    reward = CapsuleReward("capsule_columns:right", **HERE)
+    with pytest.raises(RewardError, match="takes the column 'answer', which no prompt has"):
+        scores(reward, texts("4"))
+    reward.close()
+    assert Array("int64", [3], np.arange(3).tobytes()).tolist() == [0, 1, 2]  # where numpy is not installed
 
 
 @pytest.mark.parametrize(

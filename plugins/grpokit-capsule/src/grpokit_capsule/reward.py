@@ -11,6 +11,7 @@ from typing import Any
 
 from grpokit import registry
 from grpokit.errors import UsageError
+from grpokit.registry import columns
 from grpokit.rewards.remote import RewardElsewhere, ScoreRequest
 from grpokit_capsule import environments
 from grpokit_capsule.copy import Copy
@@ -144,6 +145,7 @@ class CapsuleReward(RewardElsewhere):
             "parameters": dict(self.params),
             "path": [str(Path(self.path).expanduser().absolute())] if self.path else [],
             "folder": os.getcwd(),
+            "columns": columns.__file__,
             "modules": {top: spec.origin} if spec is not None and spec.origin else {},
         }
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 _LENGTHS = struct.Struct(">QQ")  # bytes of the JSON, and of what follows it
+_FORMATS: dict[str, Any] = {"int64": "q", "int32": "i", "uint8": "B", "float64": "d", "float32": "f", "bool": "?"}
 _DIE_WITH_PARENT, _SUBREAPER = 1, 36  # of prctl; the second makes orphans of this process its children
 
 
@@ -60,6 +61,14 @@ class Array:
     dtype: str
     shape: Sequence[int]
     data: bytes
+
+    def tolist(self) -> list[Any]:
+        """The numbers of an array of one dimension, of a usual type."""
+        return memoryview(self.data).cast(_FORMATS[self.dtype]).tolist()
+
+
+class UnfitError(ValueError):
+    """The samples have not what the reward takes."""
 
 
 def send(stream: BinaryIO, message: Any) -> None:
@@ -208,7 +217,10 @@ def samples_in(message: Mapping[str, Any]) -> list[Sample]:
 
 
 def build(order: Mapping[str, Any]) -> Any:
-    """The reward that an order names: an instance of a class, or a function with its parameters."""
+    """The reward that an order names: what a class or a function makes, or a function with its parameters.
+
+    It is called with samples, also where it takes columns.
+    """
     sys.path[:0] = order["path"]
     sys.path.append(order["folder"])
     for name, file in order["modules"].items():
@@ -217,9 +229,13 @@ def build(order: Mapping[str, Any]) -> Any:
     target: Any = importlib.import_module(order["module"])
     for name in order["name"].split("."):
         target = getattr(target, name)
-    if inspect.isclass(target):
-        return target(**order["parameters"])
-    return functools.partial(target, **order["parameters"])
+    columns = _load("grpokit_columns", order["columns"])
+    parameters = order["parameters"]
+    if inspect.isclass(target) or columns.makes_reward(target, parameters):
+        reward = target(**parameters)
+    else:
+        reward = functools.partial(target, **parameters)
+    return columns.of_samples(reward, error=UnfitError)
 
 
 def code(module: str) -> str:
@@ -231,7 +247,7 @@ def code(module: str) -> str:
     return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()[:16]
 
 
-def _load(name: str, file: str) -> None:
+def _load(name: str, file: str) -> Any:
     """Import a module or a package from its file; what lies beside it belongs to the run's environment."""
     folders = [os.path.dirname(file)] if os.path.basename(file) == "__init__.py" else None
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
@@ -240,6 +256,7 @@ def _load(name: str, file: str) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    return module
 
 
 def answer(reward: Callable[[list[Sample]], Any], samples: list[Sample]) -> dict[str, Any]:
@@ -249,6 +266,8 @@ def answer(reward: Callable[[list[Sample]], Any], samples: list[Sample]) -> dict
     try:
         with torch.no_grad() if torch else nullcontext():
             values = reward(samples)
+    except UnfitError as error:
+        return {"error": str(error)}
     except BaseException as error:
         return {"failure": f"raised {described(error)}"}
     if order != [*map(id, samples)]:
