@@ -148,4 +148,6 @@ def _value(parameter: inspect.Parameter) -> Any:
             return get_args(each)[0]
         if each in (bool, int, float):
             return each(1)
+        if get_origin(each) in (list, Sequence):
+            return [parameter.name.upper()]
     return parameter.name.upper()
