@@ -96,5 +96,6 @@ $(SMALL): | $(BIN)/python
 $(FULL): | $(BIN)/python
 	@echo "installing the full environment (a few minutes the first time)"
 	$(INSTALL) -r requirements-dev.txt
+	$(INSTALL) --no-deps -r requirements-alone.txt
 	@$(BIN)/python -c "import torchvision" 2>/dev/null || $(BIN)/python tools/torchvision_beside_cpu_torch.py
 	touch $@
