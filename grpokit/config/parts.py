@@ -150,13 +150,15 @@ class PromptSource(Strict):
 class DataConfig(PromptSource):
     """Where prompts come from: exactly one of `prompts`, `dataset` and `use`."""
 
-    model_config = ConfigDict(extra="allow")  # a function's own keys beside `use`, which is checked below
+    model_config = ConfigDict(extra="allow")  # a dataset's own keys beside `use`, which is checked below
 
     dataset: PathText | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
     subset: Text | None = Field(default=None, description="the dataset's subset, if it has several")
     split: Text = Field(default="train", description="the dataset's split")
     columns: dict[str, str | None] = Field(default_factory=dict, description="columns for prompt, target, image")
-    use: Text | None = Field(default=None, description="`package.module:function` called with split='train' or 'eval'")
+    use: Text | None = Field(
+        default=None, description="a dataset's name, or `package.module:function` called with split='train' or 'eval'"
+    )
     max_pixels: Total | None = Field(
         default=None, ge=1, description="a picture with more pixels is refused; null: grpokit's limit, 36 million"
     )
