@@ -11,8 +11,9 @@ from PIL import Image
 import grpokit
 from grpokit import DataError, PluginError, Prompt, RewardError, Sample, UsageError
 from grpokit_check import outcomes, reward_checks
+from grpokit_pyiqa import unscorable
 from grpokit_pyiqa.plugin import grpokit_rewards
-from grpokit_pyiqa.reward import PyIQAReward, lacks_target
+from grpokit_pyiqa.reward import PyIQAReward
 
 (SPEC,) = grpokit_rewards()
 
@@ -56,10 +57,13 @@ def test_wrong_pictures_are_refused():
         reward([sample(photograph(), "a text")])
 
 
-def test_a_target_is_asked_for_where_the_metric_compares():
+def test_a_target_is_asked_for_where_the_metric_compares(monkeypatch):
     prompt = Prompt(text="a picture")
-    assert "there is no target" in lacks_target(prompt, metric="psnr")
-    assert lacks_target(prompt, metric="piqe") == ""
+    assert "there is no target" in unscorable.target(prompt, metric="psnr")
+    assert unscorable.target(prompt, metric="piqe") == ""
+    monkeypatch.setitem(sys.modules, "pyiqa", None)  # it is in a capsule
+    monkeypatch.delitem(sys.modules, "grpokit_pyiqa.scoring")
+    assert unscorable.target(prompt, metric="psnr") == ""
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@
 
 import http.server
 import math
-import re
 import subprocess
 import sys
 import threading
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +17,7 @@ from PIL import Image, ImageFilter
 from pyiqa.archs import niqe_arch, wadiqam_arch
 from skimage import data
 
-from grpokit_pyiqa.scoring import NO_SCORES, Metric, MetricError, needs_target
+from grpokit_pyiqa.scoring import NO_SCORES, Metric, MetricError
 
 BY_PIP = {  # metric -> the smallest side of a square that it scores
     **dict.fromkeys(("entropy", "nlpd", "psnr", "psnry", "vsi"), 1),
@@ -30,7 +28,6 @@ BY_NAME = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for nam
 ALL = pytest.mark.parametrize("name", BY_NAME)
 COMPARING = [each for each in BY_NAME if each.values[0] not in ("entropy", "piqe")]
 SIDE = 176
-PAGE = Path(__file__).parents[3] / "docs/image-quality.md"
 
 
 def photograph(name="astronaut", size=(SIDE, SIDE)):
@@ -91,10 +88,9 @@ def test_what_two_of_them_take_for_quality_is_noise(name, sigma, gain):
     assert noise > clean + gain
 
 
-@pytest.mark.parametrize("name", ["entropy", "piqe"])
-def test_blur_scores_less(name):
-    clean, blur = Metric(name)([sample(photograph()), sample(blurred(4))])
-    assert blur < clean
+def test_piqe_prefers_the_sharp_picture():
+    clean, blur = Metric("piqe")([sample(photograph()), sample(blurred(1))])
+    assert clean > blur + 10
 
 
 @ALL
@@ -121,14 +117,6 @@ def test_a_row_without_a_target_is_not_scored():
     scores = Metric("ssim")([sample(photograph(), photograph()), sample(photograph())])
     assert scores[0] == 1
     assert math.isnan(scores[1])
-
-
-def test_the_page_has_every_metric_once_in_its_table():
-    rows = re.findall(r"^\| (`.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    table = [(cells[0], cells[1]) for cells in (row.split(" | ") for row in rows)]
-    listed = {name: compares.startswith("yes") for names, compares in table for name in re.findall(r"`(.+?)`", names)}
-    assert listed.keys() == set(pyiqa.list_models()) - NO_SCORES.keys()
-    assert {name for name, compares in listed.items() if compares} == set(filter(needs_target, listed))
 
 
 @pytest.mark.parametrize("name", sorted(NO_SCORES))

@@ -20,7 +20,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         factory="grpokit_pyiqa.reward:PyIQAReward",
         summary="image quality by a metric of pyiqa, some of which compare with the target picture (higher is better)",
         accepts={"image"},
-        unscorable="grpokit_pyiqa.reward:lacks_target",
+        unscorable="grpokit_pyiqa.unscorable:target",
         install="pip install 'grpokit[pyiqa]'",
         examples="grpokit_pyiqa.examples:pairs",
     )

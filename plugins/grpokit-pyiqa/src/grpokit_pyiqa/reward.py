@@ -13,8 +13,7 @@ from PIL import Image
 from grpokit import DataError, Prompt, Sample, UsageError
 from grpokit.images import for_comparison, to_rgb
 from grpokit.rewards.device import find_device
-from grpokit.rewards.missing_inputs import picture_target
-from grpokit_pyiqa.scoring import Metric, MetricError, needs_target
+from grpokit_pyiqa.scoring import Metric, MetricError
 
 
 class PyIQAReward:
@@ -65,11 +64,6 @@ class PyIQAReward:
             return self.metric(prepared)
         except MetricError as error:
             raise UsageError(f"pyiqa: {error}", page="image-quality") from error
-
-
-def lacks_target(prompt: Prompt, *, metric: str = "") -> str:
-    """Why a prompt cannot be scored: it has no target picture, and the metric compares with one."""
-    return picture_target(prompt) if needs_target(metric) else ""
 
 
 def _target(prompt: Prompt, row: int) -> Image.Image:
