@@ -91,7 +91,7 @@ def check_column(name, digits):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "digits"), [("piqe", 1), ("entropy", 2)])
+@pytest.mark.parametrize(("name", "digits"), [("piqe", 1), pytest.param("entropy", 2, marks=pytest.mark.very_slow)])
 def test_what_fools_them(name, digits):
     check_column(name, digits)
 
