@@ -109,8 +109,8 @@ class ColumnReward:
         self._by_row = bool(_OF_A_ROW & {*self._required})
         self._of_pictures = not (_OF_A_ROW | _OF_ALL_ROWS) & {*self._required}  # Flow-GRPO's images are outputs
         self._form = _annotated_form(parameters)
-        of_target = {*_TARGETS, *(f"{name}s" for name in _TARGETS)}
-        self.columns = [name for name in self._required if name not in COMPUTED | of_target]
+        others = {f"{name}{ending}" for name in (*_TARGETS, "extra_info") for ending in ("", "s")}
+        self.columns = [name for name in self._required if name not in COMPUTED | others]
         if "environments" in self._required:
             raise error(f"{self.__name__} takes `environments`, which only TRL's trainer has. Rewrite it without.")
 
@@ -118,7 +118,7 @@ class ColumnReward:
         """One score for each sample."""
         if not samples:
             return []
-        form = self._form or ("messages" if any("messages" in s.prompt.meta for s in samples) else "texts")
+        form = self._form or ("messages" if any(s.prompt.meta.get("messages") for s in samples) else "texts")
         try:
             return self._scores(samples, form)
         except (AttributeError, TypeError) as wrong:
@@ -138,6 +138,8 @@ class ColumnReward:
         (values,) = _awaited([self.reward(**columns, **shared)])
         if self._of_pictures and isinstance(values, tuple):
             values = values[0]  # behind it are details
+        if isinstance(values, Mapping):
+            values = values.get("avg", values)  # of several scores of Flow-GRPO
         if hasattr(values, "tolist"):
             values = values.tolist()
         return [_score(value) for value in values] if isinstance(values, (list, tuple)) else values
@@ -148,7 +150,7 @@ class ColumnReward:
     def _columns(self, samples: Sequence[Any], form: str) -> dict[str, list[Any]]:
         names = self._required + [name for name, default in self._optional.items() if default is None]
         if self._takes_more:
-            names += ["prompt"] if self._by_row else ["prompts", "completions", "completion_ids", "images"]
+            names += ["prompt", "state"] if self._by_row else ["prompts", "completions", "completion_ids", "images"]
             names += [name for name in _TARGETS if name not in self._optional]
         names += [name for sample in samples for name in sample.prompt.meta if self._wants(name)]
         columns = {}
@@ -198,6 +200,8 @@ class ColumnReward:
             return {"answer": prompt.target, **prompt.meta, **turn}
         if name in prompt.meta:
             return prompt.meta[name]
+        if name == "extra_info":  # verl's data need not have it
+            return {}
         return prompt.target if name in _TARGETS and prompt.target is not None else _ABSENT
 
     def _output(self, sample: Any) -> Any:

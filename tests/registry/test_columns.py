@@ -30,6 +30,7 @@ def sample(output: Any, *, target: Any = None, info: Any = None, images: Any = (
     return Sample(prompt=prompt, output=output, group=0, info=info or {})
 
 
+SUMS = {"data_source": "sums"}
 VERL = {"data_source": "sums", "extra_info": {"split": "train"}}
 TURNS = [{"role": role, "content": "4"} for role in ("user", "assistant", "tool", "assistant")]
 BLACK, WHITE = (Image.new("RGB", (8, 8), colour) for colour in ("black", "white"))
@@ -38,7 +39,7 @@ BLACK, WHITE = (Image.new("RGB", (8, 8), colour) for colour in ("black", "white"
 @pytest.mark.parametrize(
     ("name", "params", "samples", "expected"),
     [
-        ("length", {}, [sample("four"), sample("")], [4, 0]),
+        ("length", {}, [sample("four", messages=None), sample("")], [4, 0]),
         ("accuracy", {}, [sample("4", solution="4"), sample("5", solution="4"), sample("5")], [1, 0, NAN]),
         ("accuracy", {}, [sample("4", target="4"), sample("5", target="4")], [1, 0]),
         ("accuracy", {}, [sample("4", solution="4", target="5")], [1]),
@@ -65,7 +66,9 @@ BLACK, WHITE = (Image.new("RGB", (8, 8), colour) for colour in ("black", "white"
         ("answered", {}, [sample("It is 4.", info={"messages": TURNS})], [3]),
         ("compute_score", {}, [sample("4", target="4", **VERL), sample("5", target="4", **VERL)], [1, 0]),
         ("gsm8k", {"format_score": 0.1}, [sample("4", ground_truth="4"), sample("5", ground_truth="4")], [1, 0.1]),
-        ("compute_score_batch", {}, [sample("4", target="4", **VERL), sample("5", target="4", **VERL)], [1, 0]),
+        ("compute_score_batch", {}, [sample("4", target="4", **SUMS), sample("5", target="4", **SUMS)], [1, 0]),
+        ("several", {"device": "cpu", "score_dict": {"a": 1, "b": 0.5}}, [sample(BLACK), sample(WHITE)], [12, 12]),
+        ("in_state", {}, [sample("Yes.")], [1]),
         ("polite", {}, [sample("Sorry."), sample("Yes.")], [0, 1]),
         ("judged", {}, [sample("4", target="4"), sample("5", target="4")], [1, 0]),
         ("file_size", {}, [sample(BLACK, least=0), sample(WHITE, least=10**6)], [1, 0]),
@@ -80,7 +83,7 @@ def test_a_function_of_another_trainer_works_as_it_is(
     assert reward(samples) == pytest.approx(expected, nan_ok=True)
     assert reward(samples) == pytest.approx(expected, nan_ok=True)  # what it learned about the function holds
     assert reward([]) == []
-    if not name.startswith(("get_", "file_")):
+    if not name.startswith(("get_", "file_", "several")):
         assert reward.__name__ == name
         (term,) = as_terms([partial(getattr(foreign_rewards, name), **params)])
         assert term.name == name
