@@ -36,7 +36,7 @@ COMPUTED = frozenset(
 """Parameters that are no columns of the data, so nobody else may set them."""
 
 _ERRORS = {
-    "messages": "string indices must be integers|'str' object has no attribute 'get'",
+    "messages": "string (indices must be integers|index out of range)|'str' object has no attribute 'get'",
     "texts": "expected string or bytes-like object|'list' object has no attribute '(strip|split|lower|find)'",
     "array": r"'list' object has no attribute '(transpose|permute|shape|cpu)'|bytes-like .* required, not '\w*Image",
 }
@@ -121,7 +121,7 @@ class ColumnReward:
         form = self._form or ("messages" if any(s.prompt.meta.get("messages") for s in samples) else "texts")
         try:
             return self._scores(samples, form)
-        except (AttributeError, TypeError) as wrong:
+        except (AttributeError, IndexError, TypeError) as wrong:
             better = _form_that_is_missed(wrong)
             if better in (None, form):
                 raise

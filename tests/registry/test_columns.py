@@ -43,7 +43,7 @@ BLACK, WHITE = (Image.new("RGB", (8, 8), colour) for colour in ("black", "white"
         ("accuracy", {}, [sample("4", solution="4"), sample("5", solution="4"), sample("5")], [1, 0, NAN]),
         ("accuracy", {}, [sample("4", target="4"), sample("5", target="4")], [1, 0]),
         ("accuracy", {}, [sample("4", solution="4", target="5")], [1]),
-        ("tagged", {}, [sample("<answer>4</answer>"), sample("4")], [1, 0]),
+        ("tagged", {}, [sample(""), sample("<answer>4</answer>"), sample("4")], [0, 1, 0]),
         ("correctness", {}, [sample("4", answer="4"), sample("5", answer="4")], [2, 0]),
         ("correctness", {}, [sample("4", answer="4", messages=[{"role": "user", "content": "?"}])], [2]),
         ("answers_in_kwargs", {}, [sample("4", answer="4"), sample("5", answer="4")], [1, 0]),
