@@ -24,6 +24,7 @@ from .registry.panels import PanelTable as PanelTable
 from .registry.specs import AdvantageSpec as AdvantageSpec
 from .registry.specs import Asset as Asset
 from .registry.specs import CommandSpec as CommandSpec
+from .registry.specs import DatasetSpec as DatasetSpec
 from .registry.specs import EvaluationSpec as EvaluationSpec
 from .registry.specs import ModifierSpec as ModifierSpec
 from .registry.specs import ObjectiveSpec as ObjectiveSpec

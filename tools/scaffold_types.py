@@ -21,6 +21,7 @@ WORDS = (
     ["preset", "small-sums"],
     ["evaluation", "carries"],
     ["world", "quiz"],
+    ["dataset", "doubles"],
 )
 
 

@@ -24,6 +24,7 @@ _KINDS = {
     "modifiers": "modifier",
     "world": "world",
     "placement": "placement",
+    "data": "dataset",
 }
 """The key above a `use` -> the kind of component."""
 

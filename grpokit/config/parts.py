@@ -97,7 +97,8 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
         default=None, gt=0, le=86_400, description="with workers or placement: the most seconds that a call may take"
     )
     placement: dict[Text, Any] | None = Field(
-        default=None, description="where it runs instead, such as {http: 'http://gpu-2:8009'} or {ray: {replicas: 4}}"
+        default=None,
+        description="where it runs instead, such as {http: 'http://gpu-2:8009'} or {capsule: [hpsv2]}",
     )
 
     @model_validator(mode="after")
@@ -150,13 +151,15 @@ class PromptSource(Strict):
 class DataConfig(PromptSource):
     """Where prompts come from: exactly one of `prompts`, `dataset` and `use`."""
 
-    model_config = ConfigDict(extra="allow")  # a function's own keys beside `use`, which is checked below
+    model_config = ConfigDict(extra="allow")  # a dataset's own keys beside `use`, which is checked below
 
     dataset: PathText | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
     subset: Text | None = Field(default=None, description="the dataset's subset, if it has several")
     split: Text = Field(default="train", description="the dataset's split")
     columns: dict[str, str | None] = Field(default_factory=dict, description="columns for prompt, target, image")
-    use: Text | None = Field(default=None, description="`package.module:function` called with split='train' or 'eval'")
+    use: Text | None = Field(
+        default=None, description="a dataset's name, or `package.module:function` called with split='train' or 'eval'"
+    )
     max_pixels: Total | None = Field(
         default=None, ge=1, description="a picture with more pixels is refused; null: grpokit's limit, 36 million"
     )

@@ -36,7 +36,7 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None, *, key
     """Build the component `name` of a kind with its parameters.
 
     Args:
-        kind: "reward", "policy", "advantage", "objective", "modifier", "placement" or "world".
+        kind: "reward", "policy", "advantage", "objective", "modifier", "placement", "world" or "dataset".
         name: a plugin's name for it, or "package.module:function" for one that no plugin brings.
         params: keyword parameters. A class or a policy's or objective's factory is called with them, and so is a
             function that needs nothing else to make a reward; a plain reward, advantage or placement function gets

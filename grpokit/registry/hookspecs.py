@@ -17,6 +17,7 @@ from grpokit.registry.panels import Panel
 from grpokit.registry.specs import (
     AdvantageSpec,
     CommandSpec,
+    DatasetSpec,
     EvaluationSpec,
     ModifierSpec,
     ObjectiveSpec,
@@ -169,6 +170,28 @@ def grpokit_worlds() -> Iterable[WorldSpec]:  # type: ignore[empty-body]
 
             def facts(self):
                 return {"return": float(self.right)}
+        ```
+    """
+
+
+@hookspec
+def grpokit_datasets() -> Iterable[DatasetSpec]:  # type: ignore[empty-body]
+    """Yield prompts for `data: {use: NAME}`.
+
+    Example:
+        ```python
+        @hookimpl
+        def grpokit_datasets():
+            yield DatasetSpec(api=1, name="sums", factory="mypackage.sums:sums", summary="sums of two numbers")
+        ```
+        with, in `mypackage/sums.py`, for the config `data: {use: sums, largest: 20}`,
+        ```python
+        from grpokit import Prompt
+
+        def sums(split, largest=9):
+            held_out = split == "eval"
+            pairs = [(a, b) for a in range(largest + 1) for b in range(largest + 1)]
+            return [Prompt(text=f"{a} + {b} =", target=str(a + b)) for a, b in pairs if (a * b % 5 == 0) == held_out]
         ```
     """
 

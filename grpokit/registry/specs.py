@@ -57,6 +57,8 @@ class Spec:
         summary: one line for `grpokit plugins`.
         install: the exact command that brings missing dependencies, such as "pip install 'grpokit[ocr]'".
         assets: what it needs with its defaults besides Python packages, such as weights.
+        example: for `grpokit plugins NAME`, how it is used: a part of a config in YAML, or the line of a command.
+            Empty: its name alone, which is enough where all parameters have defaults.
     """
 
     kind: ClassVar[str]
@@ -67,6 +69,7 @@ class Spec:
     summary: str = ""
     install: str = ""
     assets: Sequence[Asset] = ()
+    example: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +180,17 @@ class WorldSpec(Spec):
     """A world that a language model talks to: a class or function that returns a new one for each episode."""
 
     kind: ClassVar[str] = "world"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSpec(Spec):
+    """Prompts for `data: {use: NAME}`: a function that returns them.
+
+    It is called with `split`, "train" or "eval", and with the config's keys beside `use`. It returns an iterable of
+    `grpokit.Prompt`, the same ones for the same arguments. No prompt of the one split should be in the other.
+    """
+
+    kind: ClassVar[str] = "dataset"
 
 
 @dataclass(frozen=True, kw_only=True)

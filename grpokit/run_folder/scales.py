@@ -16,7 +16,7 @@ from grpokit.config.schema import texts
 from grpokit.run_folder.reader import RunHistory
 from grpokit.run_folder.run_metadata import version_changes
 
-_SCORING = ("policy", "reward", "world")  # kinds of components that move a score
+_SCORING = ("policy", "reward", "world", "dataset")  # kinds of components that move a score
 
 
 def version_keys(component: Mapping[str, Any]) -> set[str]:

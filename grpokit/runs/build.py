@@ -189,11 +189,11 @@ def _read(config: RunConfig | EvaluationConfig, source: PromptSource) -> PromptS
 def _from_function(config: RunConfig | EvaluationConfig, use: str, split: str) -> PromptSequence:
     options = config.data.model_extra if config.data else None
     with config.at("data", "use"):
-        items = registry.call(use, {"split": split, **(options or {})}, what="data source")
-        with registry.explained(f"The data source '{use}' failed while giving prompts for split '{split}'"):
+        items = registry.create("dataset", use, {"split": split, **(options or {})})
+        with registry.explained(f"The dataset '{use}' failed while giving prompts for split '{split}'"):
             prompts = data.as_prompts(items, source=f"{use}, split '{split}'")  # which may come one by one
         if not prompts:
-            raise DataError(f"The data source '{use}' gave no prompts for split '{split}'.")
+            raise DataError(f"The dataset '{use}' gave no prompts for split '{split}'.")
     return prompts
 
 

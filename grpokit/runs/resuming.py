@@ -160,7 +160,7 @@ def scores_otherwise(config: RunConfig, settings: Sequence[str], packages: Mappi
         settings: what `changed_config` found.
         packages: what `changed_versions` found.
     """
-    components = [to_dict(part) for part in (config.policy, *config.rewards)]
+    components = [to_dict(part) for part in (config.policy, config.data, *config.rewards)]
     code = {key for component in components for key in version_keys(component)}
     other_components = any(line.startswith(("policy.", "rewards.")) for line in settings)
     other_environments = any(key.startswith("rewards.") for key in packages)

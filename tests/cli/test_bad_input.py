@@ -345,7 +345,7 @@ DATA_FILES = {
 }
 
 FUNCTIONS = {
-    "a data function without a colon": change("data={use: my_data}", "'my_data' must be of the form package.module:f"),
+    "a data function without a colon": change("data={use: my_data}", "data.use: There is no dataset called 'my_data'"),
     "a data function in no module": change("data={use: 'no_mod:f'}", "data.use: ", "there is no module 'no_mod'"),
     "a data function that is not there": code(
         "data={use: 'bad_a:prompt'}", "def prompts(split): ...", "'prompt' in 'bad_a'", "did you mean 'prompts'?"
@@ -353,13 +353,13 @@ FUNCTIONS = {
     "a data function that raises": code(
         "data={use: 'bad_b:f'}",
         "def f(split):\n    return {}[split]",
-        "data.use: The data source 'bad_b:f' fails with split='train': KeyError: 'train' (bad_b.py, line 2",
+        "data.use: The dataset 'bad_b:f' fails with split='train': KeyError: 'train' (bad_b.py, line 2",
     ),
     "a data function that exits": code("data={use: 'bad_c:f'}", "def f(split):\n    exit(3)", "SystemExit: 3"),
     "a data function that raises on the way": code(
         "data={use: 'bad_d:f'}",
         "def f(split):\n    yield 'a'\n    raise RuntimeError('the server is gone')",
-        "The data source 'bad_d:f' failed while giving prompts for split 'train': RuntimeError: the server is gone",
+        "The dataset 'bad_d:f' failed while giving prompts for split 'train': RuntimeError: the server is gone",
     ),
     "a data function that returns None": code(
         "data={use: 'bad_e:f'}", "def f(split): ...", "Expected a list of prompts, got a NoneType"
@@ -371,7 +371,7 @@ FUNCTIONS = {
         "data={use: 'bad_g:f'}", "def f(split): return 'cat'", "Expected a list of prompts, got a str"
     ),
     "a data function that returns nothing": code(
-        "data={use: 'bad_h:f'}", "def f(split): return []", "data source 'bad_h:f' gave no prompts for split 'train'"
+        "data={use: 'bad_h:f'}", "def f(split): return []", "dataset 'bad_h:f' gave no prompts for split 'train'"
     ),
     "a data function without split": code(
         "data={use: 'bad_i:f'}", "def f(): ...", "has no parameter 'split'", "It accepts: none"

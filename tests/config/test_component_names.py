@@ -128,7 +128,7 @@ phases:
 
 
 def test_every_kind_of_name_is_made_lasting(here: Path) -> None:
-    kinds = {**MINE, "World": "builtins:len", "Placement": "builtins:len"}
+    kinds = {**MINE, "World": "builtins:len", "Placement": "builtins:len", "Dataset": "builtins:len"}
     for info in here.glob("*.dist-info"):
         info.rename(here / "away")
     brings_twins(here, "all-twins", kinds)
@@ -141,7 +141,7 @@ def test_every_kind_of_name_is_made_lasting(here: Path) -> None:
         "world": {"use": "all-twins:twin", "rewards": "none"},
         "size": [1],
     }
-    assert plain["data"]["use"] == "twin"
+    assert plain["data"]["use"] == "all-twins:twin"
     assert plain["rewards"][0]["use"] == "length"
     assert plain["rewards"][1]["placement"] == {"all-twins:twin": {"url": "x"}}
     assert plain["trainer"]["advantage"] == "all-twins:twin"

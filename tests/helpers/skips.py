@@ -31,6 +31,7 @@ ALLOWED = {  # pattern of a test's id: why it may be skipped in CI
     r"plugins/grpokit-diagnosis/\S+\[(ladder-[a-z-]+|wrong-type)\d?\]$": "a statistic compares with nothing",
     rf"plugins/grpokit-grounding/\S+{_TEXT}": "the built-in texts hold no boxes",
     rf"plugins/grpokit-lm/\S+{_TEXT}": "the built-in texts hold no expressions and mark no answers",
+    rf"plugins/grpokit-reasoning-gym/\S+{_TEXT}": "the built-in texts are no questions of a task",
     rf"plugins/grpokit-ssim/\S+{_TEXT}": "it reads no text",
     r"plugins/grpokit-ocr/\S+\[ladder-(identical|blur|noise|jpeg|shift)\]$": "it compares with no picture",
 }

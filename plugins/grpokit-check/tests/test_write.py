@@ -34,6 +34,7 @@ WRITTEN = {
     "small-sums": ("preset", None),
     "carries": ("evaluation", None),
     "quiz": ("world", None),
+    "doubles": ("dataset", None),
 }
 SMALL = ("trainer.prompts_per_step=4", "trainer.group_size=4")
 OURS = ("grpokit", "__editable__", "_editable", "distutils-precedence")
@@ -205,7 +206,7 @@ def lines_of(file: Path) -> int:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All that can be written, with the shortest and the longest name."""
     top = tmp_path_factory.mktemp("written")
-    for letter, (what, kind) in zip("abcdefghijk", WRITTEN.values(), strict=False):
+    for letter, (what, kind) in zip("abcdefghijkl", WRITTEN.values(), strict=False):
         new(what, letter, folder=top, kind=kind)
         new(what, f"{letter}-{'x' * 28}", folder=top, kind=kind)
     return top
@@ -299,6 +300,7 @@ USES = {
     "preset": "grpokit train sharp trainer.steps=5 run.dir=runs/sharp --overwrite",
     "evaluation": "grpokit evaluate toy-lm --with sharp",
     "world": "grpokit check sharp",
+    "dataset": "grpokit train toy-lm 'data={use: sharp}' trainer.steps=5 run.dir=runs/sharp --overwrite",
 }
 
 
@@ -334,6 +336,7 @@ IDEAS = {
     "small-sums": r"\bsums\b",
     "carries": r"\bsums\b",
     "quiz": "quiz",
+    "doubles": "double",
 }
 
 

@@ -6,6 +6,7 @@ from .check import Outcome as Outcome
 from .check import outcomes as outcomes
 from .check import parametrize_with_checks as parametrize_with_checks
 from .commands import command_checks as command_checks
+from .datasets import dataset_checks as dataset_checks
 from .evaluations import evaluation_checks as evaluation_checks
 from .modifiers import modifier_checks as modifier_checks
 from .objectives import objective_checks as objective_checks

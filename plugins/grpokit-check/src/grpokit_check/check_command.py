@@ -55,7 +55,7 @@ def check(
         console(stderr=True).status(f"building {name}", spinner="line") as status,
         ExitStack() as stack,
     ):
-        kind = component.kind_of(name, kind)
+        kind = component.kind_of(name, "reward" if kind is None and "placement" in params else kind)
         if own_prompts and kind not in ("policy", "reward"):
             raise UsageError(f"'{name}' is neither policy nor reward, so it reads no prompts. Leave out --prompt(s).")
         first = own_prompts if prompts is None or own_prompts is None else own_prompts[:4]

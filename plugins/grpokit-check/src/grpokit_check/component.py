@@ -31,6 +31,7 @@ from grpokit_check import (
     LadderReport,
     advantage_checks,
     command_checks,
+    dataset_checks,
     evaluation_checks,
     ladder,
     modifier_checks,
@@ -45,7 +46,7 @@ from grpokit_check.reward.examples import accepted, samples_of, with_stand_ins
 
 KINDS = (
     *("policy", "reward", "advantage", "objective", "modifier", "observer"),
-    *("preset", "evaluation", "world", "command"),
+    *("preset", "evaluation", "world", "dataset", "command"),
 )
 """The kinds of components that can be checked."""
 
@@ -53,8 +54,9 @@ KINDS = (
 def kind_of(name: str, kind: str | None) -> str:
     """The kind of the component called `name`, one of `KINDS`.
 
-    Many a preset has the name of its policy, which is meant then. Behind a name as "package.module:Name" the class
-    decides: that of a modifier, an objective, an observer or a policy. Anything else is a reward.
+    Many a preset has the name of its policy, and a dataset that of its reward, which are meant then. Behind a name as
+    "package.module:Name" the class decides: that of a modifier, an objective, an observer or a policy. Anything else
+    is a reward.
 
     Raises:
         UsageError: no such name, module or attribute, or several kinds have it.
@@ -63,8 +65,8 @@ def kind_of(name: str, kind: str | None) -> str:
         raise UsageError(f"--kind must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got '{kind}'.")
     kinds = [kind] if kind else [k for k in KINDS if registry.named(k, name)]
     kinds += ["observer"] if kind is None and name in registry.observers() else []
-    if kinds == ["policy", "preset"]:
-        kinds = ["policy"]
+    if kinds in (["policy", "preset"], ["reward", "dataset"]):
+        kinds = kinds[:1]
     if len(kinds) > 1:
         options = " or ".join(f"--kind {k}" for k in kinds)
         raise UsageError(f"Several components are called '{name}' ({', '.join(kinds)}): add {options}.")
@@ -109,6 +111,10 @@ def of_component(kind: str, name: str, params: dict[str, Any]) -> Iterable[Check
         case "world":
             build()
             return world_checks(build, module=module)
+        case "dataset":
+            dataset = functools.partial(registry.create, kind, name)
+            dataset({**params, "split": "train"})
+            return dataset_checks(lambda split: dataset({**params, "split": split}), module=module)
         case "command":
             path = spec.factory if spec else name
             return command_checks(registry.resolve(path, f"command '{name}'"), spec=spec, module=module)
@@ -155,12 +161,16 @@ def of_reward(
 ) -> Iterator[tuple[Iterable[Check], Callable[[], LadderReport]]]:
     """The checks of a reward, on the examples of its spec or on built-in samples; with prompts, on samples of these.
 
+    Among the parameters, `placement` says where it runs, as in a config.
+
     Yields:
         The checks, and the report of the ladders that some of them read, measured once. A reward that scores elsewhere
         is closed at the end.
     """
     spec, module = _announced("reward", name)
-    reward = registry.create("reward", name, params)
+    params = dict(params)
+    placement = params.pop("placement", None)
+    reward = registry.place(name, params, placement) if placement else registry.create("reward", name, params)
     score = reward
     if isinstance(reward, ColumnReward) and spec is None:
         score = with_stand_ins(reward, prompts[0].meta if prompts else {})

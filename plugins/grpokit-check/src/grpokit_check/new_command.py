@@ -15,7 +15,7 @@ def new(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="reward|policy|advantage|objective|modifier|preset|evaluation|world", help="What to make."
+            metavar="reward|policy|advantage|objective|modifier|preset|evaluation|world|dataset", help="What to make."
         ),
     ],
     name: Annotated[str, typer.Argument(metavar="NAME", help="What configs will call it, such as sharp-edges.")],

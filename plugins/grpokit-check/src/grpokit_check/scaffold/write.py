@@ -71,6 +71,7 @@ _TEMPLATES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "preset": {"": {}},
     "evaluation": {"": {}},
     "world": {"": {}},
+    "dataset": {"": {"options": "'data={{use: {name}}}'"}},
 }
 """Kind of component -> its variants, of which the first is the default -> words of its templates.
 
@@ -97,7 +98,7 @@ def new(what: str, name: str, *, folder: Path = Path(), kind: str | None = None)
     """Write the package `grpokit-<name>` with a working component.
 
     Args:
-        what: "reward", "policy", "advantage", "objective", "modifier", "preset", "evaluation" or "world".
+        what: "reward", "policy", "advantage", "objective", "modifier", "preset", "evaluation", "world" or "dataset".
         name: what configs will call it; small letters, digits and single hyphens.
         folder: where the package's folder is made.
         kind: what a reward scores: "image" (None means it) or "text"; what a policy is: "text" (None means it), "image"

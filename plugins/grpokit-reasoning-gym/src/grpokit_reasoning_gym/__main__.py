@@ -1,0 +1,10 @@
+"""Lists the tasks with the parameters of their generators: `python -m grpokit_reasoning_gym`."""
+
+import dataclasses
+
+from grpokit_reasoning_gym.tasks import DATASETS, TASKS
+
+for task in TASKS:
+    _, settings = DATASETS[task]
+    own = [field for field in dataclasses.fields(settings) if field.name not in ("seed", "size")]
+    print(f"{task}:", ", ".join(f"{field.name}={getattr(settings(), field.name)!r}" for field in own))

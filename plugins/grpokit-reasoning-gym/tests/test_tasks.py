@@ -1,0 +1,38 @@
+"""The tasks of reasoning-gym: what they make, here and in other processes, and how they score their own answers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+
+import pytest
+from task_reports import SIZE, reports
+
+from grpokit import UsageError
+from grpokit_reasoning_gym.questions import questions
+from grpokit_reasoning_gym.tasks import HASHED, TASKS
+
+FEW = ("basic_arithmetic", "list_functions", "rush_hour", "syllogism", "word_ladder")
+NO_ANSWER = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
+"""Tasks that give no answer of their own, but score any."""
+
+
+@pytest.mark.parametrize("tasks", [FEW, pytest.param(TASKS, marks=pytest.mark.slow)], ids=["few", "all"])
+def test_all_processes_make_the_same_questions_and_own_answers_score_1(tasks: Collection[str]) -> None:
+    made = reports(tasks, state=1, hash_seed="0")
+    for task, report in made.items():
+        assert report["scores"] == [None if task in NO_ANSWER else 1.0] * SIZE, task
+        assert len({*report["learned"], *report["evaluated"]}) == 2 * SIZE, task
+    other = reports([task for task in tasks if task not in HASHED], state=2, hash_seed="1")
+    assert [task for task, report in other.items() if report != made[task]] == []
+
+
+@pytest.mark.skipif(not sys.flags.hash_randomization, reason="PYTHONHASHSEED is 0")
+@pytest.mark.parametrize("task", HASHED)
+def test_a_task_that_other_processes_make_otherwise_is_refused(task: str) -> None:
+    with pytest.raises(UsageError, match="PYTHONHASHSEED=0"):
+        questions(tasks=[task])
+
+
+def test_there_are_about_a_hundred() -> None:
+    assert len(TASKS) >= 105
