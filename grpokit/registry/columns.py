@@ -18,16 +18,18 @@ from types import SimpleNamespace
 from typing import Any, Awaitable, Mapping, Sequence
 
 _OF_A_ROW = {"completion", "solution_str"}
-"""Who has one of these parameters is called for each sample, with the sample's own values."""
+"""A reward with one of these parameters is called for each sample, with the sample's own values."""
 
 _OF_ALL_ROWS = {"completions", "completion_ids", "solution_strs"}
-"""Who has one of these is called once, with a list per parameter."""
+"""A reward with one of these is called once, with a list per parameter."""
 
 _OUTPUTS = {"completion", "completions"}
 _PROMPTS = {"prompt", "prompts"}
 _TEXTS = {"solution_str", "solution_strs"}
 _TARGETS = ("target", "answer", "solution", "ground_truth", "label")
 """What data may call a target; a column of that name comes first."""
+
+_NEEDS_NO_COLUMN = {f"{name}{ending}" for name in (*_TARGETS, "extra_info") for ending in ("", "s")}
 
 _OF_CALL = ("trainer_state", "log_extra", "log_metric")
 COMPUTED = frozenset(
@@ -105,12 +107,11 @@ class ColumnReward:
         self._required = [name for name, p in parameters.items() if _is_required(p)]
         self._optional = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
         self._takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        self._given = set(_bound(reward))
+        self._constants = set(_bound(reward))
         self._by_row = bool(_OF_A_ROW & {*self._required})
         self._of_pictures = not (_OF_A_ROW | _OF_ALL_ROWS) & {*self._required}  # Flow-GRPO's images are outputs
         self._form = _annotated_form(parameters)
-        others = {f"{name}{ending}" for name in (*_TARGETS, "extra_info") for ending in ("", "s")}
-        self.columns = [name for name in self._required if name not in COMPUTED | others]
+        self.columns = [name for name in self._required if name not in COMPUTED | _NEEDS_NO_COLUMN]
         if "environments" in self._required:
             raise error(f"{self.__name__} takes `environments`, which only TRL's trainer has. Rewrite it without.")
 
@@ -145,7 +146,7 @@ class ColumnReward:
         return [_score(value) for value in values] if isinstance(values, (list, tuple)) else values
 
     def _wants(self, name: str) -> bool:
-        return name in {*self._required, *self._optional} or (self._takes_more and name not in self._given)
+        return name in {*self._required, *self._optional} or (self._takes_more and name not in self._constants)
 
     def _columns(self, samples: Sequence[Any], form: str) -> dict[str, list[Any]]:
         names = self._required + [name for name, default in self._optional.items() if default is None]
@@ -155,7 +156,7 @@ class ColumnReward:
         names += [name for sample in samples for name in sample.prompt.meta if self._wants(name)]
         columns = {}
         for name in dict.fromkeys(names):
-            if name in _OF_CALL or name in self._given:
+            if name in _OF_CALL or name in self._constants:
                 continue
             column = self._column(name, samples, form)
             if column is not None:

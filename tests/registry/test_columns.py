@@ -16,10 +16,13 @@ from PIL import Image
 import foreign_rewards
 import small_runs
 from grpokit import PluginError, Prompt, Sample, Trainer, UsageError, create
+from grpokit.config import schema
+from grpokit.config.evaluation import EvaluationConfig
 from grpokit.registry import columns, of_samples
 from grpokit.rewards.terms import as_terms
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.run_folder import rollout_record
+from grpokit.runs.rescore import rescore
 from grpokit_toy.lm import END, ToyLM, sum_prompts
 
 NAN = math.nan
@@ -232,3 +235,5 @@ def test_a_run_records_what_it_did_before(tmp_path: Path, monkeypatch: pytest.Mo
     first, second = (small_runs.rows(rollout_record.folder_of(Path("run"), step) / "samples.jsonl") for step in (1, 2))
     assert [row["scores"]["warming_up"] for row in [*first, *second]] == [0.0] * 8 + [1.0] * 8
     assert {*first[0]["info"]} == {"finish", "tokens"}
+    rescored = rescore(Path("run"), schema.validate(EvaluationConfig, f"rewards: [{{use: {rewards[0]['use']!r}}}]", ""))
+    assert rescored.scores[2].matrix[:, 0].tolist() == [1.0] * 8
