@@ -178,6 +178,10 @@ def page() -> str:
     for plugin, spec in registry.installed("policy"):
         parts += [f"### `{spec.name}`\n", f"{spec.summary[:1].upper()}{spec.summary[1:]}.\n"]
         parts += [f"**Makes** {spec.makes} · **package** `{plugin.package}`\n", _parameter_table(spec)]
+    parts.append("## Datasets\n")
+    for plugin, spec in registry.installed("dataset"):
+        parts += [f"### `{spec.name}`\n", f"{spec.summary[:1].upper()}{spec.summary[1:]}.\n"]
+        parts += [f"**Package** `{plugin.package}`\n", _parameter_table(spec)]
     parts.append("## Presets\n\n| name | what it does | takes | package |\n|---|---|---|---|")
     for plugin, spec in registry.installed("preset"):
         parts.append(f"| `{spec.name}` | {_cell(spec.summary)} | {spec.takes or 'not measured'} | `{plugin.package}` |")

@@ -39,7 +39,7 @@ class ReasoningGym:
         scorer = generator(meta["task"], meta["parameters"])
         try:
             return float(scorer.score_answer(answers[-1], entry(**meta)))
-        except Exception:  # some tasks raise where an answer does not have their form
+        except (Exception, SystemExit):  # some tasks raise where an answer does not have their form, or run it
             return 0.0
 
 
