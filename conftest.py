@@ -19,6 +19,7 @@ pytest_plugins = [
     "browser",
     "command_line",
     "distributions",
+    "made_plugins",
     "skips",
     "small_drafts",
 ]  # fixtures, and the summary of skips

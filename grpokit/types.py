@@ -70,7 +70,8 @@ class Sample:
             picture of numbers that are not finite: no reward is asked about it, and the row is unscored.
         group: the global id of the group that the sample belongs to.
         info: further facts from the policy. Of a text, "finish" is "stop" if it ended by itself and "length" if it was
-            cut, and "tokens" is its length.
+            cut, "tokens" is its length, and "token_ids" is an array of its tokens with the end, of several turns also
+            what was told between them. A record of a run keeps what JSON has, so no arrays.
     """
 
     prompt: Prompt

@@ -20,6 +20,7 @@ import torch
 import typer.main
 from PIL import Image
 
+from command_line import complete
 from grpokit import cli, registry
 from grpokit.config import presets, schema
 from grpokit.config.evaluation import EvaluationConfig
@@ -99,6 +100,9 @@ def test_examples_in_docstrings(folder: Path, file: Path) -> None:
 def test_config_snippets_are_valid(name: str, body: str) -> None:
     if name.startswith("evaluations.md"):
         assert schema.validate(EvaluationConfig, body, name).samples
+        return
+    if name.startswith("gallery.md"):
+        assert schema.parse(complete(body), name)
         return
     checked = schema.parse(body, name)
     assert checked.rewards

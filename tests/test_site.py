@@ -13,6 +13,7 @@ import tables
 
 from grpokit import registry
 from grpokit.evaluation.intervals import Summary
+from grpokit.registry.entry_points import COMPONENT_KINDS
 
 
 def test_generated_pages_are_up_to_date(capsys) -> None:
@@ -65,7 +66,7 @@ def test_the_examples_of_a_docstring_become_code() -> None:
 
 def test_the_gallery_has_every_component() -> None:
     page = make_gallery.PAGE.read_text(encoding="utf-8")
-    for kind in ("reward", "policy", "preset", "evaluation", "advantage", "objective", "modifier"):
+    for kind in COMPONENT_KINDS:
         assert [spec.name for _, spec in registry.installed(kind) if f"`{spec.name}`" not in page] == []
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/reference/gallery.md: every installed component, with parameters, grades, speed and examples.
+"""Writes docs/reference/gallery.md: every component of this repository, with parameters, grades, speed and examples.
 
 `python tools/make_gallery.py` writes the page from the plugins and from docs/gallery.json; with `--check` it exits with
 1 where the page is out of date. `--measure [NAME ...]` first measures rewards again, all or these, and writes
@@ -9,20 +9,25 @@ figures. Those of `lpips` need `TORCH_HOME=FOLDER`, with the FOLDER of tools/lpi
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import sys
 import time
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), *(str(folder) for folder in sorted(ROOT.glob("plugins/*/src")))]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools"), *(str(folder) for folder in sorted(ROOT.glob("plugins/*/src")))]
 
-from grpokit import GrpokitError, RewardSpec, create, registry, settings  # noqa: E402  # only now that the path leads here
-from grpokit.registry.specs import Spec  # noqa: E402
+import shipped_components  # noqa: E402  # only now that the path leads here
+
+from grpokit import GrpokitError, RewardSpec, create, registry, settings  # noqa: E402
+from grpokit.cli.catalogue import GROUPS, needs  # noqa: E402
+from grpokit.cli.component_page import example, scores  # noqa: E402
+from grpokit.registry import shipped  # noqa: E402
+from grpokit.registry.specs import PolicySpec, Spec  # noqa: E402
 from grpokit_check.reward.examples import example_samples, samples_for, spec_examples  # noqa: E402
 from grpokit_check.robustness.ladder import ladder  # noqa: E402
 
@@ -33,13 +38,42 @@ HEAD = """<!-- Written by tools/make_gallery.py: run it instead of editing this 
 
 # Plugin gallery
 
-What is in this repository, by kind. `grpokit plugins` lists what is installed on your machine, yours included.
+What is in this repository, by kind, as `grpokit plugins` lists what is installed on your machine, yours included.
+`grpokit plugins --search WORD` also finds what is here and not installed. `grpokit plugins NAME` shows the parameters,
+the needs, the grade and the example of one component.
 
 **Grade**: how easily adversarial examples fool the reward, from A (very hard) to E (at once), by the
 [ladders](../conformance.md#the-ladders-of-a-reward) with the reward's defaults. **Speed**: samples per second,
 {machine}, on one thread. The samples are the reward's own examples, or small signs and short texts. Compare speeds with
 each other rather than with your run. A reward without figures needs weights that this machine did not have, or a
 service, or a parameter; `grpokit check NAME` grades it on your machine.
+
+`grpokit[ocr]` stands for `pip install 'grpokit[ocr]'`. What you look for is not here? [Write yours](#write-yours).
+"""
+YOURS = """## Write yours
+
+Any function from samples to numbers is a reward: `rewards: [{use: "my_module:score"}]` takes it from a file beside the
+config. As a package it has a name, and others can install it:
+
+```bash
+grpokit new reward shine            # a package that works, with tests, a licence and workflows
+cd grpokit-shine
+pip install -e '.[test]'
+pytest && grpokit check shine       # put your idea into score() and run both until they pass
+pip install build twine
+python -m build                     # the package, in dist/
+twine check --strict dist/*
+twine upload dist/*
+```
+
+The package's README lists what to fill in before the last line, which asks for a token of PyPI. The workflow
+`publish.yml` needs none: it builds, checks and uploads whenever you push a tag such as `v0.1.0`
+([Publish it](../plugins.md#publish-it)).
+
+`grpokit new` has put `grpokit-plugin` among the package's keywords. By this word people
+[find it on PyPI](https://pypi.org/search/?q=grpokit-plugin). Where it is installed, `grpokit plugins` lists it, and
+`grpokit plugins --search WORD` looks through its name, summary and keywords. [Your own reward or policy](../plugins.md)
+has the rest.
 """
 
 
@@ -70,11 +104,6 @@ def measured(spec: RewardSpec) -> dict[str, Any]:
         for side, sample in (("better", better), ("worse", worse))
     ]
     return figures
-
-
-def _needed(spec: Spec) -> list[str]:
-    """The weights and other files that a component needs with its defaults."""
-    return [asset.name for asset in spec.assets if not asset.module]
 
 
 def _shown(name: str, side: str, output: Any) -> dict[str, str]:
@@ -115,28 +144,32 @@ def _parameter_table(spec: Spec) -> str:
     return head + "".join(f"| `{row[0]}` | {' | '.join(_cell(cell) for cell in row[1:])} |\n" for row in rows)
 
 
-def _range(spec: RewardSpec) -> str:
-    low, high = (f"{bound:g}" if bound is not None and math.isfinite(bound) else None for bound in spec.range)
-    if low is None and high is None:
-        return "any number"
-    return f"at most {high}" if low is None else f"at least {low}" if high is None else f"{low} to {high}"
+def _origin(spec: Spec) -> str:
+    """What brings a component."""
+    extra = shipped.entry(spec.kind, spec.name).get("extra", "")
+    return f"`grpokit[{extra}]`" if extra else "`grpokit`"
 
 
-def _reward(package: str, spec: RewardSpec, figures: dict[str, Any]) -> str:
+def _reward(spec: RewardSpec, figures: dict[str, Any]) -> str:
     lines = [f"### `{spec.name}`\n", f"{spec.summary[:1].upper()}{spec.summary[1:]}.\n"]
-    facts = [f"**Scores** {', '.join(sorted(spec.accepts))}", f"**range** {_range(spec)}", f"**package** `{package}`"]
-    if _needed(spec):
-        facts.append("**weights** " + ", ".join(_needed(spec)))
+    facts = [f"**Scores** {scores(spec)}", f"**comes with** {_origin(spec)}"]
+    if needs(spec):
+        facts.append(f"**needs** {needs(spec)}")
     if figures:
         facts += [f"**grade** {figures['grade'] or 'none'}", f"**speed** {figures['per_second']:,.10g} per second"]
     lines.append(" · ".join(facts) + "\n")
     if figures:
         lines.append(f"{figures['overall'][:1].upper()}{figures['overall'][1:]}.\n")
         cells = [_example(side, each) for side, each in zip(("better", "worse"), figures["example"], strict=True)]
-        scores = " | ".join(f"score {each['score']:g}" for each in figures["example"])
-        lines.append(f"| {cells[0]} | {cells[1]} |\n|---|---|\n| {scores} |\n")
-    lines.append(_parameter_table(spec))
+        score = " | ".join(f"score {each['score']:g}" for each in figures["example"])
+        lines.append(f"| {cells[0]} | {cells[1]} |\n|---|---|\n| {score} |\n")
+    lines += [_to_paste(spec), _parameter_table(spec)]
     return "\n".join(lines)
+
+
+def _to_paste(spec: Spec) -> str:
+    declared, _ = registry.declared_parameters(spec.kind, spec.name)
+    return f"```yaml\n{example(spec, spec.name, declared)}\n```\n"
 
 
 def _example(side: str, example: dict[str, Any]) -> str:
@@ -145,57 +178,79 @@ def _example(side: str, example: dict[str, Any]) -> str:
     return f"`{_cell(example['text'])}`"
 
 
-def _statistics(specs: list[tuple[str, RewardSpec]]) -> str:
+def _statistics(specs: list[RewardSpec]) -> Iterator[str]:
     """The rewards that describe and do not judge, so that no grade and no example of a better one fits."""
-    lines = ["## Statistics\n"]
-    lines.append(f"Rewards that describe an output and do not judge it: [what the reward taught]({_TAUGHT}).\n")
-    lines.append("| name | what it measures | low | high | of | package |\n|---|---|---|---|---|---|")
-    for package, spec in specs:
+    yield "## Statistics\n"
+    yield f"Rewards that describe an output and do not judge it: [what the reward taught]({_TAUGHT}).\n"
+    yield "| name | what it measures | low | high | of | comes with |\n|---|---|---|---|---|---|"
+    for spec in specs:
         low, high = spec.statistic or ("", "")
-        meaning = _cell(spec.summary.removeprefix("a statistic: "))
         kinds = ", ".join(sorted(spec.accepts))
-        lines.append(f"| `{spec.name}` | {meaning} | {low} | {high} | {kinds} | `{package}` |")
-    return "\n".join(lines) + "\n"
+        yield f"| `{spec.name}` | {_cell(spec.summary)} | {low} | {high} | {kinds} | {_origin(spec)} |"
+    yield ""
+
+
+def _rewards(specs: list[RewardSpec]) -> Iterator[str]:
+    figures = json.loads(FIGURES.read_text(encoding="utf-8"))["rewards"]
+    yield "## Rewards\n\n| name | what it does | grade | per second | scores |\n|---|---|---|---:|---|"
+    for spec in specs:
+        found = figures.get(spec.name, {})
+        speed = f"{found['per_second']:,.10g}" if found else ""
+        kinds = ", ".join(sorted(spec.accepts))
+        cells = (f"[`{spec.name}`](#{spec.name})", _cell(spec.summary), found.get("grade", ""), speed, kinds)
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    yield from (_reward(spec, figures.get(spec.name, {})) for spec in specs)
+
+
+def _policies(specs: list[PolicySpec]) -> Iterator[str]:
+    yield "## Policies\n"
+    for spec in specs:
+        yield f"### `{spec.name}`\n\n{spec.summary[:1].upper()}{spec.summary[1:]}.\n"
+        yield f"**Makes** {spec.makes} · **comes with** {_origin(spec)}\n"
+        yield _to_paste(spec)
+        yield _parameter_table(spec)
+
+
+def _others(title: str, use: str, specs: list[Spec]) -> Iterator[str]:
+    """A table, and the examples of those whose names alone are not enough."""
+    takes = specs[0].kind == "preset"
+    yield f"## {title}\n\nAs in `{use}`.\n"
+    yield f"| name | what it does |{' takes |' if takes else ''} comes with |\n|---|---|{'---|' if takes else ''}---|"
+    for spec in specs:
+        time = f" {getattr(spec, 'takes', '') or 'not measured'} |" if takes else ""
+        yield f"| `{spec.name}` | {_cell(spec.summary)} |{time} {_origin(spec)} |"
+    yield ""
+    examples = [spec.example.strip() for spec in specs if spec.example]
+    if examples and use.startswith("grpokit"):
+        yield "```bash\n" + "\n".join(examples) + "\n```\n"
+    else:
+        yield from (f"```yaml\n{each}\n```\n" for each in examples)
 
 
 def page() -> str:
     """What docs/reference/gallery.md should hold."""
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     parts = [HEAD.format(machine=f"measured on {figures['machine']} on {figures['date']}")]
-    every = [(plugin.package, spec) for plugin, spec in registry.installed("reward")]
-    rewards = [(package, spec) for package, spec in every if not spec.statistic or package == "grpokit"]
-    parts.append("## Rewards\n\n| name | what it does | grade | per second | scores |\n|---|---|---|---:|---|")
-    for _, spec in rewards:
-        found = figures["rewards"].get(spec.name, {})
-        speed = f"{found['per_second']:,.10g}" if found else ""
-        kinds = ", ".join(sorted(spec.accepts))
-        parts.append(
-            f"| [`{spec.name}`](#{spec.name}) | {_cell(spec.summary)} | {found.get('grade', '')} | {speed} | {kinds} |"
-        )
-    parts += ["", *(_reward(package, spec, figures["rewards"].get(spec.name, {})) for package, spec in rewards)]
-    parts.append(_statistics([(package, spec) for package, spec in every if spec.statistic]))
-    parts.append("## Policies\n")
-    for plugin, spec in registry.installed("policy"):
-        parts += [f"### `{spec.name}`\n", f"{spec.summary[:1].upper()}{spec.summary[1:]}.\n"]
-        parts += [f"**Makes** {spec.makes} · **package** `{plugin.package}`\n", _parameter_table(spec)]
-    parts.append("## Datasets\n")
-    for plugin, spec in registry.installed("dataset"):
-        parts += [f"### `{spec.name}`\n", f"{spec.summary[:1].upper()}{spec.summary[1:]}.\n"]
-        parts += [f"**Package** `{plugin.package}`\n", _parameter_table(spec)]
-    parts.append("## Presets\n\n| name | what it does | takes | package |\n|---|---|---|---|")
-    for plugin, spec in registry.installed("preset"):
-        parts.append(f"| `{spec.name}` | {_cell(spec.summary)} | {spec.takes or 'not measured'} | `{plugin.package}` |")
-    parts.append("")
-    for kind, title in (
-        ("evaluation", "Evaluations"),
-        ("advantage", "Advantages"),
-        ("objective", "Objectives"),
-        ("modifier", "Modifiers"),
-    ):
-        parts.append(f"## {title}\n\n| name | what it does | package |\n|---|---|---|")
-        parts += [f"| `{s.name}` | {_cell(s.summary)} | `{p.package}` |" for p, s in registry.installed(kind)]
-        parts.append("")
+    for group, (title, use) in GROUPS.items():
+        specs = [spec for package, spec in shipped_components.specs() if group in _groups(package, spec)]
+        if group == "reward":
+            parts += _rewards(specs)
+        elif group == "statistic":
+            parts += _statistics(specs)
+        elif group == "policy":
+            parts += _policies(specs)
+        elif specs:
+            parts += _others(title, use, specs)
+    parts.append(YOURS)
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _groups(package: str, spec: Spec) -> set[str]:
+    """Of the page. The core's statistics stand among the rewards too, since they are there for trials."""
+    if not getattr(spec, "statistic", None):
+        return {spec.kind}
+    return {"reward", "statistic"} if package == "grpokit" else {"statistic"}
 
 
 def measure(names: list[str]) -> None:

@@ -1,8 +1,9 @@
-"""Writes grpokit/registry/shipped.json: the distribution that brings each of our components, and the extra for it.
+"""Writes grpokit/registry/shipped.json: what each of our components does, and which extra brings it.
 
-The core must not name its plugins, yet it should say `pip install 'grpokit[ocr]'` to someone who lacks one. So this
-script reads what the plugins of the repository announce. `python tools/shipped_components.py` writes the file; with
-`--check` it exits with 1 where the file is out of date. A test does the same.
+The core must not name its plugins, yet it should say `pip install 'grpokit[ocr]'` to someone who lacks one, and
+`grpokit plugins --search` should find it. So this script reads what the plugins of the repository announce, and the
+grades of docs/gallery.json. `python tools/shipped_components.py` writes the file; with `--check` it exits with 1 where
+the file is out of date. A test does the same.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-FILE = ROOT / "grpokit/registry/shipped.json"
+FILE, FIGURES = ROOT / "grpokit/registry/shipped.json", ROOT / "docs/gallery.json"
+COMMON = ("grpokit-plugin", "GRPO", "reinforcement learning", "policy", "reward")  # keywords that tell nothing apart
 sys.path[:0] = [str(ROOT), *(str(folder) for folder in sorted(ROOT.glob("plugins/*/src")))]
 
 from typer.main import get_command  # noqa: E402
 
 from grpokit.cli import app  # noqa: E402
+from grpokit.cli.catalogue import needs  # noqa: E402
 from grpokit.config.yaml_source import read_yaml  # noqa: E402  # only now that the path leads to this repository
 from grpokit.registry.entry_points import Plugin, load_plugin  # noqa: E402
+from grpokit.registry.specs import Spec  # noqa: E402
 
 
 def project(folder: Path) -> dict[str, Any]:
@@ -52,23 +56,39 @@ def announced() -> dict[str, list[Plugin]]:
     return plugins
 
 
-def components() -> dict[str, dict[str, dict[str, str]]]:
-    """Kind -> name -> its distribution ("package"), and the smallest extra that brings all that it needs.
+def specs() -> list[tuple[str, Spec]]:
+    """All components with their distributions, as `grpokit plugins` lists them: by the names of the plugins."""
+    plugins = [(package, plugin) for package, some in announced().items() for plugin in some]
+    plugins.sort(key=lambda each: each[1].name)
+    return [(package, spec) for package, plugin in plugins for spec in plugin.specs]
 
-    A plugin's command has its "summary" as well.
+
+def components() -> dict[str, dict[str, dict[str, str]]]:
+    """Kind -> name -> its distribution ("package"), the smallest extra that brings all that it needs, and what it is.
+
+    Of the core's own only the grades are kept besides, since the core is always there to say the rest.
     """
-    specs = [(package, spec) for package, plugins in announced().items() for plugin in plugins for spec in plugin.specs]
-    owners = {(spec.kind, spec.name): package for package, spec in specs}
-    assert len(owners) == len(specs), "two of our plugins bring a component of the same kind and name"
+    grades = {name: figures["overall"] for name, figures in json.loads(FIGURES.read_text())["rewards"].items()}
+    keywords = {
+        each["name"]: ", ".join(word for word in each["keywords"] if word not in COMMON) for each in distributions()
+    }
+    every = specs()
+    owners = {(spec.kind, spec.name): package for package, spec in every}
+    assert len(owners) == len(every), "two of our plugins bring a component of the same kind and name"
     table: dict[str, dict[str, dict[str, str]]] = {}
-    for package, spec in sorted(specs, key=lambda each: (each[1].kind, each[1].name)):
+    for package, spec in sorted(every, key=lambda each: (each[1].kind, each[1].name)):
         kind, name = spec.kind, spec.name
         needed = {package}
         if kind == "preset":
             needed |= {owners[component] for component in used_by(spec.factory)}
-        more = {"summary": spec.summary} if kind == "command" else {}
-        table.setdefault(kind, {})[name] = {"package": package, "extra": extra_with(needed - {"grpokit"}), **more}
-    table["command"] |= {name: {"package": "grpokit", "extra": ""} for name in get_command(app).commands}
+        entry = {"package": package, "extra": extra_with(needed - {"grpokit"})}
+        if package != "grpokit":
+            entry |= {"summary": spec.summary, "needs": needs(spec), "takes": getattr(spec, "takes", "")}
+            entry["keywords"] = keywords[package]
+        if kind == "reward":
+            entry |= {"grade": grades.get(name, ""), "statistic": "yes" if spec.statistic else ""}
+        table.setdefault(kind, {})[name] = {key: value for key, value in entry.items() if value}
+    table["command"] |= {name: {"package": "grpokit"} for name in get_command(app).commands}
     return table
 
 
@@ -93,8 +113,12 @@ def extra_with(packages: set[str]) -> str:
 
 
 def text() -> str:
-    """What the file should hold."""
-    return json.dumps(components(), indent=2) + "\n"
+    """What the file should hold, with a line for each component."""
+    parts = []
+    for kind, entries in components().items():
+        lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items()]
+        parts.append(f"{json.dumps(kind)}: {{\n" + ",\n".join(lines) + "\n}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def main(arguments: list[str]) -> int:

@@ -16,6 +16,27 @@ _EXAMPLES = {
     "numeric-answer": (({"output": "7 + 5 = 12.0", "target": "12"}, {"output": "7 + 5 = 13", "target": "12"}),),
     "repetition-penalty": (({"output": "one two three four five six"}, {"output": "one two three one two three"}),),
 }  # the others score nothing that their parameters do not ask for
+_IN_A_CONFIG = {
+    "format": "rewards:\n  - {use: format, weight: 0.2, pattern: '<think>.*</think><answer>.*</answer>'}",
+    "soft-overlong": "rewards:\n  - {use: soft-overlong, weight: 0.2, maximum: 400, cache: 100}",
+    "kl-gate": """
+rewards:
+  - {use: contains, weight: 1.0}
+  - {use: repetition-penalty, weight: 0}  # a monitor
+trainer:
+  kl_coef: 0.04
+  modifiers:
+    - {use: kl-gate}
+""",
+    "diversity": """
+rewards:
+  - {use: pixel-diversity, weight: 0}  # a monitor, beside a reward that is trained on
+trainer:
+  modifiers:
+    - {use: diversity, monitor: pixel-diversity}
+""",
+    "entropy-target": "trainer:\n  modifiers:\n    - {use: entropy-target, target: 0.2}",
+}  # where the name alone is not enough
 _UNSCORABLE = {
     "exact-match": "grpokit.rewards.missing_inputs:text_target",
     "contains": "grpokit.rewards.missing_inputs:any_target",
@@ -51,6 +72,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
             summary=summary,
             unscorable=_UNSCORABLE.get(name, ""),
             expected_failures=_EXPECTED_FAILURES.get(name, {}),
+            example=_IN_A_CONFIG.get(name, ""),
         )
     yield RewardSpec(
         api=1,
@@ -133,4 +155,5 @@ def grpokit_modifiers() -> Iterator[ModifierSpec]:
         ("entropy-target", "entropy_target:EntropyTarget", "the entropy bonus adapts to a target"),
         ("entropy-filter", "entropy_filter:EntropyFilter", "decisions of low entropy get no policy gradient"),
     ):
-        yield ModifierSpec(api=1, name=name, factory=f"grpokit.builtin.{home}", summary=summary)
+        factory, example = f"grpokit.builtin.{home}", _IN_A_CONFIG.get(name, "")
+        yield ModifierSpec(api=1, name=name, factory=factory, summary=summary, example=example)

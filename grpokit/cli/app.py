@@ -212,6 +212,11 @@ def console(*, stderr: bool = False) -> Console:
     return screen
 
 
+def printable(text: str) -> str:
+    """The text without characters that a terminal would obey."""
+    return _CONTROL.sub("", text)
+
+
 def grid(titles: Iterable[str], rows: Iterable[Iterable[str]], *, words: Collection[str] = ()) -> Table:
     """A table of numbers after a name.
 
@@ -224,7 +229,7 @@ def grid(titles: Iterable[str], rows: Iterable[Iterable[str]], *, words: Collect
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    lines = [[_CONTROL.sub("", cell) for cell in row] for row in rows]
+    lines = [list(map(printable, row)) for row in rows]
     for place, title in enumerate(titles):
         number = place > 0 and title not in words
         width = max((len(line[place]) for line in lines), default=0) if number else None

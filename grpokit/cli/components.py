@@ -3,115 +3,133 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import os
 import textwrap
 from collections import Counter
-from typing import Annotated, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpokit.cli.app import FAILED, app, console, grid, own_commands
+from grpokit.cli.app import FAILED, app, console, own_commands, printable
 from grpokit.cli.options import Json
-from grpokit.errors import address, plural
+from grpokit.errors import UsageError, address, nearest, plural
 
-_KINDS = (
-    "policy",
-    "reward",
-    "preset",
-    "evaluation",
-    "advantage",
-    "objective",
-    "modifier",
-    "placement",
-    "world",
-    "dataset",
-    "command",
-)
-_MEANING: Any = {"width": 100, "initial_indent": " " * 6, "subsequent_indent": " " * 6}
+if TYPE_CHECKING:
+    from grpokit.cli.catalogue import Row
+_YOURS = """`grpokit new reward NAME` writes a package with a reward of your own: {address}
+Packages of others have the keyword grpokit-plugin: https://pypi.org/search/?q=grpokit-plugin"""
 
 
 @app.command()
 def plugins(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show this component and its parameters.")] = "",
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Show these components with their parameters.")
+    ] = None,
+    search: Annotated[
+        str, typer.Option(metavar="WORD...", help="Search what is installed and what pip can add for these words.")
+    ] = "",
+    kind: Annotated[str, typer.Option(help="Only of this kind, such as reward or preset.")] = "",
     as_json: Json = False,
 ) -> None:
-    """List the installed policies, rewards and presets.
+    """List rewards, policies, presets and other components.
 
-    It lists evaluations, advantages and objectives, too, placements of rewards, worlds, and datasets. Each is shown
-    with the package that brings it, and is marked if its name clashes or its plugin is broken. Presets say what they
-    need and how long they take. With a name it shows the parameters with their defaults and meanings, or the text of
-    a preset or an evaluation.
+    The installed ones of each kind come first, then those that pip can add. A name that clashes and a plugin that is
+    broken are marked. Presets say what they need and how long they take. With a name it shows what the component needs,
+    its parameters with their defaults and meanings, and an example to paste; of a preset or an evaluation its text.
     """
-    if name:
-        _show_components(name, as_json)
-    elif as_json:
-        print(json.dumps(_plugin_rows()))
-    else:
-        _list_plugins()
+    from grpokit.cli import catalogue
 
-
-def _show_components(name: str, as_json: bool) -> None:
-    """All components with this name, of any kind."""
-    from grpokit import registry
-
-    kinds = [kind for kind in _KINDS if registry.named(kind, name)]
-    if not kinds:
-        raise registry.unknown(name, *_KINDS)
-    facts = [_facts(kind, name) for kind in kinds]
-    if as_json:
-        print(json.dumps(facts, default=repr))
+    known = dict.fromkeys([*catalogue.GROUPS, *catalogue.kinds()])
+    if kind and kind not in known:
+        raise UsageError(f"There is no kind '{kind}'{nearest(kind, known)}. Kinds: {', '.join(known)}.")
+    if names and not search:
+        _show_components(names, kind, as_json)
         return
-    for fact in facts:
-        lines = [f"{fact['kind']} {fact['name']}: {fact['summary']}", f"  of {fact['package']} {fact['version']}"]
-        for parameter in fact["parameters"]:
-            default = "needed" if parameter["needed"] else json.dumps(parameter["default"], default=repr)
-            lines.append(f"  {parameter['name']}: {parameter['type']} = {default}")
-            lines += textwrap.wrap(parameter["meaning"], **_MEANING)
-        lines += [f"  {title:<7}  {fact[title]}" for title in ("problem", "needs", "takes") if fact.get(title)]
-        if fact.get("config"):
-            lines.append(f"\n{fact['config']}")
-        print(*lines, sep="\n")
+    rows = catalogue.rows(own_commands())
+    if search:
+        _search([search, *(names or ())], rows, kind, as_json)
+        return
+    rows = [row for row in rows if kind in ("", row.kind, row.group)]
+    if as_json:
+        _print_json(row for row in rows if row.state != "not installed")  # programs ask what they can use
+    else:
+        _print_rows(rows)
+        print("`grpokit plugins NAME` has an example to paste; `--search WORD` looks through all.")
+        _print_problems()
 
 
-def _facts(kind: str, name: str) -> dict[str, Any]:
-    """What a component's spec and its factory say."""
+def _search(words: Sequence[str], known: Sequence[Row], kind: str, as_json: bool) -> None:
+    """Those that have the most of some words, or what to do without any."""
+    from grpokit.cli.search import packages_of_plugins, search, silent, terms
+
+    packages, wanted = packages_of_plugins(), terms(words)
+    rows = [row for row in (*known, *silent(packages)) if kind in ("", row.kind, row.group)]
+    found, most = search(wanted, rows, packages)
+    if as_json:
+        _print_json(found)
+        return
+    _print_rows(found)
+    asked = " ".join(words)
+    if not found:
+        guesses = "".join(nearest(word, {row.name for row in rows}) for word in asked.split())
+        print(f"No name, summary or keyword of {plural(len(rows), 'component')} has '{asked}'{guesses}.")
+    elif most < len(wanted):
+        print(f"Nothing has all of '{asked}'. These have {most} of {len(wanted)} words.")
+    print(_YOURS.format(address=address("plugins")))
+
+
+def _print_json(rows: Iterable[Row]) -> None:
+    hidden = ("group", "words")
+    facts = [{key: value for key, value in dataclasses.asdict(row).items() if key not in hidden} for row in rows]
+    print(json.dumps(facts))
+
+
+def _print_rows(rows: Iterable[Row]) -> None:
+    """A line for each, below the title of its group; cut to the width of the screen, if there is one."""
+    from rich.text import Text
+
+    from grpokit.cli.catalogue import GROUPS
+
+    screen = console()
+    has_width = screen.is_terminal or os.environ.get("COLUMNS")
+    lines: list[Text] = []
+    for group, members in itertools.groupby(rows, key=lambda row: row.group):
+        title, use = GROUPS.get(group, (f"{group}s".capitalize(), ""))
+        lines.append(Text.assemble((title, "bold"), f", as in `{use}`" if use else ""))
+        of_group = list(members)
+        width = max(len(_label(row)) for row in of_group)
+        for install, some in itertools.groupby(of_group, key=lambda row: row.install):
+            style = "dim" if install else ""
+            if install:
+                lines.append(Text(f"  not installed: {install}", style))
+            lines += [Text(f"{_label(row):<{width}}  {_about(row)}", style) for row in some]
+        lines.append(Text())
+    for line in lines:
+        if has_width:
+            line.truncate(screen.width, overflow="ellipsis")
+        screen.print(line, soft_wrap=True)
+
+
+def _label(row: Row) -> str:
+    return f"    {row.name}" if row.install else f"  {row.name}"
+
+
+def _about(row: Row) -> str:
+    """What a component does; before that what is wrong with its name, and its package unless that is grpokit's own."""
+    from grpokit.registry import shipped
+
+    ours = row.package in {entry["package"] for _, _, entry in shipped.entries()}
+    origin = "" if ours and row.kind != "plugin" else f"{row.package} {row.version}: "
+    mark = "" if row.state in ("ok", "not installed") else f"{row.state}: "
+    return printable(f"{origin}{mark}{row.summary}")
+
+
+def _print_problems() -> None:
     from grpokit import registry
-    from grpokit.config import presets
-    from grpokit.errors import GrpokitError
-    from grpokit.registry.specs import EvaluationSpec, PresetSpec
-    from grpokit.settings import meanings, type_text
 
-    plugin, spec = registry.find(kind, name)
-    facts: dict[str, Any] = {"kind": kind, "name": spec.name, "package": plugin.package, "version": plugin.version}
-    facts |= {"summary": spec.summary, "parameters": [], "problem": ""}
-    try:
-        if isinstance(spec, PresetSpec | EvaluationSpec):
-            facts |= {"needs": spec.needs, "takes": getattr(spec, "takes", ""), "config": presets.preset_text(spec)}
-            if kind == "preset":
-                presets.read_config(name)
-            return facts
-        parameters, _ = registry.declared_parameters(kind, name)
-        described = meanings(registry.resolve(spec.factory))
-    except GrpokitError as error:  # a dependency is missing
-        facts["problem"] = f"{error} {spec.install if kind == 'preset' else ''}".strip()
-        return facts
-    for key, parameter in parameters.items():
-        needed = parameter.default is parameter.empty
-        default, words = None if needed else parameter.default, type_text(parameter.annotation)
-        fact = {"name": key, "type": words, "needed": needed, "default": default, "meaning": described.get(key, "")}
-        facts["parameters"].append(fact)
-    return facts
-
-
-def _list_plugins() -> None:
-    from grpokit import registry
-
-    rows = []
-    for row in _plugin_rows():
-        mark = "" if row["state"] == "ok" else f"{row['state']}: "
-        rows.append([row["kind"], row["name"], f"{row['package']} {row['version']}", f"{mark}{row['summary']}"])
-    titles = ("kind", "name", "package", "what it does")
-    console().print(grid(titles, rows, words=titles))
     for what, advice in registry.clashes(own_commands()):
         print(f"{what[0].upper()}{what[1:]}. {advice}")
     for plugin in registry.plugins():
@@ -119,30 +137,24 @@ def _list_plugins() -> None:
             print(f"{plugin.name}: {problem}")
 
 
-def _plugin_rows() -> list[dict[str, str]]:
-    """A row for each component, and for each plugin that brings none or is broken."""
+def _show_components(names: Iterable[str], only: str, as_json: bool) -> None:
+    """All components with these names, of any kind."""
     from grpokit import registry
+    from grpokit.cli import catalogue, component_page
+    from grpokit.registry import shipped
 
-    rows = []
-    for plugin in registry.plugins():
-        origin = {"package": plugin.package, "version": plugin.version}
-        for spec in plugin.specs:
-            meant = registry.named(spec.kind, spec.name)
-            if spec.kind == "command" and spec.name in own_commands():
-                meant = []
-            if len(meant) > 1:
-                state = "ambiguous"
-            else:
-                state = "ok" if (plugin, spec) in meant else "hidden"
-            cost = ", ".join(filter(None, (getattr(spec, "needs", ""), getattr(spec, "takes", ""))))
-            summary = f"{spec.summary} ({cost})" if cost else spec.summary
-            rows.append({"kind": spec.kind, "name": spec.name, **origin, "state": state, "summary": summary})
-        for spec in plugin.refused:
-            rows.append({"kind": spec.kind, "name": spec.name, **origin, "state": "refused", "summary": "see below"})
-        if plugin.error or not (plugin.specs or plugin.refused):
-            state, summary = ("broken", "see below") if plugin.error else ("ok", "watches runs")
-            rows.append({"kind": "plugin", "name": plugin.name, **origin, "state": state, "summary": summary})
-    return sorted(rows, key=lambda row: (*_KINDS, "plugin").index(row["kind"]))
+    facts = []
+    for name in names:
+        kinds = [kind for kind in catalogue.kinds() if only in ("", kind)]
+        here = [component_page.facts(kind, name) for kind in kinds if registry.named(kind, name)]
+        elsewhere = [component_page.facts_elsewhere(kind, name) for kind in kinds if shipped.install(kind, name)]
+        if not (here or elsewhere):
+            raise registry.unknown(name, *kinds)
+        facts += here or elsewhere
+    if as_json:
+        print(json.dumps(facts, default=repr))
+        return
+    print("\n\n".join("\n".join(component_page.lines(about)) for about in facts))
 
 
 @app.command()

@@ -32,6 +32,8 @@ Answer = TypeVar("Answer")
 _HOOKS = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("grpokit_")}
 _RETURNS = {name: get_type_hints(hook)["return"] for name, hook in _HOOKS.items()}
 _SPEC_HOOKS = {name: get_args(kind)[0] for name, kind in _RETURNS.items() if get_origin(kind) is Iterable}
+COMPONENT_KINDS = tuple(spec.kind for spec in _SPEC_HOOKS.values())
+"""The kinds of components that plugins bring."""
 
 
 @dataclass(kw_only=True)

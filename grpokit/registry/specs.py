@@ -57,6 +57,8 @@ class Spec:
         summary: one line for `grpokit plugins`.
         install: the exact command that brings missing dependencies, such as "pip install 'grpokit[ocr]'".
         assets: what it needs with its defaults besides Python packages, such as weights.
+        example: for `grpokit plugins NAME`, how it is used: a part of a config in YAML, or the line of a command.
+            Empty: its name alone, which is enough where all parameters have defaults.
     """
 
     kind: ClassVar[str]
@@ -67,6 +69,7 @@ class Spec:
     summary: str = ""
     install: str = ""
     assets: Sequence[Asset] = ()
+    example: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +94,9 @@ class RewardSpec(Spec):
         statistic: the words for a lower and a higher score, such as ("darker", "brighter"), of a reward that describes
             an output and does not judge it; None for one that judges. `grpokit evaluate --taught` measures statistics
             before and after training. As a monitor, one neither rises nor falls for the better, so no alarm reads it.
+        placement: where it runs unless a config says otherwise, in a config's words:
+            `{"capsule": {"requires": ["image-reward==1.5"], "python": "3.10"}}`. Options that a config gives for the
+            same kind of place are added.
     """
 
     kind: ClassVar[str] = "reward"
@@ -103,6 +109,7 @@ class RewardSpec(Spec):
     gpu_memory: float = 0.0
     expected_failures: Mapping[str, str] = field(default_factory=dict)
     statistic: tuple[str, str] | None = None
+    placement: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

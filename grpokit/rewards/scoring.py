@@ -103,7 +103,8 @@ class Scores:
 class Scoring:
     """Rewards at work on some samples; those that score elsewhere begin at once.
 
-    Each reward gets its own copies, so `samples` do not change. A sample without output is unscored.
+    Each reward gets its own copies, so `samples` do not change. There a training step's number is
+    `info["training_step"]`. A sample without output is unscored.
 
     Args:
         terms: the rewards.
@@ -116,7 +117,7 @@ class Scoring:
         self._groups = torch.tensor([sample.group for sample in samples], dtype=torch.int64)
         has_output = torch.tensor([sample.output is not None for sample in samples])
         self._rows = has_output.nonzero()[:, 0]
-        self._samples: Sequence[Sample] = [samples[row] for row in self._rows]
+        self._samples: Sequence[Sample] = [_in_step(step, samples[row]) for row in self._rows]
         self.asked = [term.due(step) and len(self._samples) > 0 for term in terms]
         self._pending: dict[int, Pending] = {
             i: submit(term.reward, self._samples)
@@ -167,6 +168,10 @@ class Scoring:
         for pending in self._pending.values():
             pending.cancel()
         self._samples, self._pending = (), {}
+
+
+def _in_step(step: int | None, sample: Sample) -> Sample:
+    return sample if step is None else replace(sample, info={**sample.info, "training_step": step})
 
 
 def score_samples(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> Scores:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -106,6 +106,17 @@ class Submits(Protocol):
 
     def close(self) -> None:
         """Release processes and connections; called when the run ends."""
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """A reward in an environment of its own, which tells what is installed there.
+
+    Attributes:
+        versions: package -> version, once it is started. A run notes them, and says on a resume what has changed.
+    """
+
+    versions: Mapping[str, str]
 
 
 def by_group(samples: Sequence[Sample]) -> list[list[int]]:

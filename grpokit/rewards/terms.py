@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from grpokit.errors import UsageError, brief
-from grpokit.registry import refuse_columns
+from grpokit.errors import PluginError, UsageError, brief
+from grpokit.registry import of_samples
 from grpokit.rewards.calling import LARGEST
 from grpokit.rewards.submission import Submits
 from grpokit.settings import RewardSettings, numbered_names
@@ -54,7 +54,7 @@ def as_terms(rewards: Rewards) -> list[RewardTerm]:
     """Rewards as a user gives them -> named terms; a name that is taken gets a number.
 
     Raises:
-        UsageError: there is no reward, an object that cannot score, or a function of another trainer.
+        UsageError: there is no reward, an object that cannot score, or a function that only another trainer can call.
     """
     if isinstance(rewards, Mapping):
         unnumbered = [RewardTerm(name=str(name), reward=reward) for name, reward in rewards.items()]
@@ -75,15 +75,16 @@ def as_terms(rewards: Rewards) -> list[RewardTerm]:
                 f"Reward '{term.name}' is {term.reward!r}; expected something to call with samples, or an object with "
                 "the methods `submit` and `close`."
             )
-        if callable(term.reward):
-            refuse_columns(term.reward, f"reward '{term.name}'")
         if not abs(term.weight) <= LARGEST:  # NaN is no smaller either
             raise UsageError(
                 f"Reward '{term.name}' has the weight {term.weight}; expected a finite number of at most {LARGEST:g} "
                 "in size."
             )
     names = numbered_names(term.name for term in unnumbered)
-    return [replace(term, name=name) for term, name in zip(unnumbered, names, strict=True)]
+    return [
+        replace(term, name=name, reward=of_samples(term.reward, error=PluginError))
+        for term, name in zip(unnumbered, names, strict=True)
+    ]
 
 
 def _name_of(reward: Any) -> str:

@@ -21,7 +21,7 @@ import torch
 import grpokit
 from grpokit import registry
 from grpokit.config import yaml_source
-from grpokit.config.schema import texts
+from grpokit.config.schema import differences, texts
 from grpokit.data.digests import digest
 from grpokit.files import write_text
 from grpokit.run_folder.names import CONFIG, DATA, MACHINE, VERSIONS
@@ -29,15 +29,31 @@ from grpokit.run_folder.names import CONFIG, DATA, MACHINE, VERSIONS
 _NAMED = re.compile(r"([A-Za-z_][\w.]*):[\w.-]+")
 
 
-def versions(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The versions of Python, grpokit, torch and all plugins, and digests of the own code that a config names."""
+def versions(settings: Mapping[str, Any], rewards: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """The versions of Python, grpokit, torch and all plugins, and digests of the own code that a config names.
+
+    Args:
+        settings: the resolved config.
+        rewards: name -> versions of what is installed where a reward runs, for those in environments of their own.
+    """
     return {
         "python": platform.python_version(),
         "grpokit": grpokit.__version__,
         "torch": str(torch.__version__),
         "plugins": {p.package: p.version for p in registry.plugins() if not p.error},
         "code": _own_code(settings),
+        "rewards": rewards,
     }
+
+
+def version_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """What differs between two headers: (dotted key, before, now); a reward counts that both tell of."""
+    first, second = dict(before), dict(now)
+    rewards, others = (header.pop("rewards", {}) for header in (first, second))
+    changes = [*differences(first, second)]
+    for name in rewards.keys() & others.keys():
+        changes += differences(rewards[name], others[name], f"rewards.{name}")
+    return changes
 
 
 def _own_code(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -66,14 +82,16 @@ def _source(module: str) -> bytes:
     return Path(spec.origin).read_bytes()
 
 
-def write_header(folder: Path, settings: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+def write_header(
+    folder: Path, settings: Mapping[str, Any], data: Mapping[str, Any], packages: Mapping[str, Any]
+) -> None:
     """Write the versions of all that took part, the digests of the prompts, and the resolved config.
 
     Raises:
         RunError: a file cannot be written.
     """
     run = {**settings.get("run", {}), "dir": str(folder)}
-    write_text(folder / VERSIONS, json.dumps(versions(settings), indent=2))
+    write_text(folder / VERSIONS, json.dumps(packages, indent=2))
     write_text(folder / DATA, json.dumps(data))
     write_text(folder / CONFIG, yaml_source.to_yaml({**settings, "run": run}))
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from grpokit import registry
 from grpokit.config.parts import RewardConfig
-from grpokit.config.schema import differences, texts
+from grpokit.config.schema import texts
 from grpokit.run_folder.reader import RunHistory
+from grpokit.run_folder.run_metadata import version_changes
 
 _SCORING = ("policy", "reward", "world", "dataset")  # kinds of components that move a score
 
@@ -33,11 +34,12 @@ def on_another_scale(first: RunHistory, other: RunHistory) -> list[str]:
     """The rewards of one name whose scores in two runs cannot be compared."""
     before = packages_of(first.versions)
     after = packages_of(other.versions)
-    changed = {key for key, *_ in differences(before, after)}
+    changed = {key for key, *_ in version_changes(before, after)}
     names = []
     for name in sorted(first.rewards.keys() & other.rewards.keys()):
         one, two = first.rewards[name], other.rewards[name]
-        if _factory(one) != _factory(two) or not changed.isdisjoint(version_keys(one)):
+        other_environment = any(key.startswith(f"rewards.{name}.") for key in changed)
+        if _factory(one) != _factory(two) or other_environment or not changed.isdisjoint(version_keys(one)):
             names.append(name)
     return names
 

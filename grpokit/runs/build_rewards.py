@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
@@ -13,40 +13,16 @@ from grpokit import registry
 from grpokit.config.evaluation import EvaluationConfig
 from grpokit.config.parts import RewardConfig
 from grpokit.config.schema import RunConfig
-from grpokit.errors import ConfigError, PluginError, a_type, brief
+from grpokit.errors import PluginError, a_type
 from grpokit.processes.forks import forks_ended
-from grpokit.registry.specs import PlacementSpec, RewardSpec, Spec
+from grpokit.registry.specs import RewardSpec, Spec
 from grpokit.rewards.isolation import torch_state_kept
-from grpokit.rewards.submission import Submits
+from grpokit.rewards.submission import Submits, Versioned
 from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.runs.build import check_built, output_kind
 from grpokit.settings import RewardSettings
 from grpokit.types import Prompt
-
-REWARD_TIMEOUT = 600.0
-"""Seconds that a call at another place may take where `reward_timeout` is not set."""
-
-
-def _placed(reward: RewardConfig) -> Submits:
-    """Start a reward at the place that its config names.
-
-    Raises:
-        UsageError: there is no such kind of place, an option is wrong, or samples cannot be scored there.
-    """
-    ((kind, options),) = (reward.placement or {}).items()
-    spec = registry.spec_of("placement", kind)
-    if not isinstance(options, Mapping):
-        shorthand = spec.shorthand if isinstance(spec, PlacementSpec) else ""
-        if not shorthand:
-            raise ConfigError(f"'{kind}' is {brief(options)}; expected its options, as in {{name: value}}.")
-        options = {shorthand: options}
-    place = registry.create("placement", kind, options)
-    with registry.explained(f"The placement '{kind}' of reward '{reward.use}' fails"):
-        built = place(reward.use, reward.params, reward.reward_timeout or REWARD_TIMEOUT)
-        if not isinstance(built, Submits):
-            raise PluginError(f"The placement '{kind}' gave {a_type(built)}; expected a grpokit.Submits.")
-    return built
 
 
 def rewards(config: RunConfig | EvaluationConfig) -> list[RewardTerm]:
@@ -80,6 +56,12 @@ def all_rewards(config: RunConfig) -> Iterator[tuple[list[RewardTerm], dict[str,
         yield terms, own_terms
     finally:
         _close(scorers.values())
+
+
+def versions_elsewhere(terms: Iterable[RewardTerm]) -> dict[str, dict[str, str]]:
+    """The versions of what scores in environments of their own, by the rewards' names."""
+    rewards: list[tuple[str, object]] = [(term.name, term.reward) for term in terms]
+    return {name: dict(reward.versions) for name, reward in rewards if isinstance(reward, Versioned)}
 
 
 def close(terms: Sequence[RewardTerm]) -> None:
@@ -130,7 +112,11 @@ def _scorer(config: RunConfig | EvaluationConfig, index: int) -> Any:
                 check_built("reward", reward.use, built, expected, fits=callable(built))
             return built
     with config.at("rewards", index, "placement"):
-        return _placed(reward)
+        timeout = reward.reward_timeout or registry.TIMEOUT
+        placed = registry.place(reward.use, reward.params, reward.placement, timeout)
+        if not isinstance(placed, Submits):
+            raise PluginError(f"The placement of '{reward.use}' gave {a_type(placed)}; expected a grpokit.Submits.")
+        return placed
 
 
 def check_output(config: RunConfig, index: int) -> None:

@@ -48,7 +48,7 @@ from grpokit.run_folder.names import (
     VERSIONS,
 )
 from grpokit.run_folder.reader import read_object
-from grpokit.run_folder.run_metadata import write_header
+from grpokit.run_folder.run_metadata import versions, write_header
 from grpokit.run_folder.start import UNFINISHED, initialised
 from grpokit.runs import build, build_rewards
 from grpokit.runs.taught import GROUPS as TAUGHT_GROUPS
@@ -396,7 +396,7 @@ def write(
         RunError: it cannot be written.
     """
     with initialised(folder, resumed=False):
-        write_header(folder, settings, {"train": None, "held_out": None})
+        write_header(folder, settings, {"train": None, "held_out": None}, versions(settings, {}))
         journal = Journal(folder, 0)
         for step, evaluation, title in evaluations:
             journal.evaluation(step, evaluation, most=_SHOWN, title=title)

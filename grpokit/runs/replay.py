@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from grpokit.config import presets
-from grpokit.config.schema import differences, to_dict
+from grpokit.config.schema import to_dict
 from grpokit.errors import UsageError, plural
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.run_folder import rollout_record
@@ -25,7 +26,7 @@ from grpokit.run_folder.journal import journal_row
 from grpokit.run_folder.names import CHECKPOINTS, METRICS, VERSIONS, check_run_folder
 from grpokit.run_folder.reader import read_object, read_rows
 from grpokit.run_folder.rollout_record import Recorded
-from grpokit.run_folder.run_metadata import versions
+from grpokit.run_folder.run_metadata import version_changes, versions
 from grpokit.runs import build, build_rewards
 from grpokit.training import checkpoint
 
@@ -104,7 +105,8 @@ def replay(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         while report.step < step:
             report = trainer.step()
     parts = {}
-    changed = differences(read_object(run / VERSIONS), versions(to_dict(config)))
+    packages = versions(to_dict(config), build_rewards.versions_elsewhere([*terms, *chain(*own_terms.values())]))
+    changed = version_changes(read_object(run / VERSIONS), packages)
     changes = {what: (then, now) for what, then, now in changed}
     if record is not None:
         with TemporaryDirectory() as folder:

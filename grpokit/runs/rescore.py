@@ -224,6 +224,7 @@ def _samples(number: int, step: Recorded, prompts: Sequence[Prompt]) -> list[Sam
                 f"The outputs of step {number} cannot be scored again: row {row['row']} is recorded only as "
                 f"{output.text[:80]!r}. A record keeps plain data, pictures and numbers, and describes other objects."
             )
-        sample = Sample(prompt=prompt, output=output, group=row["group"], info=row["info"])
+        info = {**row["info"], "training_step": number}
+        sample = Sample(prompt=prompt, output=output, group=row["group"], info=info)
         samples.append(sample)
     return samples

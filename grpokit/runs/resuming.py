@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from grpokit.errors import UsageError, brief, plural
 from grpokit.processes.team import Team
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG, DATA, VERSIONS
 from grpokit.run_folder.reader import read_object
-from grpokit.run_folder.run_metadata import versions
+from grpokit.run_folder.run_metadata import version_changes
 from grpokit.run_folder.scales import version_keys
 from grpokit.runs import trained
 from grpokit.training import checkpoint
@@ -146,10 +146,10 @@ def changed_versions(folder: Path, now: Mapping[str, Any]) -> dict[str, str]:
 
     Args:
         folder: the run's.
-        now: as `header.versions` gives them.
+        now: as `run_metadata.versions` gives them.
     """
     before = read_object(folder / VERSIONS)
-    return {key: f"{old} -> {new}" for key, old, new in differences(before, now)}
+    return {key: f"{old} -> {new}" for key, old, new in version_changes(before, now)}
 
 
 def scores_otherwise(config: RunConfig, settings: Sequence[str], packages: Mapping[str, str]) -> bool:
@@ -163,16 +163,18 @@ def scores_otherwise(config: RunConfig, settings: Sequence[str], packages: Mappi
     components = [to_dict(part) for part in (config.policy, config.data, *config.rewards)]
     code = {key for component in components for key in version_keys(component)}
     other_components = any(line.startswith(("policy.", "rewards.")) for line in settings)
-    return other_components or not code.isdisjoint(packages)
+    other_environments = any(key.startswith("rewards.") for key in packages)
+    return other_components or other_environments or not code.isdisjoint(packages)
 
 
-def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[str]:
+def refuse_other_processes(team: Team, config: RunConfig, now: Digests, packages: Mapping[str, Any]) -> list[str]:
     """All processes need the same config and the same prompts, since each takes its share of the same groups.
 
     Args:
         team: the processes.
         config: this process's.
         now: the digests of this process's prompts.
+        packages: the versions of what takes part in this process.
 
     Returns:
         Warnings about processes with other versions of packages.
@@ -183,10 +185,10 @@ def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[
     digest = hashlib.sha256(repr(now).encode()).hexdigest()
     settings = to_dict(config) | {"contents of the prompts": digest}
     warnings = []
-    (first_settings, first_versions), *others = team.gather((settings, versions(settings)))
+    (first_settings, first_versions), *others = team.gather((settings, packages))
     for rank, (other_settings, other_versions) in enumerate(others, 1):
-        changes = _difference_lines(first_settings, other_settings)
-        packages = _difference_lines(first_versions, other_versions)
+        changes = _lines(differences(first_settings, other_settings))
+        other_packages = _lines(version_changes(first_versions, other_versions))
         if changes:
             raise UsageError(
                 f"Process {rank} of {team.size} has another config or other prompts than process 0:\n"
@@ -194,10 +196,10 @@ def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[
                 + "Start all processes with the same command line, and give all machines the same files.",
                 page="scale",
             )
-        if packages:
-            warnings.append(f"process {rank} has other versions than process 0 ({', '.join(packages)})")
+        if other_packages:
+            warnings.append(f"process {rank} has other versions than process 0 ({', '.join(other_packages)})")
     return warnings
 
 
-def _difference_lines(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    return [f"{key}: {old!r} -> {new!r}" for key, old, new in differences(first, other)]
+def _lines(changes: Iterable[tuple[str, Any, Any]]) -> list[str]:
+    return [f"{key}: {old!r} -> {new!r}" for key, old, new in changes]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -129,14 +130,16 @@ class Run:
             self.team.first(lambda: check_pictures(*data))
         self.terms, self._own_terms = stack.enter_context(build_rewards.all_rewards(config))  # which may fetch weights
         self._digests = resuming.prompt_digests(*data)
-        self._warnings += resuming.refuse_other_processes(self.team, config, self._digests)
+        elsewhere = build_rewards.versions_elsewhere([*self.terms, *chain(*self._own_terms.values())])
+        self._versions = versions(to_dict(config), elsewhere)
+        self._warnings += resuming.refuse_other_processes(self.team, config, self._digests, self._versions)
         self._weights = {"reward": 1.0}
         self._weights |= {term.name: term.weight for term in as_terms(self.terms)}
         stack.push(self._trackers.finish)
 
     def build(self, *, force: bool) -> None:
         """Build the policy and its trainer, and load the checkpoint of a resumed run."""
-        self._notes = {"config": to_dict(self.config), "versions": versions(to_dict(self.config))}  # as they are now
+        self._notes = {"config": to_dict(self.config), "versions": self._versions}  # as they are now
         changes: Mapping[str, str] = {}
         if self.resumed:
             changes = self.team.first(partial(self._changes, force=force))
@@ -161,7 +164,7 @@ class Run:
         settings = resuming.changed_config(self.folder, self.config)
         if not force:
             resuming.refuse_changes(self.folder, [*settings, *changes.values()])
-        packages = resuming.changed_versions(self.folder, self._notes["versions"])
+        packages = resuming.changed_versions(self.folder, self._versions)
         if resuming.scores_otherwise(self.config, settings, packages):
             changes["rewards"] = "rewards or another policy: they or their code changed"
         if packages:
@@ -214,7 +217,7 @@ class Run:
         write_machine(self.folder, self.trainer.current.trainer.torch_device)
         if self._other_scores and self.journal.evaluations:
             self._warnings.append(self.journal.set_evaluations_aside())
-        write_header(self.folder, to_dict(self.config), self._digests)
+        write_header(self.folder, to_dict(self.config), self._digests, self._versions)
         checkpoint.prune(self.checkpoints, None)  # repairs what a kill has left
         self._notify("grpokit_run_start", folder=self.folder, config=self.config.model_dump())
         for line in dict.fromkeys(self._warnings):  # once each, though phases may share rewards

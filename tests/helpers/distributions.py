@@ -11,14 +11,24 @@ import pytest
 from grpokit import registry
 
 
-def distribution(site: Path, name: str, plugin: str, module: str, *, requires: Sequence[str] = ()) -> None:
+def distribution(
+    site: Path,
+    name: str,
+    plugin: str,
+    module: str,
+    *,
+    requires: Sequence[str] = (),
+    keywords: str = "",
+    summary: str = "",
+) -> None:
     """Write a distribution with a plugin: the module has the distribution's name, with underscores."""
     file = name.replace("-", "_").replace(".", "_")
     (site / f"{file}.py").write_text(module)
     info = site / f"{file}-1.0.dist-info"
     info.mkdir(parents=True)
     needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}")
+    about = f"Summary: {summary}\nKeywords: {keywords}\n"
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{about}{needs}")
     (info / "entry_points.txt").write_text(f"[grpokit]\n{plugin} = {file}\n")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from grpokit import registry
 from grpokit.registry import entry_points
 
 
@@ -23,3 +24,11 @@ def install_only(folder: Path, patch: pytest.MonkeyPatch, **sources: str) -> Non
         assert not plugin.error
         plugins.append(plugin)
     patch.setattr(entry_points, "plugins", lambda: plugins)
+
+
+@pytest.fixture
+def core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the core is installed."""
+    core = tuple(plugin for plugin in entry_points.plugins() if plugin.package == "grpokit")
+    for module in (registry, entry_points):
+        monkeypatch.setattr(module, "plugins", lambda: core)

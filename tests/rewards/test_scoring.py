@@ -22,14 +22,12 @@ from PIL import Image
 from grpokit import (
     DataError,
     Pending,
-    PluginError,
     Portion,
     Prompt,
     RewardError,
     RewardTerm,
     Sample,
     UsageError,
-    create,
     registry,
 )
 from grpokit.advantages import group
@@ -523,88 +521,6 @@ def test_unique_names_keep_on_error_and_weight() -> None:
 def test_no_rewards(given: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         as_terms(given)
-
-
-def trl(completions: list[str], **kwargs: Any) -> list[float]:
-    return [float(len(x)) for x in completions]
-
-
-def trl_with_columns(prompts: list[str], completions: list[str], answer: list[str]) -> list[float]:
-    return [float(len(p + x) * (x == y)) for p, x, y in zip(prompts, completions, answer, strict=True)]
-
-
-def trl_with_pictures(completions: list[str], images: list[Any]) -> list[float]:
-    return [float(len(x) + len(own)) for x, own in zip(completions, images, strict=True)]
-
-
-def flow_grpo(images: list[str], prompts: list[str], metadata: list[Any]) -> list[float]:
-    return [float(len(x + p) + row["bonus"]) for x, p, row in zip(images, prompts, metadata, strict=True)]
-
-
-def flow_grpo_with_facts(images: list[str], prompts: list[str], metadata: list[Any]) -> tuple[list[float], Any]:
-    return flow_grpo(images, prompts, metadata), {"seen": len(images)}
-
-
-def verifiers(completion: str, answer: str, **kwargs: Any) -> float:
-    return float(completion == answer)
-
-
-async def trl_async(prompts: list[str], completions: list[str]) -> list[float]:
-    return trl(completions)
-
-
-def trl_of_tokens(completions: list[str], completion_ids: list[list[int]]) -> list[float]:
-    return [float(len(x)) for x in completion_ids]
-
-
-class Called:
-    def __call__(self, completions: list[str], *, log_extra: Any = None, **kwargs: Any) -> list[float]:
-        return trl(completions)
-
-
-def of_samples(completions: Sequence[Sample], *, factor: float = 1.0) -> list[float]:
-    """A name alone says nothing."""
-    return [factor * len(s.output) for s in completions]
-
-
-@pytest.mark.parametrize(
-    ("foreign", "expected"),
-    [
-        (trl, 2.0),
-        (trl_with_columns, 3.0),
-        (trl_with_pictures, 2.0),
-        (flow_grpo, 8.0),
-        (flow_grpo_with_facts, 8.0),
-        (verifiers, 1.0),
-    ],
-)
-def test_a_reward_of_another_trainer_is_refused_with_the_function_that_calls_it(foreign: Any, expected: float) -> None:
-    with pytest.raises(PluginError) as raised:
-        as_terms([foreign])
-    made = {foreign.__name__: foreign}
-    exec(str(raised.value).split("\n\n")[1], made)  # noqa: S102  # the function that the message shows
-    translated: Any = made[f"{foreign.__name__}_of_samples"]
-    sample = Sample(prompt=Prompt(text="p", meta={"answer": "42", "bonus": 5}), output="42", group=0)
-    assert translated([sample]) == [expected]
-    as_terms([translated, of_samples])
-    with pytest.raises(PluginError, match="expected a function of one list of samples"):
-        create("reward", f"{__name__}:{foreign.__name__}")
-
-
-@pytest.mark.parametrize(
-    ("foreign", "remedy"),
-    [
-        (trl_async, "rewrite it without async"),
-        (trl_of_tokens, "It needs completion_ids, which no sample has"),
-        (Called(), "Write a function of samples that calls this object"),
-    ],
-)
-def test_no_function_is_shown_that_would_not_work(foreign: Any, remedy: str) -> None:
-    with pytest.raises(PluginError, match=remedy) as raised:
-        as_terms([foreign])
-    assert "_of_samples" not in str(raised.value)
-    with pytest.raises(PluginError, match=remedy):
-        create("reward", f"{__name__}:{getattr(foreign, '__name__', 'Called')}")
 
 
 # --- text rewards --------------------------------------------------------------------------------------------------

@@ -26,14 +26,16 @@ def wrong(use: str, params: Mapping[str, Any], timeout: float) -> str:
 
 
 def reward_at(place: str) -> Any:
+    """The reward that is built with a placement."""
     config, _ = presets.read_config(
         "toy-lm", [f"rewards=[{{use: length, maximum: 3, scale: 0.5, placement: {place}}}]"]
     )
-    return config.rewards[0]
+    (term,) = build_rewards.rewards(config)
+    return term.reward
 
 
 def test_a_place_of_a_plugin_s_own() -> None:
-    reward = build_rewards._placed(reward_at(f"{{'{__name__}:mirror': {{copies: 2}}}}"))
+    reward = reward_at(f"{{'{__name__}:mirror': {{copies: 2}}}}")
     assert isinstance(reward, Mirror)
     assert (reward.workers, reward.timeout) == (2, 600.0)
     samples: Sequence[Sample] = [Sample(prompt=Prompt(text="p"), output="abcd", group=0)]
@@ -64,7 +66,7 @@ def reward_of(text: str) -> list[float]:
 )
 def test_a_place_that_cannot_be_is_one_message(place: str, message: str) -> None:
     with pytest.raises((UsageError, PluginError), match=message):
-        build_rewards._placed(reward_at(place))
+        reward_at(place)
 
 
 @pytest.mark.parametrize("place", ["{}", "{http: 'http://a:1', ray: {}}"])
@@ -76,4 +78,4 @@ def test_a_reward_has_one_place(place: str) -> None:
 def test_without_ray_its_place_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PluginError, match=r"pip install 'grpokit\[ray\]'"):
-        build_rewards._placed(reward_at("{ray: {replicas: 2}}"))
+        reward_at("{ray: {replicas: 2}}")

@@ -104,9 +104,9 @@ def test_code_that_a_policy_names_stands_in_the_header(monkeypatch: pytest.Monke
     texts = {"env": "own_steps:Walk-v0", "system": "Note:x", "stop": ["no.such.module:x", "own.:y"]}
     settings = {"policy": {"use": "p", **texts}, "data": {"prompts": "a.txt"}, "rewards": [{"use": "r"}]}
     config = schema.parse(yaml.safe_dump(settings), "c.yaml")
-    before = run_metadata.versions(to_dict(config))["code"]
+    before = run_metadata.versions(to_dict(config), {})["code"]
     Path("own_steps.py").write_text("steps = 4\n")
-    after = run_metadata.versions(to_dict(config))["code"]
+    after = run_metadata.versions(to_dict(config), {})["code"]
     assert list(before) == list(after) == ["own_steps"]
     assert before != after
 

@@ -676,7 +676,8 @@ def test_a_reward_that_only_submits_is_checked_and_closed(call: Call) -> None:
         (["math:pi", "--prompt", "1"], "should be 'pi' in 'math', which is a float, not a function or class."),
         (["length", "--kind", "rewrad"], "--kind must be policy, reward, "),
         (["tiny_policies:TinyTokens"], "give prompts that it can read: --prompt or --prompts"),
-        (["length", "--prompt", "1"], "'length' is not a policy, so it reads no prompts"),
+        (["gspo", "--prompt", "1"], "'gspo' is neither policy nor reward, so it reads no prompts"),
+        (["length", "--prompt", "1"], "need samples of at least two groups"),
         (["length", "maximum=["], "'maximum=[', line 1: not YAML"),
     ],
 )
@@ -685,6 +686,31 @@ def test_bad_input_of_the_command(call: Call, words: list[str], said: str) -> No
     assert done.code == 2, done.out
     assert said in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "passes"),
+    [
+        (["foreign_rewards:tagged"], 10),
+        (["foreign_rewards:judged"], 13),  # with the ladder of texts, since it compares with the target
+        (["foreign_rewards:compute_score_batch"], 13),  # whose other columns it does not read
+        (["foreign_rewards:get_overlong", "max_completion_len=2", "soft_punish_cache=4"], 10),
+        (["foreign_rewards:near", "--prompts", "p.jsonl"], 10),
+        (["foreign_rewards:compute_score", "--prompts", "p.jsonl"], 13),
+        (["foreign_rewards:file_size", "--prompts", "p.jsonl"], 10),
+        (["exact-match", "--prompts", "p.jsonl"], 16),
+    ],
+)
+@pytest.mark.filterwarnings("always:The built-in samples have no column:UserWarning")
+def test_the_command_on_functions_of_other_trainers_and_on_prompts(
+    call: Call, tmp_path: Path, words: list[str], passes: int
+) -> None:
+    columns = {"data_source": "sums", "extra_info": {"split": "train"}, "difficulty": 1, "least": 0}
+    rows = [{"prompt": f"1+{n}", "target": str(1 + n), **columns} for n in range(5)]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = call("check", *words)
+    assert (done.code, f"all {passes} checks passed" in done.out) == (0, True), done.out
+    assert ("no column data_sources and no extra_infos" in done.out) == ("compute_score_batch" in words[0])
 
 
 def test_a_module_that_is_not_there_and_one_that_fails(call: Call, tmp_path: Path) -> None:

@@ -41,8 +41,9 @@ def check(
 ) -> None:
     """Check a component against its contract.
 
-    A policy draws samples for the prompts you give (two or more), or for those of a preset that uses it. For a
-    reward, the command also measures how easily the reward is fooled. The other kinds need nothing.
+    A policy draws samples for the prompts you give (two or more), or for those of a preset that uses it. A reward
+    scores outputs to the prompts you give, or its own examples, and the command also measures how easily it is fooled.
+    The other kinds need nothing.
     """
     from grpokit_check import component  # only now: it imports torch, which takes seconds
 
@@ -54,19 +55,16 @@ def check(
         console(stderr=True).status(f"building {name}", spinner="line") as status,
         ExitStack() as stack,
     ):
-        kind = component.kind_of(name, kind)
-        if own_prompts and kind != "policy":
-            raise UsageError(
-                f"'{name}' is not a policy, so it reads no prompts. Leave out --prompt and --prompts, or add "
-                "--kind policy if it makes one."
-            )
+        kind = component.kind_of(name, "reward" if kind is None and "placement" in params else kind)
+        if own_prompts and kind not in ("policy", "reward"):
+            raise UsageError(f"'{name}' is neither policy nor reward, so it reads no prompts. Leave out --prompt(s).")
+        first = own_prompts if prompts is None or own_prompts is None else own_prompts[:4]
         if kind == "policy":
-            first = own_prompts if prompts is None or own_prompts is None else own_prompts[:4]
             checks = component.of_policy(name, params, first)
         elif kind != "reward":
             checks = component.of_component(kind, name, params)
         else:
-            checks, ladder = stack.enter_context(component.of_reward(name, params))
+            checks, ladder = stack.enter_context(component.of_reward(name, params, first))
         results = list(_run(checks, status))
         report = "" if ladder is None or as_json or badge else _report(ladder, results)
     warned = list(_warning_lines(records))

@@ -1,7 +1,7 @@
 """Checks of a component by its name, for `grpokit check`: the component is built as a run builds it.
 
 Where a preset uses a policy, the checks use the preset's parameters and prompts. A policy that no preset uses needs
-prompts. A reward scores the examples of its spec, or built-in samples. The other kinds need nothing.
+prompts. A reward scores the examples of its spec, built-in samples, or samples of prompts. Others need nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from grpokit.errors import GrpokitError, UsageError
 from grpokit.guards.observer import Observer
 from grpokit.objectives import Objective
 from grpokit.policy import Policy
+from grpokit.registry.columns import ColumnReward
 from grpokit.registry.specs import API, EvaluationSpec, PresetSpec
 from grpokit.rewards.submission import Submits
 from grpokit.runs import build
@@ -41,6 +42,7 @@ from grpokit_check import (
     reward_checks,
     world_checks,
 )
+from grpokit_check.reward.examples import accepted, samples_of, with_stand_ins
 
 KINDS = (
     *("policy", "reward", "advantage", "objective", "modifier", "observer"),
@@ -154,18 +156,28 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
 
 
 @contextmanager
-def of_reward(name: str, params: dict[str, Any]) -> Iterator[tuple[Iterable[Check], Callable[[], LadderReport]]]:
-    """The checks of a reward, on the examples of its spec or on built-in samples.
+def of_reward(
+    name: str, params: dict[str, Any], prompts: Sequence[Prompt] | None = None
+) -> Iterator[tuple[Iterable[Check], Callable[[], LadderReport]]]:
+    """The checks of a reward, on the examples of its spec or on built-in samples; with prompts, on samples of these.
+
+    Among the parameters, `placement` says where it runs, as in a config.
 
     Yields:
         The checks, and the report of the ladders that some of them read, measured once. A reward that scores elsewhere
         is closed at the end.
     """
     spec, module = _announced("reward", name)
-    reward = registry.create("reward", name, params)
-    report = functools.cache(lambda: ladder(reward, spec=spec))
+    params = dict(params)
+    placement = params.pop("placement", None)
+    reward = registry.place(name, params, placement) if placement else registry.create("reward", name, params)
+    score = reward
+    if isinstance(reward, ColumnReward) and spec is None:
+        score = with_stand_ins(reward, prompts[0].meta if prompts else {})
+    samples = samples_of(prompts, spec.accepts if spec else accepted(score)) if prompts else None
+    report = functools.cache(lambda: ladder(score, spec=spec))
     try:
-        yield reward_checks(reward, spec=spec, params=params, module=module, ladder=report), report
+        yield reward_checks(score, samples, spec=spec, params=params, module=module, ladder=report), report
     finally:
         if isinstance(reward, Submits):
             reward.close()

@@ -16,6 +16,7 @@ def grpokit_commands() -> Iterator[CommandSpec]:
         api=1,
         name="check",
         factory="grpokit_check.check_command:check",
+        example="grpokit check length",
         summary="Check a component against its contract.",
         install=_INSTALL,
     )
@@ -23,6 +24,7 @@ def grpokit_commands() -> Iterator[CommandSpec]:
         api=1,
         name="new",
         factory="grpokit_check.new_command:new",
+        example="grpokit new reward shine",
         summary="Write the package of a new component.",
         install=_INSTALL,
     )

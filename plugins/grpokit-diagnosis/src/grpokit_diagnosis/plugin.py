@@ -49,6 +49,7 @@ def grpokit_commands() -> Iterator[CommandSpec]:
         api=1,
         name="diagnose",
         factory="grpokit_diagnosis.diagnose_command:diagnose",
+        example="grpokit diagnose RUN --probe",
         summary="Say why a run's reward does not move, and what to change.",
         install="pip install 'grpokit[diagnosis]'",
     )
@@ -56,6 +57,7 @@ def grpokit_commands() -> Iterator[CommandSpec]:
         api=1,
         name="try",
         factory="grpokit_diagnosis.try_command:try_reward",
+        example='grpokit try contains "The answer is 12." --target 12',
         summary="Score a few samples, and show where the scores come from.",
         install="pip install 'grpokit[diagnosis]'",
     )
@@ -74,7 +76,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
                 api=1,
                 name=name,
                 factory=f"grpokit_diagnosis.statistics.{module}:{name.replace('-', '_')}",
-                summary=f"a statistic: {summary}",
+                summary=summary,
                 accepts={kind},
                 range=bounds,
                 examples=_TWO_EPISODES if kind == "episode" else (),

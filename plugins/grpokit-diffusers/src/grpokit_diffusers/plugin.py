@@ -19,6 +19,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         api=1,
         name="diffusers-flow",
         factory="grpokit_diffusers.policy:DiffusersFlow",
+        example="policy: {use: diffusers-flow, model: stabilityai/stable-diffusion-3.5-medium, lora: {r: 32}}",
         summary="SD3, FLUX, Qwen-Image, Z-Image, edits and others: their denoising steps are decisions",
         install=_INSTALL,
         plan="grpokit_diffusers.plan:plan",

@@ -57,6 +57,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         api=1,
         name="crop-match",
         factory="grpokit_grounding.crop_match:CropMatch",
+        example="rewards:\n  - {use: crop-match, weight: 0.5, match: clip-score}",
         summary="what another reward gives to the part of the picture that the answer's box encloses (0 without a box)",
         accepts={"text"},
         unscorable="grpokit.rewards.missing_inputs:source",

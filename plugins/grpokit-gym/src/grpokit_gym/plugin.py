@@ -16,6 +16,7 @@ def grpokit_policies() -> Iterator[PolicySpec]:
         api=1,
         name="gym",
         factory="grpokit_gym.policy:GymPolicy",
+        example="policy: {use: gym, env: CartPole-v1}",
         summary="a small network acts in an environment of gymnasium; a group starts in one state",
         install=_INSTALL,
         makes="episode",

@@ -16,6 +16,7 @@ def grpokit_placements() -> Iterator[PlacementSpec]:
         api=1,
         name="http",
         factory="grpokit_http.reward:place",
+        example="rewards:\n  - {use: aesthetic, placement: {http: 'http://gpu-2:8009'}}",
         summary="a service of grpokit serve-reward, or several that share the work",
         install=_INSTALL,
         shorthand="urls",
@@ -29,6 +30,7 @@ def grpokit_commands() -> Iterator[CommandSpec]:
         api=1,
         name="serve-reward",
         factory="grpokit_http.command:serve_reward",
+        example="grpokit serve-reward aesthetic --port 8009",
         summary="Serve a reward to runs on other machines.",
         install=_INSTALL,
     )

@@ -6,6 +6,14 @@ from collections.abc import Iterator
 
 from grpokit import EvaluationSpec, RewardSpec, hookimpl
 
+_EXAMPLE = """
+rewards:
+  - use: NAME
+    weight: 1.0
+    url: http://localhost:8000/v1
+    model: Qwen/Qwen3-VL-8B-Instruct
+"""
+
 
 @hookimpl
 def grpokit_rewards() -> Iterator[RewardSpec]:
@@ -14,6 +22,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         api=1,
         name="vlm-judge",
         factory="grpokit_judge.reward:VLMJudge",
+        example=_EXAMPLE.replace("NAME", "vlm-judge"),
         summary="the rating that a vision-language model behind an OpenAI-compatible URL gives the picture",
         accepts={"image"},
         range=(0.0, 1.0),
@@ -22,6 +31,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         api=1,
         name="vlm-ranking",
         factory="grpokit_judge.ranking:VLMRanking",
+        example=_EXAMPLE.replace("NAME", "vlm-ranking"),
         summary="the picture's rank in its group, by such a model that sees all of them",
         accepts={"image"},
         range=(0.0, 1.0),
@@ -31,6 +41,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         api=1,
         name="vlm-checklist",
         factory="grpokit_judge.checklist:VLMChecklist",
+        example=_EXAMPLE.replace("NAME", "vlm-checklist"),
         summary="how probable such a model finds the right answers to a prompt's questions (Soft-TIFA)",
         accepts={"image"},
         range=(0.0, 1.0),
@@ -47,4 +58,6 @@ def grpokit_evaluations() -> Iterator[EvaluationSpec]:
         factory="grpokit_judge:evaluations/checklist.yaml",
         summary="objects, counts, attributes and places that a prompt asks for, by a judge's answers (Soft-TIFA)",
         needs="the address of a judge and its model",
+        example="grpokit evaluate RUN --with checklist rewards.0.url=http://localhost:8000/v1 "
+        "rewards.0.model=Qwen/Qwen3-VL-8B-Instruct",
     )

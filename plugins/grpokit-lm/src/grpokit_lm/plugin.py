@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from grpokit import Asset, PolicySpec, PresetSpec, RewardSpec, WorldSpec, hookimpl
 
 _INSTALL = "pip install 'grpokit[lm]'"
+_WITH_A_WORLD = "policy:\n  use: hf-lm\n  model: Qwen/Qwen3-0.6B\n"
 _TWENTY_TWO = {"prompt": "Make 22 from 3, 5 and 7.", "target": "22", "meta": {"numbers": [3, 5, 7]}}
 _HALF = {"prompt": "What is 3 / 6?", "target": "One of two is 1/2.\n#### 1/2"}
 
@@ -21,6 +22,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         api=1,
         name="hf-lm",
         factory="grpokit_lm.policy:CausalLMPolicy",
+        example="policy: {use: hf-lm, model: Qwen/Qwen3-0.6B, max_new_tokens: 256, lora: {r: 16, alpha: 32}}",
         summary="a Hugging Face language model that answers prompts, with or without an adapter",
         install=_INSTALL,
         makes="text",
@@ -48,7 +50,7 @@ def grpokit_rewards() -> Iterable[RewardSpec]:
         api=1,
         name="final-answer",
         factory="grpokit_lm.tasks.final_answer:final_answer",
-        summary="1 where the answer behind #### or in \\boxed{...} equals the target's",
+        summary="1 where the answer behind #### (GSM8K) or in \\boxed{...} (MATH) equals the target's",
         accepts={"text"},
         unscorable="grpokit.rewards.missing_inputs:any_target",
         range=(0.0, 1.0),
@@ -66,6 +68,7 @@ def grpokit_worlds() -> Iterable[WorldSpec]:
         api=1,
         name="calculator",
         factory="grpokit_lm.worlds.calculator:Calculator",
+        example=f"{_WITH_A_WORLD}  world: {{use: calculator}}",
         summary="a tool that computes expressions, called as Hermes and Qwen templates write calls",
         install=_INSTALL,
     )
@@ -73,6 +76,7 @@ def grpokit_worlds() -> Iterable[WorldSpec]:
         api=1,
         name="guess-the-number",
         factory="grpokit_lm.worlds.guess:GuessTheNumber",
+        example=f"{_WITH_A_WORLD}  world: {{use: guess-the-number}}",
         summary="a game: it says higher or lower until the number is found",
         install=_INSTALL,
     )
@@ -98,7 +102,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         api=1,
         name="qwen-gsm8k",
         factory="grpokit_lm:presets/qwen-gsm8k.yaml",
-        summary="Qwen2.5-0.5B-Instruct learns to solve the word problems of GSM8K, on a GPU",
+        summary="Qwen2.5-0.5B-Instruct learns to solve the math problems of GSM8K, on a GPU",
         install="pip install 'grpokit[lm,datasets]'",
         assets=[
             Asset(

@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -96,13 +97,15 @@ class Asked:
     def _samples(self, tokens: Tensor, lengths: Sequence[int], ended: Sequence[bool]) -> list[Sample]:
         """What rewards see of tokens [B, T]."""
         infos: list[dict[str, Any]]
+        token_ids = [row[:length] for row, length in zip(tokens.tolist(), lengths, strict=True)]
         if self.conversations is None:
-            rows = zip(tokens.tolist(), lengths, strict=True)
-            texts = [self.encoder.completion(row[:length]) for row, length in rows]
+            texts = [self.encoder.completion(ids) for ids in token_ids]
             ends = zip(lengths, ended, strict=True)
             infos = [{"finish": "stop" if end else "length", "tokens": length} for length, end in ends]
         else:
             texts, infos = self.conversations.outputs(), self.conversations.infos()
+        for info, ids in zip(infos, token_ids, strict=True):
+            info["token_ids"] = np.array(ids, dtype=np.int64)
         return [
             Sample(prompt=self.prompts[row // self.group_size], output=text, group=group, info=info)
             for row, (text, group, info) in enumerate(zip(texts, self._groups.tolist(), infos, strict=True))

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -194,7 +195,7 @@ class AutoregressivePolicy(Policy, ABC):
         if self.eos is None:
             return {}
         finish = "stop" if tokens[-1] == self.eos else "length"
-        return {"finish": finish, "tokens": len(tokens)}
+        return {"finish": finish, "tokens": len(tokens), "token_ids": np.array(tokens)}
 
 
 def read_weights(model: nn.Module, path: Path) -> None:

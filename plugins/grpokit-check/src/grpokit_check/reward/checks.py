@@ -16,6 +16,7 @@ from typing import Any
 from PIL import Image
 
 from grpokit.errors import GrpokitError, UsageError, brief, one_line
+from grpokit.registry.columns import of_samples
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import Reward
@@ -62,7 +63,7 @@ def reward_checks(
     Raises:
         UsageError: too few samples or groups, or examples in the spec that cannot be read.
     """
-    reward, params = as_callable(reward), params or {}
+    reward, params = as_callable(of_samples(reward)), params or {}
     accepts = frozenset(spec.accepts) if spec is not None else accepted(reward) if samples is None else _kinds(samples)
     if samples is None:
         samples = samples_for(accepts, spec)

@@ -1,14 +1,15 @@
 """Samples to check a reward on when the caller has none: the examples of its spec, or built-in ones.
 
 A spec's examples are pairs (better, worse); they are also a check of their own. Built-in samples are signs with a word
-for rewards of pictures, and answers to a sum for rewards of texts.
+for rewards of pictures, and answers to a sum for rewards of texts. Prompts that the caller has bring what else a reward
+reads: the columns of its data.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +17,13 @@ from PIL import Image, ImageDraw
 
 from grpokit import registry
 from grpokit.errors import UsageError, brief, error_line
+from grpokit.registry.columns import ColumnReward
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.terms import Reward
 from grpokit.types import Prompt, Sample
 from grpokit_check.check import NotChecked, attempt, expect
 
+_STAND_IN = "text"
 _TEXTS = ("12", "the answer is 12", "<think>5+7=12</think><answer>12</answer>", "thirteen", "", "x" * 200)
 
 
@@ -50,6 +53,44 @@ def _pictures(word: str, group: int) -> list[Sample]:
     right = sign(word, "black")  # the target, and the source of a reward for editing
     prompt = Prompt(text=f'a sign that says "{word}"', target=right, image=right)
     return [Sample(prompt=prompt, output=sign(text, "navy"), group=group) for text in (word, word[::-1])]
+
+
+def samples_of(prompts: Sequence[Prompt], accepts: Collection[str]) -> list[Sample]:
+    """Two samples for each of the first three prompts: its target, where that is an output, and a built-in output."""
+    samples = []
+    for row, sample in enumerate(example_samples(accepts)[: 2 * len(prompts)]):
+        prompt = prompts[row // 2]
+        is_target = row % 2 == 0 and isinstance(prompt.target, type(sample.output))
+        samples.append(replace(sample, prompt=prompt, output=prompt.target if is_target else sample.output))
+    return samples
+
+
+def with_stand_ins(reward: ColumnReward, columns: Mapping[str, Any]) -> Reward:
+    """The reward, which finds tokens and its columns in any sample.
+
+    Args:
+        reward: one of columns.
+        columns: name -> what it finds where a sample has none; a text where this has none either.
+    """
+    missing = [name for name in reward.columns if name not in columns]
+    if missing:
+        warnings.warn(
+            f"The built-in samples have no column {' and no '.join(missing)}: {_STAND_IN!r} stands in. Check it with "
+            "prompts that have one: --prompts FILE.",
+            stacklevel=2,
+        )
+    stand_ins = {**dict.fromkeys(reward.columns, _STAND_IN), **columns}
+
+    def score(samples: Sequence[Sample]) -> Any:
+        return reward([_filled(sample, stand_ins) for sample in samples])
+
+    return score
+
+
+def _filled(sample: Sample, columns: Mapping[str, Any]) -> Sample:
+    prompt = replace(sample.prompt, meta={**columns, **sample.prompt.meta})
+    tokens = list(sample.output.encode()) if isinstance(sample.output, str) else []
+    return replace(sample, prompt=prompt, info={"token_ids": tokens, **sample.info})
 
 
 def accepted(reward: Reward) -> frozenset[str]:

@@ -1,0 +1,138 @@
+"""What `grpokit plugins NAME` says of one component: facts, parameters, and an example to paste."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import textwrap
+from collections.abc import Mapping
+from typing import Any, Literal, get_args, get_origin
+
+from grpokit import registry
+from grpokit.cli.catalogue import GROUPS, needs
+from grpokit.registry import shipped
+from grpokit.registry.specs import EvaluationSpec, PresetSpec, RewardSpec, Spec
+
+_MEANING: Any = {"width": 100, "initial_indent": " " * 6, "subsequent_indent": " " * 6}
+_LINES = ("problem", "install", "scores", "grade", "needs", "takes")  # facts of one line each
+_EXAMPLES = {  # of those that are no command
+    "reward": "rewards:\n  - {SETTINGS, weight: 1.0}",
+    "statistic": "rewards:\n  - {SETTINGS, weight: 0}  # a monitor",
+    "policy": "policy: {SETTINGS}",
+    "dataset": "data: {SETTINGS}",
+    "world": "policy:\n  world: {SETTINGS}",
+    "placement": "rewards:\n  - {use: contains, placement: {NAME: {}}}",
+    "advantage": "trainer:\n  advantage: {SETTINGS}",
+    "objective": "trainer:\n  objective: {SETTINGS}",
+    "modifier": "trainer:\n  modifiers:\n    - {SETTINGS}",
+}
+
+
+def facts(kind: str, name: str) -> dict[str, Any]:
+    """What a component's spec and its factory say.
+
+    Raises:
+        PluginError: the name is unknown or ambiguous.
+    """
+    from grpokit.config import presets
+    from grpokit.errors import GrpokitError
+    from grpokit.settings import meanings, type_text
+
+    plugin, spec = registry.find(kind, name)
+    about: dict[str, Any] = {"kind": kind, "name": spec.name, "package": plugin.package, "version": plugin.version}
+    about |= {"state": "ok", "summary": spec.summary, "parameters": [], "problem": "", "needs": needs(spec)}
+    about["example"] = spec.example.strip()
+    if isinstance(spec, RewardSpec):
+        about |= {"scores": scores(spec), "grade": grade(spec, plugin.package)}
+    try:
+        if isinstance(spec, PresetSpec | EvaluationSpec):
+            about |= {"takes": getattr(spec, "takes", ""), "config": presets.preset_text(spec)}
+            about["example"] = example(spec, name, {})
+            if kind == "preset":
+                presets.read_config(name)
+            return about
+        parameters, _ = registry.declared_parameters(kind, name)
+        described = meanings(registry.resolve(spec.factory))
+    except GrpokitError as error:  # a dependency is missing
+        about["problem"] = f"{error} {spec.install if kind == 'preset' else ''}".strip()
+        return about
+    for key, parameter in parameters.items():
+        needed = parameter.default is parameter.empty
+        default, words = None if needed else parameter.default, type_text(parameter.annotation)
+        fact = {"name": key, "type": words, "needed": needed, "default": default, "meaning": described.get(key, "")}
+        about["parameters"].append(fact)
+    if kind == "reward" and not about["grade"]:
+        settings = "".join(f" {each['name']}=..." for each in about["parameters"] if each["needed"])
+        about["grade"] = f"not measured; to measure it: grpokit check {name}{settings}"
+    about["example"] = example(spec, name, parameters)
+    return about
+
+
+def facts_elsewhere(kind: str, name: str) -> dict[str, Any]:
+    """What is known of a component of grpokit's own that is not installed."""
+    entry = shipped.entry(kind, name)
+    about = {"kind": kind, "name": name, "package": entry["package"], "version": "", "state": "not installed"}
+    known = {key: entry.get(key, "") for key in ("summary", "needs", "takes", "grade")}
+    return about | known | {"parameters": [], "problem": "", "install": shipped.install(kind, name)}
+
+
+def lines(about: Mapping[str, Any]) -> list[str]:
+    """The same for people."""
+    text = [f"{about['kind']} {about['name']}: {about['summary']}"]
+    origin = f"{about['package']} {about['version']}"
+    text.append(f"  of {origin}" if about["version"] else f"  of {about['package']}, which is not installed")
+    text += [f"  {title:<7}  {about[title]}" for title in _LINES if about.get(title)]
+    for parameter in about["parameters"]:
+        default = "needed" if parameter["needed"] else json.dumps(parameter["default"], default=repr)
+        text.append(f"  {parameter['name']}: {parameter['type']} = {default}")
+        text += textwrap.wrap(parameter["meaning"], **_MEANING)
+    text += [f"\n{about[part]}" for part in ("example", "config") if about.get(part)]
+    return text
+
+
+def scores(spec: RewardSpec) -> str:
+    """What a reward scores, and its lowest and highest score."""
+    low, high = (f"{bound:g}" if bound is not None and math.isfinite(bound) else None for bound in spec.range)
+    if low is None and high is None:
+        bounds = "any number"
+    else:
+        bounds = f"at most {high}" if low is None else f"at least {low}" if high is None else f"{low} to {high}"
+    group = "" if spec.per_sample else "; it compares the samples of a group"
+    return f"{', '.join(sorted(spec.accepts))}: {bounds}{group}"
+
+
+def grade(spec: RewardSpec, package: str) -> str:
+    """How easily a reward is fooled, as its ladders said; empty if that was not measured."""
+    if spec.statistic:
+        return f"none: it describes and does not judge (low: {spec.statistic[0]}; high: {spec.statistic[1]})"
+    entry = shipped.entry("reward", spec.name)
+    return entry.get("grade", "") if entry.get("package") == package else ""
+
+
+def example(spec: Spec, name: str, parameters: Mapping[str, inspect.Parameter]) -> str:
+    """How a component is used: a part of a config, or a command.
+
+    Args:
+        spec: of the component.
+        name: what a config has to call it.
+        parameters: those that a config may give to it.
+    """
+    if spec.example:
+        return spec.example.strip()
+    values = {key: _value(p) for key, p in parameters.items() if p.default is p.empty}
+    keys = [f"{key}: {json.dumps(value)}" for key, value in values.items()]
+    group = "statistic" if getattr(spec, "statistic", None) else spec.kind
+    text = _EXAMPLES.get(group) or GROUPS[group][1]
+    return text.replace("SETTINGS", ", ".join([f"use: {name}", *keys])).replace("NAME", name)
+
+
+def _value(parameter: inspect.Parameter) -> Any:
+    """Something of a needed parameter's type, to be replaced."""
+    hint = parameter.annotation
+    for each in (hint, *get_args(hint)):
+        if get_origin(each) is Literal:
+            return get_args(each)[0]
+        if each in (bool, int, float):
+            return each(1)
+    return parameter.name.upper()

@@ -1,0 +1,259 @@
+"""Environments of capsules: what one needs, where it lies, and how uv builds it.
+
+An environment lies in the cache, in a folder named after its requirements, Python and platform. The versions that
+were resolved lie beside it, so that an environment which is removed and built again is the same.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import logging
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+import uv
+
+from grpokit.errors import UsageError, brief, plural
+from grpokit.files import parse_json, write_text
+
+_log = logging.getLogger(__name__)
+_MARK, _LOCK, _LOG = "capsule.json", "requirements.lock", "build.log"
+_KEEP = 7 * 86_400  # seconds
+_WORDS = 1500  # of uv's own message
+
+
+def cache() -> Path:
+    """The folder with all environments: `GRPOKIT_CAPSULES`, or one in the user's cache."""
+    own = os.environ.get("GRPOKIT_CAPSULES")
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(own) if own else Path(caches) / "grpokit" / "capsules"
+
+
+def ready_made(requires: str | Sequence[str], python: str | None) -> Path | None:
+    """The interpreter of an environment that the user has made; None where one is to be built.
+
+    Raises:
+        UsageError: it is no interpreter.
+    """
+    if requires or not python or "/" not in python:
+        return None
+    file = Path(python).expanduser().absolute()
+    if file.is_dir() or not os.access(file, os.X_OK):
+        raise UsageError(f"python is {python!r}; expected an interpreter such as venv/bin/python.")
+    return file
+
+
+def log_of(use: str, number: int) -> Path:
+    """The file for what a copy of a reward prints; those of more than a week ago are deleted."""
+    logs = cache() / "logs"
+    for old in logs.glob("*.log*"):
+        with suppress(OSError):  # another process has deleted it
+            if time.time() - old.stat().st_mtime > _KEEP:
+                old.unlink()
+    return logs / f"{use.replace(':', '.')}.{os.getpid()}.{number}.log"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What an environment is built from.
+
+    Attributes:
+        requires: requirements, as lines of a requirements.txt; Pillow comes with them.
+        python: a version such as "3.10", bounds such as ">=3.9,<3.12", or the path of an interpreter.
+        folder: that relative paths in the requirements start from.
+    """
+
+    requires: Sequence[str]
+    python: str
+    folder: Path
+
+    @classmethod
+    def of(cls, requires: str | Sequence[str], python: str | None) -> Needs:
+        """The needs that a config states: a list of requirements, or the path of a file with them.
+
+        Raises:
+            UsageError: the file cannot be read, or the list holds something else than texts.
+        """
+        version = python or f"{sys.version_info.major}.{sys.version_info.minor}"
+        if isinstance(requires, str):
+            file = Path(requires).expanduser()
+            if not file.is_file():
+                raise UsageError(
+                    f"requires is {brief(requires)}, and there is no such file; expected a requirements.txt or a list "
+                    "such as ['hpsv2==1.2.0']."
+                )
+            return cls(requires=file.read_text("utf-8").splitlines(), python=version, folder=file.absolute().parent)
+        if not all(isinstance(requirement, str) for requirement in requires):
+            raise UsageError(f"requires is {brief(requires)}; expected a list of texts such as ['hpsv2==1.2.0'].")
+        return cls(requires=[*requires], python=version, folder=Path.cwd())
+
+    @property
+    def key(self) -> str:
+        """The name of the environment's folder."""
+        local = str(self.folder) if any(_is_local(line) for line in self.requires) else ""
+        facts = [*map(str.strip, self.requires), self.python, platform.platform(terse=True), platform.machine(), local]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _is_local(requirement: str) -> bool:
+    """Whether a line of requirements depends on the folder that it is read in."""
+    return bool(re.match(r"\s*(\.|-r|-c|-e|--)", requirement))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """An environment in the cache.
+
+    Attributes:
+        folder: it lies in.
+        python: its interpreter.
+        requires: what it was built from.
+        version: of its Python, as it was asked for.
+    """
+
+    folder: Path
+    python: Path
+    requires: Sequence[str]
+    version: str
+
+    @property
+    def name(self) -> str:
+        """What commands call it."""
+        return self.folder.parent.name
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk; what uv links from its own cache counts too."""
+        return sum(file.lstat().st_size for file in self.folder.rglob("*") if file.is_file())
+
+
+def environments() -> list[Environment]:
+    """All that are built, by the names of their folders."""
+    built = (_built(folder) for folder in sorted(cache().glob("*/")))
+    return [environment for environment in built if environment is not None]
+
+
+def environment(needs: Needs, *, what: str, offline: bool) -> Environment:
+    """The environment for some needs, which is built where it is not there.
+
+    One process builds it, and others wait. What a killed process has left is built anew.
+
+    Args:
+        needs: its requirements.
+        what: runs in it, for messages.
+        offline: whether to take packages from uv's own cache alone.
+
+    Raises:
+        UsageError: it cannot be built; the message has uv's own words.
+    """
+    folder = cache() / needs.key
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder / "lock"):
+            return _built(folder) or _build(folder, needs, what=what, offline=offline)
+    except OSError as error:
+        raise UsageError(f"The capsule of {what} cannot be built in {folder}: {error}.") from error
+
+
+def _built(folder: Path) -> Environment | None:
+    """The environment in a folder; None where there is none, or where building it was broken off."""
+    try:
+        facts = parse_json((folder / _MARK).read_text("utf-8"))
+        built = Environment(
+            folder=folder / facts["environment"],
+            python=folder / facts["environment"] / "bin" / "python",
+            requires=facts["requires"],
+            version=facts["python"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return built if built.python.exists() else None
+
+
+def _build(folder: Path, needs: Needs, *, what: str, offline: bool) -> Environment:
+    begin = time.monotonic()
+    count = plural(len(needs.requires), "requirement")
+    _log.warning("Building the capsule of %s: Python %s, %s, in %s", what, needs.python, count, folder)
+    remove(folder)
+    place = folder / f"environment-{uuid.uuid4().hex[:8]}"  # a killed process's uv may still write into another
+    requirements = folder / "requirements.txt"
+    write_text(requirements, "\n".join([*needs.requires, "pillow", ""]))
+    uv_runs = _Uv(log=folder / _LOG, folder=needs.folder, offline=offline, what=what)
+    uv_runs("venv", "--no-project", "--python", needs.python, str(place))
+    python = str(place / "bin" / "python")
+    lock = folder / _LOCK
+    if not lock.exists():
+        resolved = folder / f"{_LOCK}.new"
+        uv_runs("pip", "compile", "--python", python, "--output-file", str(resolved), str(requirements))
+        resolved.replace(lock)
+    uv_runs("pip", "install", "--no-deps", "--python", python, "--requirements", str(lock))
+    facts = {"environment": place.name, "requires": [*needs.requires], "python": needs.python}
+    write_text(folder / _MARK, json.dumps(facts))
+    built = _built(folder)
+    assert built is not None
+    _log.warning("The capsule of %s is ready after %.0f s", what, time.monotonic() - begin)
+    return built
+
+
+def remove(folder: Path) -> None:
+    """Delete the environments in a folder; the versions that were resolved stay."""
+    (folder / _MARK).unlink(missing_ok=True)
+    for place in folder.glob("environment-*"):
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Uv:
+    """Runs uv; its output goes to a log."""
+
+    log: Path
+    folder: Path
+    offline: bool
+    what: str
+
+    def __call__(self, *words: str) -> None:
+        command = [uv.find_uv_bin(), *words, "--no-progress", *(["--offline"] if self.offline else [])]
+        variables = {**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", ""), *_pyenv()]), "NO_COLOR": "1"}
+        variables.pop("VIRTUAL_ENV", None)
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+        with self.log.open("a", encoding="utf-8") as log:
+            log.write(f"$ uv {' '.join(words)}\n{done.stdout}{done.stderr}\n")
+        if done.returncode:
+            raise UsageError(
+                f"The capsule of {self.what} cannot be built. uv {words[0]} says:\n{_words(done.stderr)}\n"
+                f"Correct `requires` or `python`. All of its output is in {self.log}.",
+                page="capsules#when-something-goes-wrong",
+            )
+
+
+def _pyenv() -> list[str]:
+    """The folders of the interpreters that pyenv has installed, since its shims hide all but the chosen ones."""
+    root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
+    return sorted(glob.glob(os.path.join(glob.escape(root), "versions", "3.*", "bin")), reverse=True)
+
+
+def _words(text: str) -> str:
+    """What uv says, without its warnings about interpreters that it cannot use."""
+    start = max(text.find("error:"), text.find("×"))
+    return text[max(start, 0) :].strip()[:_WORDS] or "nothing"

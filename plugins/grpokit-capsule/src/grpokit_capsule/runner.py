@@ -1,0 +1,394 @@
+"""The process inside a capsule: it builds a reward, and scores what comes through its pipes.
+
+The file is run by the capsule's own Python, 3.8 or newer, with the standard library and Pillow. It imports nothing of
+grpokit, so none of grpokit's requirements reach the capsule. The run imports it too, for `send` and `receive`: a
+message is two lengths, JSON, and the bytes that the JSON refers to. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import json
+import numbers
+import os
+import platform
+import signal
+import struct
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+_LENGTHS = struct.Struct(">QQ")  # bytes of the JSON, and of what follows it
+_FORMATS: dict[str, Any] = {"int64": "q", "int32": "i", "uint8": "B", "float64": "d", "float32": "f", "bool": "?"}
+_DIE_WITH_PARENT, _SUBREAPER = 1, 36  # of prctl; the second makes orphans of this process its children
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """As `grpokit.Prompt`."""
+
+    text: str
+    image: Any
+    images: Sequence[Any]
+    target: Any
+    meta: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """As `grpokit.Sample`."""
+
+    prompt: Prompt
+    output: Any
+    group: int
+    info: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array or tensor where neither numpy nor torch is installed: row-major, little-endian bytes."""
+
+    dtype: str
+    shape: Sequence[int]
+    data: bytes
+
+    def tolist(self) -> list[Any]:
+        """The numbers of an array of one dimension, of a usual type."""
+        return memoryview(self.data).cast(_FORMATS[self.dtype]).tolist()
+
+
+class UnfitError(ValueError):
+    """The samples have not what the reward takes."""
+
+
+def send(stream: BinaryIO, message: Any) -> None:
+    """Write a message.
+
+    Raises:
+        TypeError, ValueError: it holds something that cannot be sent.
+        OSError: nobody reads it.
+    """
+    parts: list[bytes] = []
+    text = json.dumps(_packed(message, parts)).encode()
+    stream.write(_LENGTHS.pack(len(text), sum(map(len, parts))))
+    stream.write(text)
+    for part in parts:
+        stream.write(part)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """Read a message.
+
+    Raises:
+        EOFError: there is none any more.
+        ValueError: it is none.
+    """
+    text_length, parts_length = _LENGTHS.unpack(_read(stream, _LENGTHS.size))
+    packed = json.loads(_read(stream, text_length))
+    return _unpacked(packed, memoryview(_read(stream, parts_length)))
+
+
+def _read(stream: BinaryIO, length: int) -> bytes:
+    data = stream.read(length)
+    if len(data) < length:
+        raise EOFError
+    return data
+
+
+def _packed(value: Any, parts: list[bytes]) -> Any:
+    """A value as JSON can hold it; bytes go to `parts`. What JSON lacks is an object whose one key begins with "$"."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, list):
+        return [_packed(part, parts) for part in value]
+    if isinstance(value, tuple):
+        return {"$tuple": [_packed(part, parts) for part in value]}
+    if isinstance(value, Mapping):
+        pairs = []
+        for key, part in value.items():
+            pairs.append([_packed(key, parts), _packed(part, parts)])
+        return {"$dict": pairs}
+    if isinstance(value, bytes):
+        return {"$bytes": _stored(value, parts)}
+    if hasattr(value, "getbands"):  # of Pillow
+        palette = value.getpalette() if value.mode == "P" else None
+        fields = [value.mode, list(value.size), _stored(value.tobytes(), parts), palette]
+        return {"$picture": [*fields, _packed(value.info.get("transparency"), parts)]}
+    if hasattr(value, "detach"):  # of torch
+        here = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        torch = sys.modules["torch"]
+        data = here.reshape(-1).view(torch.uint8).numpy().tobytes()
+        return {"$tensor": [str(here.dtype).partition(".")[2], list(here.shape), _stored(data, parts)]}
+    if hasattr(value, "dtype") and hasattr(value, "tobytes"):  # of numpy
+        if not value.dtype.isnative or value.dtype.kind not in "biufc":
+            raise TypeError(f"an array of {value.dtype}; expected numbers")
+        kind = "$array" if value.shape else "$number"
+        return {kind: [str(value.dtype), list(value.shape), _stored(value.tobytes(), parts)]}
+    raise TypeError(
+        f"{type(value).__module__}.{type(value).__qualname__}; expected text, numbers, pictures, arrays, tensors, "
+        "lists or dicts of them"
+    )
+
+
+def _stored(data: bytes, parts: list[bytes]) -> list[int]:
+    """Add bytes to the parts; returns where they begin and end."""
+    begin = sum(map(len, parts))
+    parts.append(data)
+    return [begin, begin + len(data)]
+
+
+def _unpacked(packed: Any, data: memoryview) -> Any:
+    """A value as `_packed` took it apart."""
+    if isinstance(packed, list):
+        return [_unpacked(part, data) for part in packed]
+    if not isinstance(packed, dict):
+        return packed
+    ((kind, content),) = packed.items()
+    if kind == "$tuple":
+        return tuple(_unpacked(content, data))
+    if kind == "$dict":
+        return dict(_unpacked(content, data))
+    if kind == "$bytes":
+        return _taken(content, data)
+    if kind == "$picture":
+        return _picture(content, data)
+    return _array(kind, content, data)
+
+
+def _taken(place: Sequence[int], data: memoryview) -> bytes:
+    begin, end = place
+    return bytes(data[begin:end])
+
+
+def _picture(content: Sequence[Any], data: memoryview) -> Any:
+    from PIL import Image
+
+    mode, size, place, palette, transparency = content
+    picture = Image.frombytes(mode, tuple(size), _taken(place, data))
+    if palette is not None:
+        picture.putpalette(palette)
+    if transparency is not None:
+        picture.info["transparency"] = _unpacked(transparency, data)
+    return picture
+
+
+def _array(kind: str, content: Sequence[Any], data: memoryview) -> Any:
+    """A tensor, an array or a number of numpy; what is not installed is replaced by what is."""
+    dtype, shape, place = content
+    values = _taken(place, data)
+    torch = _module("torch") if kind == "$tensor" else None
+    if torch is not None:
+        empty = torch.empty(0, dtype=getattr(torch, dtype))
+        flat = torch.frombuffer(bytearray(values), dtype=empty.dtype) if values else empty
+        return flat.reshape(shape)
+    numpy = _module("numpy")
+    if numpy is None or dtype == "bfloat16":
+        return Array(dtype, shape, values)
+    array = numpy.frombuffer(values, dtype=dtype).reshape(shape)
+    return array[()] if kind == "$number" else array.copy()
+
+
+def _module(name: str) -> Any:
+    """A module, or None where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def samples_in(message: Mapping[str, Any]) -> list[Sample]:
+    """The samples of a request, which holds each of their prompts once."""
+    prompts = [Prompt(**fields) for fields in message["prompts"]]
+    samples = []
+    for prompt, output, group, info in message["samples"]:
+        samples.append(Sample(prompts[prompt], output, group, info))
+    return samples
+
+
+def build(order: Mapping[str, Any]) -> Any:
+    """The reward that an order names: what a class or a function makes, or a function with its parameters.
+
+    It is called with samples, also where it takes columns.
+    """
+    sys.path[:0] = order["path"]
+    sys.path.append(order["folder"])
+    for name, file in order["modules"].items():
+        if importlib.util.find_spec(name) is None:
+            _load(name, file)
+    target: Any = importlib.import_module(order["module"])
+    for name in order["name"].split("."):
+        target = getattr(target, name)
+    columns = _load("grpokit_columns", order["columns"])
+    parameters = order["parameters"]
+    if inspect.isclass(target) or columns.makes_reward(target, parameters):
+        reward = target(**parameters)
+    else:
+        reward = functools.partial(target, **parameters)
+    return columns.of_samples(reward, error=UnfitError)
+
+
+def code(module: str) -> str:
+    """A digest of a module's code, without comments and blank lines."""
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except (OSError, TypeError):  # compiled code
+        return ""
+    return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()[:16]
+
+
+def _load(name: str, file: str) -> Any:
+    """Import a module or a package from its file; what lies beside it belongs to the run's environment."""
+    folders = [os.path.dirname(file)] if os.path.basename(file) == "__init__.py" else None
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def answer(reward: Callable[[list[Sample]], Any], samples: list[Sample]) -> dict[str, Any]:
+    """The scores of some samples as "values", or how the reward failed: "failure" of a call, "error" of its answer."""
+    torch = sys.modules.get("torch")
+    order = [*map(id, samples)]
+    try:
+        with torch.no_grad() if torch else nullcontext():
+            values = reward(samples)
+    except UnfitError as error:
+        return {"error": str(error)}
+    except BaseException as error:
+        return {"failure": f"raised {described(error)}"}
+    if order != [*map(id, samples)]:
+        return {"error": "it changed the order of the samples in its list; sort a copy: `sorted(samples, key=...)`."}
+    if hasattr(values, "tolist"):  # of numpy or torch
+        values = values.tolist()
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        return {"error": f"it returned {type(values).__name__}; expected one number per sample."}
+    return {"values": [*map(_number, values)]}
+
+
+def _number(value: Any) -> Any:
+    """A score as JSON has it; the run refuses what is no number."""
+    if hasattr(value, "item"):
+        with suppress(RuntimeError, ValueError):  # more than one number
+            value = value.item()
+    if isinstance(value, numbers.Real):
+        return float(value)
+    return value if isinstance(value, str) else repr(value)
+
+
+def described(error: BaseException) -> str:
+    """An exception on one line, with the place in the reward's own code where it was raised."""
+    words = " ".join(str(error).split())[:500]
+    others = (__file__, "site-packages", "importlib")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(other in frame.filename for other in others)]
+    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {words}{place}" if words else f"{type(error).__name__}{place}"
+
+
+def versions() -> dict[str, str]:
+    """The version of Python, and of each installed package."""
+    installed = {}
+    for each in importlib.metadata.distributions():
+        name = each.metadata["Name"]
+        if name:  # a torn installation has none
+            installed[name.lower().replace("_", "-")] = each.version
+    return {"python": platform.python_version(), **dict(sorted(installed.items()))}
+
+
+def descendants(process: int) -> list[int]:
+    """A process's children, their children and so on, in whatever session they are."""
+    found: list[int] = []
+    with suppress(OSError):  # it is gone
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/children") as file:
+                children = [*map(int, file.read().split())]
+            for child in children:
+                found += [child, *descendants(child)]
+    return found
+
+
+def end(process: int) -> None:
+    """End a process that leads a group, and all that it has started."""
+    for child in descendants(process):
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process, signal.SIGKILL)
+
+
+def main(parent: int, answers: int) -> None:
+    """Build a reward and answer the requests that come through stdin, in a process that this one watches.
+
+    Args:
+        parent: the run's process.
+        answers: the pipe for the answers.
+    """
+    _prctl(_SUBREAPER, 1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    worker = os.fork()
+    if worker:
+        _watch(parent, worker, answers)
+    _prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    requests = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the reward, and what it starts, must not read the requests
+    with os.fdopen(requests, "rb") as reader, os.fdopen(answers, "wb") as writer, suppress(EOFError, OSError):
+        _serve(reader, writer)
+
+
+def _prctl(option: int, value: int) -> None:
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _watch(parent: int, worker: int, answers: int) -> None:
+    """Wait until the worker or the run has ended; then end all that the worker has started, and end as it did."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for each in (0, 1, 2, answers):
+        os.dup2(nothing, each)
+    status = 0
+    ended = 0
+    while ended != worker and os.getppid() == parent:
+        signal.sigtimedwait({signal.SIGCHLD}, 0.2)
+        ended, status = os.waitpid(-1, os.WNOHANG)
+        while ended not in (0, worker):  # an orphan that it left
+            ended, status = os.waitpid(-1, os.WNOHANG)
+    for child in descendants(os.getpid()):
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    if os.WIFSIGNALED(status):
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.WEXITSTATUS(status))
+
+
+def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
+    try:
+        order = receive(reader)
+        reward = build(order)
+    except BaseException as error:
+        send(writer, {"error": described(error), "missing": getattr(error, "name", "") or ""})
+        return
+    send(writer, {"versions": {"code": code(order["module"]), **versions()}})
+    while True:
+        samples = samples_in(receive(reader))
+        send(writer, answer(reward, samples))
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,243 @@
+"""Rewards in capsules: the same scores as in the run's own process, whatever a scorer does to its process."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import capsule_scorers
+import numpy as np
+import psutil
+import pytest
+import torch
+from PIL import Image
+
+from grpokit import PluginError, Prompt, RewardError, Sample, UsageError, registry
+from grpokit.rewards.scoring import Scores, score_samples
+from grpokit.rewards.terms import RewardTerm
+from grpokit_capsule.reward import CapsuleReward
+from grpokit_capsule.runner import Array
+
+SCORERS = str(Path(__file__).parent / "scorers")
+HERE = {"python": sys.executable, "path": SCORERS}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The capsules of these tests; what uv has fetched is kept."""
+    folder = tmp_path_factory.getbasetemp() / "capsules"
+    monkeypatch.setenv("GRPOKIT_CAPSULES", str(folder))
+    return folder
+
+
+@pytest.fixture
+def as_told() -> Iterator[CapsuleReward]:
+    reward = CapsuleReward("capsule_scorers:as_told", timeout=2.0, **HERE)
+    reward.start()
+    yield reward
+    reward.close()
+
+
+def texts(*outputs: str, group: int = 0) -> list[Sample]:
+    prompt = Prompt("p")
+    return [Sample(prompt=prompt, output=output, group=group) for output in outputs]
+
+
+def scores(reward: Any, samples: list[Sample]) -> Scores:
+    return score_samples([RewardTerm(name="r", reward=reward, on_error="skip", skip_limit=1.0)], samples)
+
+
+def picture(mode: str, seed: int = 0) -> Image.Image:
+    noise = np.random.default_rng(seed).integers(0, 256, (7, 5, 3), dtype=np.uint8)
+    if mode == "I;16":
+        return Image.fromarray(noise[..., 0] * np.uint16(257))
+    return Image.fromarray(noise).convert(mode)
+
+
+def everything() -> list[Sample]:
+    """Samples with all that can be sent."""
+    seen = picture("RGB")
+    seen.info["transparency"] = seen.getpixel((0, 0))
+    palette = picture("RGB").quantize(9)
+    palette.info["transparency"] = 4
+    meta = {
+        "answer": 3,
+        "list": [1, 2.5, None, True, "ü"],
+        "pair": (1, (2,)),
+        "inner": {"a": {"b": [picture("L")]}, 3: "a key that is a number"},
+        "bytes": b"\x00\xff",
+        "array": np.arange(6.0).reshape(2, 3)[:, ::-1],
+        "scalar": np.float32(0.1),
+        "tensor": torch.arange(6).reshape(2, 3).T,
+        "half": torch.linspace(0, 1, 5, dtype=torch.bfloat16),
+        "one": torch.tensor(3.5),
+        "none of them": torch.zeros(0, 3),
+    }
+    prompt = Prompt("Würfel \U0001f3b2", images=[picture("RGB", 3), picture("RGBA", 4)], target=picture("L"), meta=meta)
+    modes = ("1", "L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I", "F", "I;16")
+    outputs: list[Any] = [picture(mode) for mode in modes]
+    outputs += [seen, palette, "", "a text", {"x": 1}, 3.5, float("inf"), torch.ones(2), np.ones(2, dtype=bool)]
+    samples = [Sample(prompt=prompt, output=output, group=0, info={"finish": "stop"}) for output in outputs]
+    return [*samples, *texts("x", "y", group=1)]
+
+
+def test_scores_are_those_of_the_own_process() -> None:
+    samples = everything()
+    reward = CapsuleReward("capsule_scorers:fingerprint", {"scale": 0.3}, replicas=2, **HERE)
+    here = capsule_scorers.fingerprint(samples, scale=0.3)
+    there = reward(samples)
+    reward.close()
+    assert len({score for score in here if not math.isnan(score)}) == len(samples) - 1
+    np.testing.assert_array_equal(there, here)
+
+
+def test_a_class_is_built_with_its_parameters() -> None:
+    reward = CapsuleReward("capsule_scorers:Lengths", {"most": 3}, **HERE)
+    assert reward(texts("a", "abcdef")) == [1.0, 3.0]
+    assert reward.versions["torch"] == str(torch.__version__)
+    reward.close()
+    with pytest.raises(PluginError, match=r"cannot be built in its capsule: TypeError: .*'least'"):
+        CapsuleReward("capsule_scorers:Lengths", {"least": 3}, **HERE).start()
+
+
+def test_a_function_of_another_trainer_works_as_it_is() -> None:
+    info = {"token_ids": np.array([5, 6, 7])}
+    samples = [Sample(prompt=Prompt("p", target="4"), output=text, group=0, info=info) for text in ("4", "5")]
+    for use, params, expected in [
+        ("right", {}, [1.0, 0.0]),
+        ("right", {"bonus": 0.5}, [1.5, 0.5]),
+        ("make_overlong", {"most": 2}, [-1.0, -1.0]),
+    ]:
+        reward = CapsuleReward(f"capsule_columns:{use}", params, **HERE)
+        assert reward(samples) == expected
+        reward.close()
+    reward = CapsuleReward("capsule_columns:right", **HERE)
+    with pytest.raises(RewardError, match="takes the column 'answer', which no prompt has"):
+        scores(reward, texts("4"))
+    reward.close()
+    assert Array("int64", [3], np.arange(3).tobytes()).tolist() == [0, 1, 2]  # where numpy is not installed
+
+
+@pytest.mark.parametrize(
+    ("word", "failure"),
+    [
+        ("crash", "ended by SIGSEGV"),
+        ("exit", "exit code 3, and printed last: no more of this"),
+        ("hang", "no answer within 2 s"),
+        ("raise", "raised ValueError: no such word .*capsule_scorers.py, line"),
+        ("orphans and crash", "ended by SIGSEGV"),
+    ],
+)
+def test_a_failure_costs_the_rows_of_its_call(as_told: CapsuleReward, word: str, failure: str) -> None:
+    result = scores(as_told, [*texts("ab", "abc"), *texts(word, "a", group=1), *texts("abcd", group=2)])
+    np.testing.assert_array_equal(result.matrix[:, 0].numpy(), [2, 3, np.nan, np.nan, 4])
+    assert result.lost[:, 0].tolist() == [False, False, True, True, False]
+    with pytest.raises(RewardError, match=failure):
+        score_samples([RewardTerm(name="r", reward=as_told)], texts(word))
+    assert as_told(texts("ab")) == [2.0]
+
+
+@pytest.mark.parametrize("word", ["nothing", "words", "too few", "infinite", "sort"])
+def test_an_invalid_answer_stops_the_run_as_it_does_here(as_told: CapsuleReward, word: str) -> None:
+    samples = texts(word, "a")
+    with pytest.raises(RewardError, match=r"Reward 'r': it (returned|gave|changed)"):
+        scores(as_told, samples)
+    with pytest.raises(RewardError, match=r"Reward 'r': it (returned|gave|changed)"):
+        scores(capsule_scorers.as_told, samples)
+
+
+def test_what_is_printed_goes_to_a_log_of_limited_size(as_told: CapsuleReward, cache: Path) -> None:
+    assert as_told(texts("print")) == [1.0]
+    as_told.close()
+    logs = [file for file in (cache / "logs").iterdir() if f".{os.getpid()}." in file.name]
+    assert logs
+    assert all(file.stat().st_size < 5e6 for file in logs)
+
+
+def test_nothing_is_left_running(as_told: CapsuleReward) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    as_told(texts("orphans"))
+    after = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert len(after - before) == 3
+    as_told.close()
+    assert gone(before | after)
+
+
+def gone(processes: set[int]) -> bool:
+    """Whether processes end within seconds."""
+    end = time.monotonic() + 10
+    while alive := [each for each in processes if psutil.pid_exists(each)]:
+        zombies = [each for each in alive if _status(each) == psutil.STATUS_ZOMBIE]  # the system reaps them
+        if len(zombies) == len(alive):
+            return True
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _status(process: int) -> str:
+    try:
+        return str(psutil.Process(process).status())
+    except psutil.NoSuchProcess:
+        return psutil.STATUS_ZOMBIE
+
+
+KILLED = """
+import os, sys
+from grpokit import Prompt, Sample
+from grpokit_capsule.reward import CapsuleReward
+import psutil
+reward = CapsuleReward("capsule_scorers:as_told", python=sys.executable, path=sys.argv[1], replicas=2)
+reward([Sample(prompt=Prompt("p"), output="orphans", group=0)])
+pending = reward.submit([Sample(prompt=Prompt("p"), output="hang", group=0)])
+print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_killed_run_leaves_nothing_running() -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, SCORERS], stdout=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    processes = {*map(int, done.stdout.split())}
+    assert len(processes) == 7
+    assert gone(processes)
+
+
+def test_what_cannot_be_sent_stops_the_run(as_told: CapsuleReward) -> None:
+    sample = Sample(prompt=Prompt("p"), output=object(), group=0)
+    with pytest.raises(UsageError, match=r"cannot be sent to its capsule: builtins\.object; expected text, numbers"):
+        scores(as_told, [sample])
+    assert as_told(texts("ab")) == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("use", "options", "message"),
+    [
+        ("capsule_scorers:as_tol", HERE, "AttributeError: .*as_tol"),
+        ("capsule_scorer:as_told", HERE, "Name the folder that holds capsule_scorer as `path`"),
+        ("capsule_scorers:as_told", {"python": "/no/such/python"}, "expected an interpreter"),
+        ("capsule_scorers:as_told", {**HERE, "path": "/no/such/folder"}, "expected a folder"),
+        ("capsule_scorers:as_told", {**HERE, "replicas": 0}, "expected 1 or more"),
+        ("capsule_scorers:as_told", {"requires": "no-such.txt"}, "there is no such file"),
+        ("capsule_scorers:as_told", {"requires": [3]}, "expected a list of texts"),
+    ],
+)
+def test_a_mistake_is_one_message(use: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((PluginError, UsageError), match=message):
+        CapsuleReward(use, **options).start()
+
+
+def test_a_config_names_it(tmp_path: Path) -> None:
+    """Through the registry, with the shorthand and with options."""
+    placement = {"capsule": {"python": sys.executable, "path": SCORERS}}
+    reward = registry.place("capsule_scorers:python", {}, placement)
+    assert reward(texts("a")) == [sys.version_info[0] + sys.version_info[1] / 100]
+    reward.close()

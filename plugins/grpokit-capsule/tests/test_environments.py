@@ -1,0 +1,134 @@
+"""Environments of capsules, which uv really builds; all need Pillow from the package index."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from grpokit import Prompt, Sample, UsageError
+from grpokit_capsule import environments
+from grpokit_capsule.environments import Environment, Needs
+from grpokit_capsule.reward import CapsuleReward
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "capsules"
+    monkeypatch.setenv("GRPOKIT_CAPSULES", str(folder))
+    return folder
+
+
+def built(requires: list[str] | str = "", *, offline: bool = False) -> Environment:
+    needs = Needs.of(requires or [], None)
+    return environments.environment(needs, what="'r'", offline=offline)
+
+
+def version_of_pillow(environment: Environment) -> str:
+    code = "from importlib.metadata import version; print(version('pillow'))"
+    return subprocess.run(
+        [environment.python, "-c", code], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
+
+
+def test_an_environment_is_built_once(cache: Path) -> None:
+    first = built()
+    assert version_of_pillow(first)
+    begin = time.monotonic()
+    assert built() == first
+    assert time.monotonic() - begin < 0.2
+    assert environments.environments() == [first]
+    assert first.size > 1e6
+    assert built(["pillow<12"]).folder.parent != first.folder.parent
+
+
+def test_what_is_removed_is_built_again_with_the_same_versions(cache: Path) -> None:
+    first = built()
+    (lock,) = cache.glob("*/requirements.lock")
+    lock.write_text("pillow==11.0.0\n")  # as if it had been resolved a year ago
+    environments.remove(first.folder.parent)
+    assert environments.environments() == []
+    assert version_of_pillow(built()) == "11.0.0"
+
+
+BUILD = """
+from grpokit_capsule import environments
+needs = environments.Needs.of([], None)
+print(environments.environment(needs, what="'r'", offline=False).folder)
+"""
+
+
+def test_of_two_processes_one_builds(cache: Path) -> None:
+    command = [sys.executable, "-c", BUILD]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    folders = [process.communicate(timeout=120)[0] for process in both]
+    assert folders[0] == folders[1]
+    assert Path(folders[0].strip()).is_dir()
+    assert len([*cache.glob("*/environment-*")]) == 1
+
+
+@pytest.mark.parametrize("moment", ["environment-*", "environment-*/bin/python", "requirements.lock"])
+def test_what_a_killed_build_leaves_is_built_anew(cache: Path, moment: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", BUILD], stdout=subprocess.PIPE, start_new_session=True)
+    end = time.monotonic() + 60
+    while not [*cache.glob(f"*/{moment}")] and time.monotonic() < end:
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    environment = built()
+    assert version_of_pillow(environment)
+    assert [*cache.glob("*/environment-*")] == [environment.folder]
+
+
+def test_an_environment_that_lost_its_python_is_built_anew(cache: Path) -> None:
+    first = built()
+    shutil.rmtree(first.folder / "bin")
+    assert version_of_pillow(built())
+
+
+def test_a_file_of_requirements(cache: Path, tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("# what the paper says\npillow==11.0.0\n")
+    assert version_of_pillow(built(str(file))) == "11.0.0"
+    file.write_text("pillow==11.1.0\n")
+    assert version_of_pillow(built(str(file))) == "11.1.0"
+
+
+@pytest.mark.parametrize(
+    ("requires", "python", "words"),
+    [
+        (["pillow<10", "pillow>10"], None, "you require pillow<10 and pillow>10"),
+        (["pillow =! 3"], None, "pillow =! 3"),
+        ([], ">=3.70", "No interpreter found for Python >=3.70"),
+    ],
+)
+def test_what_cannot_be_built_is_said_by_uv(cache: Path, requires: list[str], python: str | None, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        environments.environment(Needs.of(requires, python), what="'r'", offline=False)
+    assert words in str(caught.value)
+    assert environments.environments() == []
+
+
+def test_offline_takes_what_uv_has(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built()
+    environments.remove(next(cache.glob("*/")))
+    assert version_of_pillow(built(offline=True))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))
+    with pytest.raises(UsageError, match="cannot be built"):
+        built(["pillow<12"], offline=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", ["3.8", ">=3.9,<3.11"])
+def test_an_older_python(cache: Path, python: str) -> None:
+    """Older than the oldest that grpokit is for; uv fetches it where it is not installed."""
+    reward = CapsuleReward("capsule_scorers:python", python=python, path=str(Path(__file__).parent / "scorers"))
+    (version,) = reward([Sample(prompt=Prompt("p"), output="x", group=0)])
+    reward.close()
+    assert version == 3.08 if python == "3.8" else 3.09 <= version < 3.11
