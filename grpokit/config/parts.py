@@ -97,7 +97,8 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
         default=None, gt=0, le=86_400, description="with workers or placement: the most seconds that a call may take"
     )
     placement: dict[Text, Any] | None = Field(
-        default=None, description="where it runs instead, such as {http: 'http://gpu-2:8009'} or {ray: {replicas: 4}}"
+        default=None,
+        description="where it runs instead, such as {http: 'http://gpu-2:8009'} or {capsule: [hpsv2]}",
     )
 
     @model_validator(mode="after")

@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from grpokit import registry
+from grpokit.errors import address
 from grpokit.registry.specs import Asset
 
 MARK = "finding: "  # before what the other process finds
@@ -79,7 +80,8 @@ def _update(name: str, line: str) -> str:
     other, version = conflict[1], Version(conflict[2]).public
     return (
         f"Run: pip install --upgrade {name} '{other}>={version}'. If pip finds no such release, {name} does not work "
-        f"beside this {other}: uninstall it, or install it into an environment of its own."
+        f"beside this {other}: uninstall it. Its rewards can run in an environment of their own, a capsule "
+        f"({address('capsules')})."
     )
 
 

@@ -51,6 +51,8 @@ def missing_package(error: ModuleNotFoundError, what: str, install: str, *, fact
     remedy = f"Run: {install}" if install else "Check the spelling, or install the package that has it."
     if f"{factory}.".startswith(f"{module}."):
         return PluginError(f"The {what} cannot be found: there is no module '{module}'. {remedy}")
+    own_environment = what.startswith("reward ") and not install
     return PluginError(
-        f"The {what} needs the Python module '{module}' {raised_at(error)}, which is not installed. {remedy}"
+        f"The {what} needs the Python module '{module}' {raised_at(error)}, which is not installed. {remedy}",
+        page="capsules" if own_environment else "",
     )

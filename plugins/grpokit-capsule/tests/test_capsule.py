@@ -126,6 +126,26 @@ def test_a_function_of_another_trainer_works_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
+    ("gpu", "variables", "sees"),
+    [
+        (None, {}, -1),
+        (3, {"LOCAL_RANK": "1"}, 3),
+        (None, {"LOCAL_RANK": "1"}, 1),
+        (None, {"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4,6"}, 6),
+    ],
+)
+def test_which_gpu_it_sees(
+    gpu: int | None, variables: dict[str, str], sees: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    reward = CapsuleReward("capsule_scorers:gpus", gpu=gpu, **HERE)
+    assert reward(texts("a")) == [sees]
+    reward.close()
+
+
+@pytest.mark.parametrize(
     ("word", "failure"),
     [
         ("crash", "ended by SIGSEGV"),

@@ -83,6 +83,8 @@ class Copy:
         finally:
             os.close(theirs)
         self._answers = os.fdopen(answers, "rb")
+        with suppress(OSError):  # it has ended already, which `ready` notices
+            runner.send(self._stdin, self.order)
         self._printing = threading.Thread(target=self._keep_printed, args=(self._process,), daemon=True)
         self._printing.start()
         if self._ended:  # by another thread meanwhile
@@ -101,7 +103,6 @@ class Copy:
         waiting.start()
         try:
             with self._within(limit):
-                runner.send(self._stdin, self.order)
                 reply = runner.receive(self._answers)
         except (EOFError, OSError, ValueError):
             loss = self._loss()

@@ -104,7 +104,8 @@ class Needs:
     def key(self) -> str:
         """The name of the environment's folder."""
         local = str(self.folder) if any(_is_local(line) for line in self.requires) else ""
-        facts = [*map(str.strip, self.requires), self.python, platform.platform(terse=True), platform.machine(), local]
+        machine = [platform.system(), platform.machine(), *platform.libc_ver()]
+        facts = [*map(str.strip, self.requires), self.python, *machine, local]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 

@@ -41,7 +41,8 @@ def place(
             run's version. Without `requires`, a path means the interpreter of an environment that is used as it is.
         path: a folder to import from, before what is installed. The working folder comes last.
         replicas: how many copies of the reward there are.
-        gpu: the number of the GPU that it sees; by default it sees what the run sees.
+        gpu: the number of the GPU that it sees; by default it sees what the run sees, and with torchrun the GPU of
+            its process.
         offline: whether to build from the packages in uv's own cache alone.
     """
     reward = CapsuleReward(
@@ -154,6 +155,10 @@ def _variables(gpu: int | None) -> dict[str, str]:
     """The environment variables of a copy: the run's, without those that lead Python to the run's packages."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     variables.pop("VIRTUAL_ENV", None)
+    rank = variables.get("LOCAL_RANK", "")
     if gpu is not None:
         variables["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    elif rank.isdecimal():  # of torchrun: each process has a GPU of its own, and its rewards share it
+        seen = variables.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        variables["CUDA_VISIBLE_DEVICES"] = seen[int(rank) % len(seen)] or rank
     return variables
