@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from grpokit import registry
 from grpokit.errors import UsageError
-from grpokit.registry import columns
+from grpokit.registry.columns import of_samples
 from grpokit.rewards.remote import RewardElsewhere, ScoreRequest
 from grpokit_capsule import environments
 from grpokit_capsule.copy import Copy
@@ -146,7 +147,7 @@ class CapsuleReward(RewardElsewhere):
             "parameters": dict(self.params),
             "path": [str(Path(self.path).expanduser().absolute())] if self.path else [],
             "folder": os.getcwd(),
-            "columns": columns.__file__,
+            "columns": inspect.getsourcefile(of_samples),
             "modules": {top: spec.origin} if spec is not None and spec.origin else {},
         }
 

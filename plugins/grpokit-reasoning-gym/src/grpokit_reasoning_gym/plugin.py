@@ -16,8 +16,8 @@ def grpokit_datasets() -> Iterator[DatasetSpec]:
         api=1,
         name="reasoning-gym",
         factory="grpokit_reasoning_gym.questions:questions",
-        summary="104 tasks of arithmetic, logic, words and games, listed by `python -m grpokit_reasoning_gym`",
-        example="data: {use: reasoning-gym, tasks: [chain_sum, syllogism, word_sorting], size: 500, held_out: 50}",
+        summary="104 tasks of math, logic, words and games, listed by `python -m grpokit_reasoning_gym`",
+        example="data: {use: reasoning-gym, tasks: [chain_sum, basic_arithmetic]}",
         install=_INSTALL,
     )
 
