@@ -67,6 +67,9 @@ def everything() -> list[Sample]:
     seen.info["transparency"] = seen.getpixel((0, 0))
     palette = picture("RGB").quantize(9)
     palette.info["transparency"] = 4
+    seen_through = picture("RGB", 5)
+    seen_through.putalpha(picture("L", 6))
+    palettes = [palette, seen_through.quantize(9), picture("RGB").quantize(9).convert("PA")]
     meta = {
         "answer": 3,
         "list": [1, 2.5, None, True, "ü"],
@@ -75,6 +78,7 @@ def everything() -> list[Sample]:
         "bytes": b"\x00\xff",
         "array": np.arange(6.0).reshape(2, 3)[:, ::-1],
         "scalar": np.float32(0.1),
+        "double": np.float64(0.1),
         "tensor": torch.arange(6).reshape(2, 3).T,
         "half": torch.linspace(0, 1, 5, dtype=torch.bfloat16),
         "one": torch.tensor(3.5),
@@ -83,7 +87,7 @@ def everything() -> list[Sample]:
     prompt = Prompt("Würfel \U0001f3b2", images=[picture("RGB", 3), picture("RGBA", 4)], target=picture("L"), meta=meta)
     modes = ("1", "L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I", "F", "I;16")
     outputs: list[Any] = [picture(mode) for mode in modes]
-    outputs += [seen, palette, "", "a text", {"x": 1}, 3.5, float("inf"), torch.ones(2), np.ones(2, dtype=bool)]
+    outputs += [seen, *palettes, "", "a text", {"x": 1}, 3.5, float("inf"), torch.ones(2), np.ones(2, dtype=bool)]
     samples = [Sample(prompt=prompt, output=output, group=0, info={"finish": "stop"}) for output in outputs]
     return [*samples, *texts("x", "y", group=1)]
 

@@ -108,7 +108,8 @@ def _read(stream: BinaryIO, length: int) -> bytes:
 
 def _packed(value: Any, parts: list[bytes]) -> Any:
     """A value as JSON can hold it; bytes go to `parts`. What JSON lacks is an object whose one key begins with "$"."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    is_number_of_numpy = isinstance(value, float) and hasattr(value, "dtype")
+    if value is None or (isinstance(value, (bool, int, float, str)) and not is_number_of_numpy):
         return value
     if isinstance(value, list):
         return [_packed(part, parts) for part in value]
@@ -122,9 +123,12 @@ def _packed(value: Any, parts: list[bytes]) -> Any:
     if isinstance(value, bytes):
         return {"$bytes": _stored(value, parts)}
     if hasattr(value, "getbands"):  # of Pillow
-        palette = value.getpalette() if value.mode == "P" else None
-        fields = [value.mode, list(value.size), _stored(value.tobytes(), parts), palette]
-        return {"$picture": [*fields, _packed(value.info.get("transparency"), parts)]}
+        fields = [value.mode, list(value.size), _stored(value.tobytes(), parts)]
+        palette = None
+        if value.mode in ("P", "PA"):
+            kind = value.palette.mode  # with or without alpha
+            palette = [value.getpalette(kind), kind]
+        return {"$picture": [*fields, palette, _packed(value.info.get("transparency"), parts)]}
     if hasattr(value, "detach"):  # of torch
         here = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         torch = sys.modules["torch"]
@@ -177,7 +181,7 @@ def _picture(content: Sequence[Any], data: memoryview) -> Any:
     mode, size, place, palette, transparency = content
     picture = Image.frombytes(mode, tuple(size), _taken(place, data))
     if palette is not None:
-        picture.putpalette(palette)
+        picture.putpalette(*palette)
     if transparency is not None:
         picture.info["transparency"] = _unpacked(transparency, data)
     return picture

@@ -27,7 +27,7 @@ def number(sample):
 def plain(value):
     kind = type(value).__name__
     if hasattr(value, "getbands"):
-        shown = value.convert("RGBA").tobytes().hex() if value.mode in ("P", "RGB") else ""
+        shown = value.convert("RGBA").tobytes().hex() if value.mode in ("P", "PA", "RGB") else ""
         return f"{value.mode} {value.size} {value.tobytes().hex()} {shown}"
     if kind in ("ndarray", "Tensor"):
         return f"{kind} {value.dtype} {list(value.shape)} {value.tolist()}"
