@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import signal
@@ -107,8 +108,12 @@ def test_a_class_is_built_with_its_parameters() -> None:
     assert reward(texts("a", "abcdef")) == [1.0, 3.0]
     assert reward.versions["torch"] == str(torch.__version__)
     reward.close()
+
+
+@pytest.mark.parametrize("name", ["Lengths", "fingerprint"])
+def test_an_unknown_parameter_is_refused_at_the_start(name: str) -> None:
     with pytest.raises(PluginError, match=r"cannot be built in its capsule: TypeError: .*'least'"):
-        CapsuleReward("capsule_scorers:Lengths", {"least": 3}, **HERE).start()
+        CapsuleReward(f"capsule_scorers:{name}", {"least": 3}, **HERE).start()
 
 
 def test_a_function_of_another_trainer_works_as_it_is() -> None:
@@ -136,6 +141,7 @@ def test_a_function_of_another_trainer_works_as_it_is() -> None:
         (3, {"LOCAL_RANK": "1"}, 3),
         (None, {"LOCAL_RANK": "1"}, 1),
         (None, {"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4,6"}, 6),
+        (None, {"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": ""}, -1),
     ],
 )
 def test_which_gpu_it_sees(
@@ -168,7 +174,7 @@ def test_a_failure_costs_the_rows_of_its_call(as_told: CapsuleReward, word: str,
     assert as_told(texts("ab")) == [2.0]
 
 
-@pytest.mark.parametrize("word", ["nothing", "words", "too few", "infinite", "sort"])
+@pytest.mark.parametrize("word", ["nothing", "words", "too few", "infinite", "huge", "sort"])
 def test_an_invalid_answer_stops_the_run_as_it_does_here(as_told: CapsuleReward, word: str) -> None:
     samples = texts(word, "a")
     with pytest.raises(RewardError, match=r"Reward 'r': it (returned|gave|changed)"):
@@ -184,6 +190,13 @@ def test_what_is_printed_goes_to_a_log_of_limited_size(cache: Path) -> None:
     logs = [file for file in (cache / "logs").iterdir() if f".{os.getpid()}." in file.name]
     assert logs
     assert all(file.stat().st_size < 5e6 for file in logs)
+
+
+def test_it_prints_where_no_log_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPOKIT_CAPSULES", f"{__file__}/no/folder")
+    reward = CapsuleReward("capsule_scorers:as_told", timeout=20.0, **HERE)
+    assert reward(texts("print")) == [1.0]
+    reward.close()
 
 
 def test_nothing_is_left_running(as_told: CapsuleReward) -> None:
@@ -241,6 +254,30 @@ def test_what_cannot_be_sent_stops_the_run(as_told: CapsuleReward) -> None:
     with pytest.raises(UsageError, match=r"cannot be sent to its capsule: builtins\.object; expected text, numbers"):
         scores(as_told, [sample])
     assert as_told(texts("ab")) == [2.0]
+
+
+def test_a_picture_that_cannot_be_read_costs_its_rows(as_told: CapsuleReward) -> None:
+    file = io.BytesIO()
+    Image.effect_noise((99, 99), 64).save(file, "PNG")
+    cut = Image.open(io.BytesIO(file.getvalue()[:999]))
+    before = psutil.Process().children()
+    result = scores(as_told, [*texts("ab"), Sample(prompt=Prompt("p"), output=cut, group=1)])
+    np.testing.assert_array_equal(result.matrix[:, 0].numpy(), [2, np.nan])
+    assert "could not be sent its samples: OSError" in result.notes[0]
+    assert psutil.Process().children() == before
+
+
+def test_a_failed_import_waits_for_no_thread() -> None:
+    begin = time.monotonic()
+    with pytest.raises(PluginError, match="ValueError: no such weights"):
+        CapsuleReward("capsule_broken:score", **HERE).start()
+    assert time.monotonic() - begin < 30
+
+
+def test_what_is_missing_is_a_package_only_where_a_module_is_missing() -> None:
+    with pytest.raises(PluginError) as caught:
+        CapsuleReward("capsule_scorers:as_tol", **HERE).start()
+    assert "requires" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ class Copy:
             os.close(theirs)
         self._answers = os.fdopen(answers, "rb")
         with suppress(OSError):  # it has ended already, which `ready` notices
-            runner.send(self._stdin, self.order)
+            runner.send(self._stdin, runner.to_bytes(self.order))
         self._printing = threading.Thread(target=self._keep_printed, args=(self._process,), daemon=True)
         self._printing.start()
         if self._ended:  # by another thread meanwhile
@@ -112,11 +112,11 @@ class Copy:
         finally:
             waiting.cancel()
         if "error" in reply:
+            self._kill()  # threads that it has started may keep it from ending
             self._process.wait()
             advice = _advice(reply["missing"], self.order["module"])
-            raise PluginError(
-                f"The reward '{self.use}' cannot be built in its capsule: {reply['error']}. {advice}", page="capsules"
-            )
+            wrong = f"The reward '{self.use}' cannot be built in its capsule: {reply['error']}. {advice}".rstrip()
+            raise PluginError(wrong, page="capsules")
         self.versions = reply["versions"]
         self._standing = True
 
@@ -132,14 +132,18 @@ class Copy:
             self._start()
         self.ready()
         try:
-            with self._within(self.timeout):
-                runner.send(self._stdin, _request(samples))
-                reply = runner.receive(self._answers)
+            request = runner.to_bytes(_request(samples))
         except TypeError as error:
             raise UsageError(
                 f"samples cannot be sent to its capsule: {error}. Remove `placement`, so that it runs in the run's "
                 "own process."
             ) from error
+        except Exception as error:  # such as a picture whose file cannot be read
+            return Portion(rows=rows, failure=f"could not be sent its samples: {error_line(error)},", cause=error)
+        try:
+            with self._within(self.timeout):
+                runner.send(self._stdin, request)
+                reply = runner.receive(self._answers)
         except (EOFError, OSError, ValueError):
             loss = self._loss()
             if self._late:
@@ -203,7 +207,8 @@ class Copy:
         """Write what a process prints into the log; where that fails, it is still read."""
         assert process.stdout is not None
         last_lines = self._last_lines
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):
+            self.log.parent.mkdir(parents=True, exist_ok=True)
         handler = RotatingFileHandler(self.log, maxBytes=_PRINTED, backupCount=1, encoding="utf-8", delay=True)
         handler.handleError = lambda record: None  # type: ignore[method-assign]  # such as a full disk
         while line := process.stdout.readline(_LINE):

@@ -160,6 +160,6 @@ def _variables(gpu: int | None) -> dict[str, str]:
     if gpu is not None:
         variables["CUDA_VISIBLE_DEVICES"] = str(gpu)
     elif rank.isdecimal():  # of torchrun: each process has a GPU of its own, and its rewards share it
-        seen = variables.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        variables["CUDA_VISIBLE_DEVICES"] = seen[int(rank) % len(seen)] or rank
+        seen = variables.get("CUDA_VISIBLE_DEVICES", rank).split(",")
+        variables["CUDA_VISIBLE_DEVICES"] = seen[int(rank) % len(seen)]
     return variables

@@ -16,6 +16,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import json
+import math
 import numbers
 import os
 import platform
@@ -71,18 +72,25 @@ class UnfitError(ValueError):
     """The samples have not what the reward takes."""
 
 
-def send(stream: BinaryIO, message: Any) -> None:
-    """Write a message.
+def to_bytes(message: Any) -> list[bytes]:
+    """What is written of a message.
 
     Raises:
-        TypeError, ValueError: it holds something that cannot be sent.
-        OSError: nobody reads it.
+        TypeError: it holds something that cannot be sent.
+        Exception: what it holds cannot be read, such as a picture whose file is cut.
     """
     parts: list[bytes] = []
     text = json.dumps(_packed(message, parts)).encode()
-    stream.write(_LENGTHS.pack(len(text), sum(map(len, parts))))
-    stream.write(text)
-    for part in parts:
+    return [_LENGTHS.pack(len(text), sum(map(len, parts))), text, *parts]
+
+
+def send(stream: BinaryIO, data: Sequence[bytes]) -> None:
+    """Write what `to_bytes` made of a message.
+
+    Raises:
+        OSError: nobody reads it.
+    """
+    for part in data:
         stream.write(part)
     stream.flush()
 
@@ -238,6 +246,8 @@ def build(order: Mapping[str, Any]) -> Any:
     if inspect.isclass(target) or columns.makes_reward(target, parameters):
         reward = target(**parameters)
     else:
+        with suppress(ValueError):  # compiled code may not tell what it takes
+            inspect.signature(target).bind_partial(**parameters)  # an unknown one is refused now, not in each call
         reward = functools.partial(target, **parameters)
     return columns.of_samples(reward, error=UnfitError)
 
@@ -289,7 +299,9 @@ def _number(value: Any) -> Any:
         with suppress(RuntimeError, ValueError):  # more than one number
             value = value.item()
     if isinstance(value, numbers.Real):
-        return float(value)
+        with suppress(OverflowError):
+            return float(value)
+        return math.inf
     return value if isinstance(value, str) else repr(value)
 
 
@@ -384,12 +396,13 @@ def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
         order = receive(reader)
         reward = build(order)
     except BaseException as error:
-        send(writer, {"error": described(error), "missing": getattr(error, "name", "") or ""})
+        missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+        send(writer, to_bytes({"error": described(error), "missing": missing}))
         return
-    send(writer, {"versions": {"code": code(order["module"]), **versions()}})
+    send(writer, to_bytes({"versions": {"code": code(order["module"]), **versions()}}))
     while True:
         samples = samples_in(receive(reader))
-        send(writer, answer(reward, samples))
+        send(writer, to_bytes(answer(reward, samples)))
         sys.stdout.flush()
         sys.stderr.flush()
 

@@ -124,4 +124,5 @@ _ACTS = {
     "words": lambda samples: ["good"] * len(samples),
     "too few": lambda samples: [1.0],
     "infinite": lambda samples: [float("inf")] * len(samples),
+    "huge": lambda samples: [10**400] * len(samples),
 }
