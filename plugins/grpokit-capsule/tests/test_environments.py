@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,42 @@ def test_a_file_of_requirements(cache: Path, tmp_path: Path) -> None:
     assert version_of_pillow(built(str(file))) == "11.0.0"
     file.write_text("pillow==11.1.0\n")
     assert version_of_pillow(built(str(file))) == "11.1.0"
+
+
+def test_files_beside_the_requirements(cache: Path, tmp_path: Path) -> None:
+    """Another file of requirements and a folder of packages, which the index does not have."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for version in ("1.0", "2.0"):
+        metadata = {"METADATA": f"Metadata-Version: 2.1\nName: made-here\nVersion: {version}\n"}
+        metadata |= {"WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n", "RECORD": ""}
+        with zipfile.ZipFile(wheels / f"made_here-{version}-py3-none-any.whl", "w") as wheel:
+            for name, text in metadata.items():
+                wheel.writestr(f"made_here-{version}.dist-info/{name}", text)
+    file, base = tmp_path / "requirements.txt", tmp_path / "base.txt"
+    file.write_text("--find-links ./wheels\n-r base.txt\n")
+    for version in ("1.0", "2.0"):
+        base.write_text(f"made-here=={version}\n")
+        assert [*built(str(file)).folder.rglob(f"made_here-{version}.dist-info")]
+
+
+def test_packages_are_built_without_those_of_the_run(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    setup = "import os\nfrom setuptools import setup\nassert 'PYTHONPATH' not in os.environ\nsetup(name='made-here')\n"
+    (package / "setup.py").write_text(setup)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert [*built([str(package)]).folder.rglob("made_here-0.0.0.dist-info")]
+
+
+def test_an_interpreter_by_its_path(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("python").symlink_to(sys.executable)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keys = {Needs.of(["pillow"], path).key for path in ("./python", "~/python", str(tmp_path / "python"))}
+    assert len(keys) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +88,8 @@ class Needs:
             UsageError: the file cannot be read, or the list holds something else than texts.
         """
         version = python or f"{sys.version_info.major}.{sys.version_info.minor}"
+        if "/" in version:
+            version = str(Path(version).expanduser().absolute())
         if isinstance(requires, str):
             file = Path(requires).expanduser()
             if not file.is_file():
@@ -105,8 +107,15 @@ class Needs:
         """The name of the environment's folder."""
         local = str(self.folder) if any(_is_local(line) for line in self.requires) else ""
         machine = [platform.system(), platform.machine(), *platform.libc_ver()]
-        facts = [*map(str.strip, self.requires), self.python, *machine, local]
+        facts = [*map(str.strip, self.requires), self.python, *machine, local, *self._other_files()]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+    def _other_files(self) -> Iterator[str]:
+        """What stands in the files of lines such as "-r base.txt"."""
+        for line in self.requires:
+            named = re.match(r"\s*(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)", line)
+            if named and (self.folder / named[1]).is_file():
+                yield (self.folder / named[1]).read_text("utf-8")
 
 
 def _is_local(requirement: str) -> bool:
@@ -190,17 +199,17 @@ def _build(folder: Path, needs: Needs, *, what: str, offline: bool) -> Environme
     _log.warning("Building the capsule of %s: Python %s, %s, in %s", what, needs.python, count, folder)
     remove(folder)
     place = folder / f"environment-{uuid.uuid4().hex[:8]}"  # a killed process's uv may still write into another
-    requirements = folder / "requirements.txt"
-    requirements.write_text("\n".join([*needs.requires, "pillow", ""]), "utf-8")
-    uv_runs = _Uv(log=folder / _LOG, folder=needs.folder, offline=offline, what=what)
+    requirements = "\n".join([*needs.requires, "pillow", ""])
+    uv_runs = _Uv(log=folder / _LOG, folder=needs.folder, requirements=requirements, offline=offline, what=what)
     uv_runs("venv", "--no-project", "--python", needs.python, str(place))
     python = str(place / "bin" / "python")
     lock = folder / _LOCK
     if not lock.exists():
         resolved = folder / f"{_LOCK}.new"
-        uv_runs("pip", "compile", "--python", python, "--output-file", str(resolved), str(requirements))
+        uv_runs("pip", "compile", "--python", python, "--output-file", str(resolved), "-")
         resolved.replace(lock)
-    uv_runs("pip", "install", "--no-deps", "--python", python, "--requirements", str(lock))
+    both = ("--requirements", str(lock), "--requirements", "-")  # the second may name other indexes
+    uv_runs("pip", "install", "--no-deps", "--python", python, *both)
     facts = {"environment": place.name, "requires": [*needs.requires], "python": needs.python}
     (folder / _MARK).write_text(json.dumps(facts), "utf-8")  # the last act: without it there is no environment
     built = _built(folder)
@@ -218,24 +227,25 @@ def remove(folder: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Uv:
-    """Runs uv; its output goes to a log."""
+    """Runs uv in a folder, with requirements at its stdin; its output goes to a log."""
 
     log: Path
     folder: Path
+    requirements: str
     offline: bool
     what: str
 
     def __call__(self, *words: str) -> None:
         command = [uv.find_uv_bin(), *words, "--no-progress", *(["--offline"] if self.offline else [])]
-        variables = {**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", ""), *_pyenv()]), "NO_COLOR": "1"}
-        variables.pop("VIRTUAL_ENV", None)
+        path = os.pathsep.join([os.environ.get("PATH", ""), *_pyenv()])
+        variables = {**without_own_packages(), "PATH": path, "NO_COLOR": "1"}
         done = subprocess.run(
             command,
             cwd=self.folder,
             env=variables,
-            stdin=subprocess.DEVNULL,
+            input=self.requirements,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
         )
         with self.log.open("a", encoding="utf-8") as log:
@@ -246,6 +256,12 @@ class _Uv:
                 f"Correct `requires` or `python`. All of its output is in {self.log}.",
                 page="capsules#when-something-goes-wrong",
             )
+
+
+def without_own_packages() -> dict[str, str]:
+    """The run's environment variables but those that lead Python to the run's packages."""
+    names = [name for name in os.environ if not name.startswith("PYTHON") and name != "VIRTUAL_ENV"]
+    return {name: os.environ[name] for name in names}
 
 
 def _pyenv() -> list[str]:

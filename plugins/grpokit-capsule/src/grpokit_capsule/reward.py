@@ -153,9 +153,8 @@ class CapsuleReward(RewardElsewhere):
 
 
 def _variables(gpu: int | None) -> dict[str, str]:
-    """The environment variables of a copy: the run's, without those that lead Python to the run's packages."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    variables.pop("VIRTUAL_ENV", None)
+    """The environment variables of a copy."""
+    variables = environments.without_own_packages()
     rank = variables.get("LOCAL_RANK", "")
     if gpu is not None:
         variables["CUDA_VISIBLE_DEVICES"] = str(gpu)
