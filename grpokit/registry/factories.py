@@ -94,13 +94,18 @@ def placement_of(name: str, placement: Mapping[str, Any]) -> tuple[str, dict[str
     """
     usual = _usual_placement(name)
     for kind, options in (placement or usual).items():
-        if not isinstance(options, Mapping):
-            shorthand = getattr(spec_of("placement", kind), "shorthand", "")
-            if not shorthand:
-                raise UsageError(f"'{kind}' is {brief(options)}; expected its options, as in {{name: value}}.")
-            options = {shorthand: options}
-        return kind, {**usual.get(kind, {}), **options}
+        return kind, {**_options(kind, usual.get(kind, {})), **_options(kind, options)}
     return "", {}
+
+
+def _options(kind: str, options: Any) -> Mapping[str, Any]:
+    """The options of a place by their names, also where its shorthand is used."""
+    if isinstance(options, Mapping):
+        return options
+    shorthand = getattr(spec_of("placement", kind), "shorthand", "")
+    if not shorthand:
+        raise UsageError(f"'{kind}' is {brief(options)}; expected its options, as in {{name: value}}.")
+    return {shorthand: options}
 
 
 def _usual_placement(name: str) -> Mapping[str, Any]:

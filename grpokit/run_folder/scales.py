@@ -48,7 +48,7 @@ def version_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[t
     first, second = dict(before), dict(now)
     rewards, others = (header.pop("rewards", {}) for header in (first, second))
     changes = [*differences(first, second)]
-    for name in rewards.keys() & others.keys():
+    for name in sorted(rewards.keys() & others.keys()):
         changes += differences(rewards[name], others[name], f"rewards.{name}")
     return changes
 

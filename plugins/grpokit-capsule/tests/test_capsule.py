@@ -110,6 +110,17 @@ def test_a_class_is_built_with_its_parameters() -> None:
     reward.close()
 
 
+def test_the_versions_are_those_that_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the last folder that it imports from
+    other = tmp_path / "numpy-0.1.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 0.1\n")
+    reward = CapsuleReward("capsule_scorers:python", **HERE)
+    reward.start()
+    assert reward.versions["numpy"] == np.__version__
+    reward.close()
+
+
 @pytest.mark.parametrize("name", ["Lengths", "fingerprint"])
 def test_an_unknown_parameter_is_refused_at_the_start(name: str) -> None:
     with pytest.raises(PluginError, match=r"cannot be built in its capsule: TypeError: .*'least'"):

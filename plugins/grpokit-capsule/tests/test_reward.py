@@ -75,6 +75,8 @@ def grpokit_rewards():
     placement = {{"capsule": {{"python": {python!r}}}}}
     yield RewardSpec(api=1, name="tail", factory="made_scorer.inside:Tail", accepts={{"text"}}, placement=placement)
     yield RewardSpec(api=1, name="alone", factory="made_alone:score", accepts={{"text"}}, placement=placement)
+    short = {{"capsule": ["pillow<12"]}}
+    yield RewardSpec(api=1, name="short", factory="made_alone:score", accepts={{"text"}}, placement=short)
 """
 INSIDE = """
 import os
@@ -108,6 +110,9 @@ def test_a_plugin_says_that_its_reward_runs_in_a_capsule(folder: Path, monkeypat
     assert more(samples) == [4.0]
     assert more.replicas == 2
     more.close()
+    assert registry.placement_of("short", {}) == ("capsule", {"requires": ["pillow<12"]})
+    both = {"requires": ["pillow<12"], "gpu": 1}
+    assert registry.placement_of("short", {"capsule": {"gpu": 1}}) == ("capsule", both)
 
 
 def test_the_command_builds_what_a_config_needs(folder: Path, call: Call) -> None:  # noqa: F811

@@ -321,7 +321,7 @@ def versions() -> dict[str, str]:
     for each in importlib.metadata.distributions():
         name = each.metadata["Name"]
         if name:  # a torn installation has none
-            installed[name.lower().replace("_", "-")] = each.version
+            installed.setdefault(name.lower().replace("_", "-"), each.version)  # the first is what is imported
     return {"python": platform.python_version(), **dict(sorted(installed.items()))}
 
 
