@@ -11,6 +11,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from grpokit import Prompt, Sample, UsageError
@@ -85,6 +86,21 @@ def test_what_a_killed_build_leaves_is_built_anew(cache: Path, moment: str) -> N
     environment = built()
     assert version_of_pillow(environment)
     assert [*cache.glob("*/environment-*")] == [environment.folder]
+
+
+def test_a_killed_build_leaves_nothing_running(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text("import time\nopen('begun', 'w').close()\ntime.sleep(60)\n")
+    code = BUILD.replace("of([]", f"of([{str(tmp_path)!r}]")
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    end = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    running = psutil.Process(process.pid).children(recursive=True)
+    assert len(running) >= 3  # one that watches, uv, and the build of the package
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(running, timeout=10)
+    assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]  # the system reaps these
 
 
 def test_an_environment_that_lost_its_python_is_built_anew(cache: Path) -> None:

@@ -28,6 +28,7 @@ import uv
 
 from grpokit.errors import UsageError, brief, plural
 from grpokit.files import parse_json
+from grpokit_capsule import runner
 
 _log = logging.getLogger(__name__)
 _MARK, _LOCK, _LOG = "capsule.json", "requirements.lock", "build.log"
@@ -236,7 +237,8 @@ class _Uv:
     what: str
 
     def __call__(self, *words: str) -> None:
-        command = [uv.find_uv_bin(), *words, "--no-progress", *(["--offline"] if self.offline else [])]
+        watched = [sys.executable, "-I", runner.__file__, str(os.getpid()), "1"]  # it ends with the run
+        command = [*watched, uv.find_uv_bin(), *words, "--no-progress", *(["--offline"] if self.offline else [])]
         path = os.pathsep.join([os.environ.get("PATH", ""), *_pyenv()])
         variables = {**without_own_packages(), "PATH": path, "NO_COLOR": "1"}
         done = subprocess.run(

@@ -346,12 +346,13 @@ def end(process: int) -> None:
         os.killpg(process, signal.SIGKILL)
 
 
-def main(parent: int, answers: int) -> None:
+def main(parent: int, answers: int, *command: str) -> None:
     """Build a reward and answer the requests that come through stdin, in a process that this one watches.
 
     Args:
         parent: the run's process.
         answers: the pipe for the answers.
+        command: runs in the watched process instead, if there is one.
     """
     _prctl(_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -360,6 +361,8 @@ def main(parent: int, answers: int) -> None:
         _watch(parent, worker, answers)
     _prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    if command:
+        os.execv(command[0], command)
     requests = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the reward, and what it starts, must not read the requests
     with os.fdopen(requests, "rb") as reader, os.fdopen(answers, "wb") as writer, suppress(EOFError, OSError):
@@ -408,4 +411,4 @@ def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
