@@ -113,7 +113,9 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
         if self.placement is not None and self.workers:
             raise ValueError("workers are processes of this machine, and placement names another place; leave one out")
         if self.reward_timeout is not None and not self.workers and self.placement is None:
-            raise ValueError("reward_timeout needs a process that can be ended: set workers to 1 or more")
+            raise ValueError(
+                "reward_timeout needs a process that can be ended: set workers to 1 or more, or name its placement"
+            )
         return self
 
 

@@ -109,8 +109,8 @@ class Submits(Protocol):
 
 
 @runtime_checkable
-class Versioned(Protocol):
-    """A reward in an environment of its own, which tells what is installed there.
+class Versioned(Submits, Protocol):
+    """A reward that scores in an environment of its own, and tells what is installed there.
 
     Attributes:
         versions: package -> version, once it is started. A run notes them, and says on a resume what has changed.

@@ -10,6 +10,7 @@ import pytest
 
 from grpokit import Pending, PluginError, PooledReward, Prompt, Sample, UsageError
 from grpokit.config import presets
+from grpokit.rewards.terms import RewardTerm
 from grpokit.runs import build_rewards
 
 
@@ -79,3 +80,16 @@ def test_without_ray_its_place_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PluginError, match=r"pip install 'grpokit\[ray\]'"):
         reward_at("{ray: {replicas: 2}}")
+
+
+class Scorer:
+    """A reward of the run's own process, with an attribute that means something else."""
+
+    versions = ("a", "b")
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        return [1.0] * len(samples)
+
+
+def test_what_has_no_place_of_its_own_tells_no_versions() -> None:
+    assert build_rewards.versions_elsewhere([RewardTerm(name="r", reward=Scorer())]) == {}
