@@ -38,7 +38,7 @@ COMPUTED = frozenset(
 """Parameters that are no columns of the data, so nobody else may set them."""
 
 _ERRORS = {
-    "messages": "string (indices must be integers|index out of range)|'str' object has no attribute 'get'",
+    "messages": "string indices must be integers|'str' object has no attribute 'get'",
     "texts": "expected string or bytes-like object|'list' object has no attribute '(strip|split|lower|find)'",
     "array": r"'list' object has no attribute '(transpose|permute|shape|cpu)'|bytes-like .* required, not '\w*Image",
 }
@@ -122,10 +122,18 @@ class ColumnReward:
         form = self._form or ("messages" if any(s.prompt.meta.get("messages") for s in samples) else "texts")
         try:
             return self._scores(samples, form)
-        except (AttributeError, IndexError, TypeError) as wrong:
+        except (AttributeError, TypeError) as wrong:
             better = _form_that_is_missed(wrong)
             if better in (None, form):
                 raise
+        except IndexError:  # such as `completion[0]` of an empty text, which says nothing: the others do
+            others = [sample for sample in samples if sample.output]
+            if self._form or len(others) == len(samples):
+                raise
+            self(others)
+            if not self._form:
+                raise
+            better = self._form
         scores = self._scores(samples, better)
         self._form = better
         return scores

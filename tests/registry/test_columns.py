@@ -93,6 +93,18 @@ def test_a_function_of_another_trainer_works_as_it_is(
         assert term.reward(samples) == pytest.approx(expected, nan_ok=True)  # type: ignore[operator]
 
 
+def test_an_empty_text_does_not_make_texts_messages() -> None:
+    """`completion[0]` fails on an empty text, and would be a message that equals nothing."""
+
+    def begins_with_4(completions: list[Any], **_: Any) -> list[float]:
+        return [float(completion[0] == "4") for completion in completions]
+
+    reward = of_samples(begins_with_4)
+    with pytest.raises(IndexError):
+        reward([sample("4"), sample("")])
+    assert reward([sample("4"), sample("5")]) == [1, 0]
+
+
 def lengths(completions: Sequence[Sample], *, factor: float = 1.0) -> list[float]:
     """A name alone says nothing."""
     return [factor * len(s.output) for s in completions]
