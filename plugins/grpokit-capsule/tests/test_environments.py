@@ -11,6 +11,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import filelock
 import psutil
 import pytest
 
@@ -54,7 +55,7 @@ def test_what_is_removed_is_built_again_with_the_same_versions(cache: Path) -> N
     first = built()
     (lock,) = cache.glob("*/requirements.lock")
     lock.write_text("pillow==11.0.0\n")  # as if it had been resolved a year ago
-    environments.remove(first.folder.parent)
+    environments.remove(first.name)
     assert environments.environments() == []
     assert version_of_pillow(built()) == "11.0.0"
 
@@ -73,6 +74,17 @@ def test_of_two_processes_one_builds(cache: Path) -> None:
     assert folders[0] == folders[1]
     assert Path(folders[0].strip()).is_dir()
     assert len([*cache.glob("*/environment-*")]) == 1
+
+
+def test_who_waits_for_another_process_says_so(cache: Path) -> None:
+    folder = cache / Needs.of([], None).key
+    folder.mkdir(parents=True)
+    with filelock.FileLock(folder / "lock"):
+        process = subprocess.Popen([sys.executable, "-c", BUILD], stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        assert "another process" in process.stderr.readline()
+    process.communicate(timeout=120)
+    assert environments.names() == [folder.name]
 
 
 @pytest.mark.parametrize("moment", ["environment-*", "environment-*/bin/python", "requirements.lock"])
@@ -169,8 +181,7 @@ def test_what_cannot_be_built_is_said_by_uv(cache: Path, requires: list[str], py
 
 
 def test_offline_takes_what_uv_has(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built()
-    environments.remove(next(cache.glob("*/")))
+    environments.remove(built().name)
     assert version_of_pillow(built(offline=True))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))
     with pytest.raises(UsageError, match="cannot be built"):

@@ -132,6 +132,10 @@ def test_the_command_builds_what_a_config_needs(folder: Path, call: Call) -> Non
     assert call("capsules", "--remove", "nothing").code == 2
     assert call("capsules", "--remove", capsule["name"]).code == 0
     assert json.loads(call("capsules", "--json").out) == []
+    torn = folder / "capsules" / "0123" / "environment-0"
+    torn.mkdir(parents=True)
+    assert call("capsules", "--remove", "all").code == 0
+    assert not torn.exists()
     config["rewards"] = config["rewards"][1:]
     (folder / "run.yaml").write_text(json.dumps(config))
     assert call("capsules", "run.yaml").code == 2

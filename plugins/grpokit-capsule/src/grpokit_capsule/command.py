@@ -62,14 +62,14 @@ def _build(source: str, *, offline: bool) -> None:
 
 
 def _remove(names: list[str]) -> None:
-    there = {each.name: each for each in environments.environments()}
+    there = environments.names()
     for name in names:
         if name != "all" and name not in there:
             guess = nearest(name, there)
             raise UsageError(f"There is no capsule called '{name}'{guess}. `grpokit capsules` lists all.")
-    chosen = there if "all" in names else dict.fromkeys(names)
+    chosen = there if "all" in names else [*dict.fromkeys(names)]
     for name in chosen:
-        environments.remove(there[name].folder.parent)
+        environments.remove(name)
     print(f"removed {plural(len(chosen), 'capsule')}")
 
 

@@ -19,7 +19,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 _MARK, _LOCK, _LOG = "capsule.json", "requirements.lock", "build.log"
 _KEEP = 7 * 86_400  # seconds
 _WORDS = 1500  # of uv's own message
+_PATIENCE = 2.0  # seconds to wait for another process without a word
 
 
 def cache() -> Path:
@@ -173,10 +174,25 @@ def environment(needs: Needs, *, what: str, offline: bool) -> Environment:
     folder = cache() / needs.key
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(folder / "lock"):
+        with _locked(folder, what):
             return _built(folder) or _build(folder, needs, what=what, offline=offline)
     except OSError as error:
         raise UsageError(f"The capsule of {what} cannot be built in {folder}: {error}.") from error
+
+
+@contextmanager
+def _locked(folder: Path, what: str) -> Iterator[None]:
+    """Inside, no other process builds or removes what is in a folder."""
+    lock = filelock.FileLock(folder / "lock")
+    try:
+        lock.acquire(timeout=_PATIENCE)
+    except filelock.Timeout:
+        _log.warning("Waiting for the capsule of %s, at which another process works", what)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _built(folder: Path) -> Environment | None:
@@ -198,7 +214,7 @@ def _build(folder: Path, needs: Needs, *, what: str, offline: bool) -> Environme
     begin = time.monotonic()
     count = plural(len(needs.requires), "requirement")
     _log.warning("Building the capsule of %s: Python %s, %s, in %s", what, needs.python, count, folder)
-    remove(folder)
+    _clear(folder)
     place = folder / f"environment-{uuid.uuid4().hex[:8]}"  # a killed process's uv may still write into another
     requirements = "\n".join([*needs.requires, "pillow", ""])
     uv_runs = _Uv(log=folder / _LOG, folder=needs.folder, requirements=requirements, offline=offline, what=what)
@@ -219,8 +235,19 @@ def _build(folder: Path, needs: Needs, *, what: str, offline: bool) -> Environme
     return built
 
 
-def remove(folder: Path) -> None:
-    """Delete the environments in a folder; the versions that were resolved stay."""
+def remove(name: str) -> None:
+    """Delete an environment, also one that was never finished; the versions that were resolved stay."""
+    folder = cache() / name
+    with _locked(folder, f"'{name}'"):
+        _clear(folder)
+
+
+def names() -> list[str]:
+    """Of all environments, also of those that were never finished."""
+    return sorted({place.parent.name for place in cache().glob("*/environment-*")})
+
+
+def _clear(folder: Path) -> None:
     (folder / _MARK).unlink(missing_ok=True)
     for place in folder.glob("environment-*"):
         shutil.rmtree(place, ignore_errors=True)
