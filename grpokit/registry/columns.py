@@ -128,10 +128,10 @@ class ColumnReward:
                 raise
         except IndexError:  # such as `completion[0]` of an empty text, which says nothing: the others do
             others = [sample for sample in samples if sample.output]
-            if self._form or len(others) == len(samples):
+            if form == self._form or len(others) == len(samples):
                 raise
             self(others)
-            if not self._form:
+            if self._form is None:
                 raise
             better = self._form
         scores = self._scores(samples, better)

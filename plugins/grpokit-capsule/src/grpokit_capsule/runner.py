@@ -317,7 +317,7 @@ def described(error: BaseException) -> str:
 
 def versions() -> dict[str, str]:
     """The version of Python, and of each installed package."""
-    installed = {}
+    installed: dict[str, str] = {}
     for each in importlib.metadata.distributions():
         name = each.metadata["Name"]
         if name:  # a torn installation has none
