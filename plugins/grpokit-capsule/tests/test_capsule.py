@@ -151,6 +151,7 @@ def test_a_function_of_another_trainer_works_as_it_is() -> None:
         (None, {}, -1),
         (3, {"LOCAL_RANK": "1"}, 3),
         (None, {"LOCAL_RANK": "1"}, 1),
+        (None, {"LOCAL_RANK": "2"}, 0),
         (None, {"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4,6"}, 6),
         (None, {"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": ""}, -1),
     ],
@@ -158,11 +159,21 @@ def test_a_function_of_another_trainer_works_as_it_is() -> None:
 def test_which_gpu_it_sees(
     gpu: int | None, variables: dict[str, str], sees: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     reward = CapsuleReward("capsule_scorers:gpus", gpu=gpu, **HERE)
     assert reward(texts("a")) == [sees]
+    reward.close()
+
+
+def test_it_is_no_process_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a library may join the run's processes, or take a GPU by a number that it does not see."""
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    reward = CapsuleReward("capsule_scorers:ranks", **HERE)
+    assert reward(texts("a")) == [1]
     reward.close()
 
 
@@ -283,6 +294,12 @@ def test_a_failed_import_waits_for_no_thread() -> None:
     with pytest.raises(PluginError, match="ValueError: no such weights"):
         CapsuleReward("capsule_broken:score", **HERE).start()
     assert time.monotonic() - begin < 30
+
+
+def test_a_process_that_ends_while_it_builds_the_reward(tmp_path: Path) -> None:
+    (tmp_path / "capsule_exit.py").write_text("import os\nos._exit(3)\n")
+    with pytest.raises(PluginError, match=r"ended with exit code 3\.$"):
+        CapsuleReward("capsule_exit:score", python=sys.executable, path=str(tmp_path)).start()
 
 
 def test_what_is_missing_is_a_package_only_where_a_module_is_missing() -> None:

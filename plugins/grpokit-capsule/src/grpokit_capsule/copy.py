@@ -107,8 +107,8 @@ class Copy:
         except (EOFError, OSError, ValueError):
             loss = self._loss()
             if self._late:
-                loss = f"was not built within {limit:g} s"
-            raise PluginError(f"The reward '{self.use}' {loss}.", page="capsules") from None
+                loss = f"was not built within {limit:g} s; a longer reward_timeout gives it more"
+            raise PluginError(f"The reward '{self.use}' {loss.rstrip(',')}.", page="capsules") from None
         finally:
             waiting.cancel()
         if "error" in reply:

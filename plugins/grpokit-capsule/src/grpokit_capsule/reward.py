@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from grpokit import registry
 from grpokit.errors import UsageError
 from grpokit.registry.columns import of_samples
@@ -17,6 +19,8 @@ from grpokit.rewards.remote import RewardElsewhere, ScoreRequest
 from grpokit_capsule import environments
 from grpokit_capsule.copy import Copy
 from grpokit_capsule.environments import Needs
+
+_OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def place(
@@ -153,12 +157,13 @@ class CapsuleReward(RewardElsewhere):
 
 
 def _variables(gpu: int | None) -> dict[str, str]:
-    """The environment variables of a copy."""
+    """The environment variables of a copy, which is no process of torchrun."""
     variables = environments.without_own_packages()
     rank = variables.get("LOCAL_RANK", "")
     if gpu is not None:
         variables["CUDA_VISIBLE_DEVICES"] = str(gpu)
-    elif rank.isdecimal():  # of torchrun: each process has a GPU of its own, and its rewards share it
-        seen = variables.get("CUDA_VISIBLE_DEVICES", rank).split(",")
+    elif rank.isdecimal():  # each process has a GPU of its own, and its rewards share it
+        every = ",".join(map(str, range(torch.cuda.device_count())))
+        seen = variables.get("CUDA_VISIBLE_DEVICES", every).split(",")
         variables["CUDA_VISIBLE_DEVICES"] = seen[int(rank) % len(seen)]
-    return variables
+    return {name: value for name, value in variables.items() if name not in _OF_TORCHRUN}

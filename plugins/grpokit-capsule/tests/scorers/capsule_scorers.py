@@ -48,6 +48,11 @@ def gpus(samples):
     return [int(os.environ.get("CUDA_VISIBLE_DEVICES") or -1)] * len(samples)
 
 
+def ranks(samples):
+    """What it thinks to be the number of processes of torchrun."""
+    return [int(os.environ.get("WORLD_SIZE", "1")) + int(os.environ.get("LOCAL_RANK", "0"))] * len(samples)
+
+
 class Lengths:
     """A class, whose instances score."""
 
