@@ -58,7 +58,7 @@ def takes_columns(reward: Any) -> bool:
 
 
 def makes_reward(function: Any, parameters: Mapping[str, Any]) -> bool:
-    """Whether a function makes a reward and is none: it says so, or its parameters leave no argument for samples."""
+    """Whether a function returns a reward: its annotation says so, or its parameters leave no argument for samples."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # nothing to call, or compiled code

@@ -69,7 +69,7 @@ class Array:
 
 
 class UnfitError(ValueError):
-    """The samples have not what the reward takes."""
+    """The samples lack what the reward takes."""
 
 
 def to_bytes(message: Any) -> list[bytes]:
@@ -99,8 +99,8 @@ def receive(stream: BinaryIO) -> Any:
     """Read a message.
 
     Raises:
-        EOFError: there is none any more.
-        ValueError: it is none.
+        EOFError: the other end is closed.
+        ValueError: what came is no message.
     """
     text_length, parts_length = _LENGTHS.unpack(_read(stream, _LENGTHS.size))
     packed = json.loads(_read(stream, text_length))
@@ -406,8 +406,6 @@ def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
     while True:
         samples = samples_in(receive(reader))
         send(writer, to_bytes(answer(reward, samples)))
-        sys.stdout.flush()
-        sys.stderr.flush()
 
 
 if __name__ == "__main__":
