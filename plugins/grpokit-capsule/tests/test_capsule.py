@@ -23,6 +23,7 @@ from PIL import Image
 from grpokit import PluginError, Prompt, RewardError, Sample, UsageError, registry
 from grpokit.rewards.scoring import Scores, score_samples
 from grpokit.rewards.terms import RewardTerm
+from grpokit_capsule import runner
 from grpokit_capsule.reward import CapsuleReward
 from grpokit_capsule.runner import Array
 
@@ -194,6 +195,25 @@ def test_a_failure_costs_the_rows_of_its_call(as_told: CapsuleReward, word: str,
     with pytest.raises(RewardError, match=failure):
         score_samples([RewardTerm(name="r", reward=as_told)], texts(word))
     assert as_told(texts("ab")) == [2.0]
+
+
+def test_an_answer_at_the_last_moment_costs_no_later_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    reward = CapsuleReward("capsule_scorers:as_told", timeout=0.5, **HERE)
+    reward.start()
+    (process,) = reward._copies
+    receive = runner.receive
+
+    def at_the_last_moment(stream: Any) -> Any:
+        reply = receive(stream)
+        while not process._late:
+            time.sleep(0)
+        return reply
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "receive", at_the_last_moment)
+        assert reward(texts("ab")) == [2.0]
+    assert reward(texts("abc")) == [3.0]
+    reward.close()
 
 
 @pytest.mark.parametrize("word", ["nothing", "words", "too few", "infinite", "huge", "sort"])

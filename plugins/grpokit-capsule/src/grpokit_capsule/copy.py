@@ -172,6 +172,9 @@ class Copy:
             yield
         finally:
             timer.cancel()
+            timer.join()
+            if self._late:  # also where the answer came at the last moment: the next call needs another process
+                self._process.wait()
 
     def _loss(self) -> str:
         """How a process was lost."""
