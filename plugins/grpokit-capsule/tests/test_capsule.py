@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from grpokit.rewards.scoring import Scores, score_samples
 from grpokit.rewards.terms import RewardTerm
 from grpokit_capsule.reward import CapsuleReward
 from grpokit_capsule.runner import Array
+from left_running import gone
 
 SCORERS = str(Path(__file__).parent / "scorers")
 HERE = {"python": sys.executable, "path": SCORERS}
@@ -168,26 +168,6 @@ def test_nothing_is_left_running(as_told: CapsuleReward) -> None:
     assert len(after - before) == 3
     as_told.close()
     assert gone(before | after)
-
-
-def gone(processes: set[int]) -> bool:
-    """Whether processes end within seconds."""
-    end = time.monotonic() + 10
-    while alive := [each for each in processes if psutil.pid_exists(each)]:
-        zombies = [each for each in alive if _status(each) == psutil.STATUS_ZOMBIE]  # the system reaps them
-        if len(zombies) == len(alive):
-            return True
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def _status(process: int) -> str:
-    try:
-        return str(psutil.Process(process).status())
-    except psutil.NoSuchProcess:
-        return psutil.STATUS_ZOMBIE
 
 
 KILLED = """

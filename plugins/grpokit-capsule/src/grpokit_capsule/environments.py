@@ -56,6 +56,32 @@ def ready_made(requires: str | Sequence[str], python: str | None) -> Path | None
     return file
 
 
+def interpreter(requires: str | Sequence[str], python: str | None, *, what: str, offline: bool) -> str:
+    """The Python of an environment for these options, which is built where it is not there.
+
+    Raises:
+        UsageError: it cannot be built, or an option is wrong.
+    """
+    file = ready_made(requires, python)
+    if file is None:
+        file = environment(Needs.of(requires, python), what=what, offline=offline).python
+    return str(file)
+
+
+def folders(path: str | None) -> list[str]:
+    """The folder that an option names, if it does, as a list of what to import from.
+
+    Raises:
+        UsageError: it is no folder.
+    """
+    if path is None:
+        return []
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"path is {path!r}; expected a folder.")
+    return [str(folder.absolute())]
+
+
 def log_of(use: str, number: int) -> Path:
     """The file for what a copy of a reward prints; those of more than a week ago are deleted."""
     logs = cache() / "logs"

@@ -1,10 +1,10 @@
-"""Announces the placement `capsule` and the command `capsules` to grpokit."""
+"""Announces the placement and the world `capsule`, and the command `capsules`, to grpokit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpokit import CommandSpec, PlacementSpec, hookimpl
+from grpokit import CommandSpec, PlacementSpec, WorldSpec, hookimpl
 
 _INSTALL = "pip install 'grpokit[capsule]'"
 
@@ -19,6 +19,20 @@ def grpokit_placements() -> Iterator[PlacementSpec]:
         summary="processes in an environment of the reward's own, with its Python and its packages",
         install=_INSTALL,
         shorthand="requires",
+    )
+
+
+@hookimpl
+def grpokit_worlds() -> Iterator[WorldSpec]:
+    """Yield `capsule`."""
+    yield WorldSpec(
+        api=1,
+        name="capsule",
+        factory="grpokit_capsule.world:CapsuleWorld",
+        example="policy:\n  use: hf-lm\n  model: Qwen/Qwen3-0.6B\n"
+        '  world: {use: capsule, world: "my_world:World", requires: ["textworld==1.6"], path: worlds}\n',
+        summary="a world in an environment of its own, with its Python and its packages",
+        install=_INSTALL,
     )
 
 

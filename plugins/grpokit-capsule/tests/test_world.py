@@ -1,0 +1,162 @@
+"""Worlds in capsules: the answers of worlds in the run's own process, whatever a world does to its process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import capsule_worlds
+import psutil
+import pytest
+from PIL import Image
+
+from grpokit import PluginError, Prompt, UsageError, create
+from grpokit_capsule import world as world_module
+from grpokit_capsule.copy import LostError
+from grpokit_capsule.world import CapsuleWorld
+from left_running import gone
+
+WORLDS = str(Path(__file__).parent / "scorers")
+HERE = {"python": sys.executable, "path": WORLDS}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("GRPOKIT_CAPSULES", str(tmp_path_factory.getbasetemp() / "capsules"))
+    yield
+    for copy in world_module._processes.values():
+        copy.end()
+    world_module._processes.clear()
+
+
+def world(use: str = "AsTold", **options: Any) -> CapsuleWorld:
+    made: CapsuleWorld = create("world", "capsule", {"world": f"capsule_worlds:{use}", **HERE, **options})
+    return made
+
+
+def processes() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def test_it_answers_as_the_world_does() -> None:
+    """All that it returns arrives as it was, and the world sees the prompt."""
+    here, there = capsule_worlds.AsTold(), world()
+    prompt = Prompt("go", images=[Image.new("RGB", (3, 2))], meta={"level": 3})
+    assert there.start(prompt, 7) == here.start(prompt, 7) == {"role": "user", "content": "go 7"}
+    assert there.reply("ü") == here.reply("ü")
+    assert there.facts() == here.facts() == {"return": 1.5, "open": 1, "pair": (1, None)}
+    assert there.tools == [*here.tools]
+    there.close()
+    here.close()
+
+
+def test_all_episodes_share_a_process_and_none_their_state() -> None:
+    before = processes()
+    games = [world("Game", high=99) for _ in range(3)]
+    for seed, game in enumerate(games):
+        game.start(Prompt("p"), seed)
+    assert [game.reply("0") for game in games] == ["higher"] * 3
+    assert games[1].reply("0") == "higher"
+    assert [game.facts()["left"] for game in games] == [3, 2, 3]
+    assert len(processes() - before) == 2  # with the one that watches it
+    assert world("Game", high=9)._copy is not games[0]._copy
+
+
+def test_what_is_optional_may_be_missing() -> None:
+    there = world("echo")
+    assert there.start(Prompt("p"), 0) is None
+    assert there.reply("a") == "a"
+    assert there.facts() == {}
+    assert there.tools == []
+    there.close()
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "text"),
+    [
+        ("raise", r"KeyError .*capsule_worlds.py, line \d+\)", "'no such\\\\n place.'"),
+        ("exit", r"SystemExit .*capsule_worlds.py, line \d+\)", "no more of this"),
+        ("object", "TypeError", r"it returned builtins\.object; expected text"),
+    ],
+)
+def test_an_exception_of_a_world_is_raised_here(word: str, kind: str, text: str) -> None:
+    there = world()
+    there.start(Prompt("p"), 0)
+    with pytest.raises(Exception, match=f"^{text}") as caught:
+        there.reply(word)
+    assert type(caught.value).__name__.startswith(kind.partition(" ")[0])
+    assert there.reply("on") == [{"role": "tool", "content": "on"}]
+
+
+@pytest.mark.parametrize(
+    ("word", "words"), [("crash", "ended by SIGSEGV"), ("hang", r"no answer within 1 s \(timeout")]
+)
+def test_a_lost_process_costs_the_worlds_that_were_open(word: str, words: str) -> None:
+    one, other = world(timeout=1.0), world(timeout=1.0)
+    one.start(Prompt("p"), 0)
+    other.start(Prompt("p"), 0)
+    with pytest.raises(LostError, match=words):
+        one.reply(word)
+    for lost in (one, other):
+        with pytest.raises(LostError, match="was lost with the process"):
+            lost.reply("on")
+        assert lost.facts() == {}
+        lost.close()
+    third = world(timeout=1.0)
+    third.start(Prompt("p"), 0)
+    with pytest.raises(LostError, match="was lost with the process"):
+        one.reply("on")
+    assert third.facts()["open"] == 1
+
+
+def test_a_crash_at_the_start_is_a_loss() -> None:
+    there = world()
+    with pytest.raises(LostError, match="ended by SIGSEGV"):
+        there.start(Prompt("crash"), 0)
+    there.close()
+    assert world().start(Prompt("p"), 1)["content"] == "p 1"
+
+
+KILLED = """
+import os, sys, threading, time
+from grpokit import Prompt
+from grpokit_capsule.world import CapsuleWorld
+import psutil
+world = CapsuleWorld("capsule_worlds:AsTold", python=sys.executable, path=sys.argv[1])
+world.start(Prompt("p"), 0)
+world.reply("orphan")
+threading.Thread(target=world.reply, args=["hang"], daemon=True).start()
+time.sleep(0.2)
+print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
+if sys.argv[2] == "killed":
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "by itself"])
+def test_nothing_is_left_running(end: str) -> None:
+    command = [sys.executable, "-c", KILLED, WORLDS, end]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == (-signal.SIGKILL if end == "killed" else 0)
+    left = {*map(int, done.stdout.split())}
+    assert len(left) == 3
+    assert gone(left)
+
+
+@pytest.mark.parametrize(
+    ("use", "options", "message"),
+    [
+        ("capsule_worlds:Mute", {}, "TypeError: it has no method reply"),
+        ("capsule_worlds:Game", {"hihg": 3}, "TypeError: .*'hihg'"),
+        ("capsule_world:Game", {}, "Name the folder that holds capsule_world as `path`"),
+        ("capsule_worlds", {}, "expected a class such as 'my_world:World'"),
+        ("capsule_worlds:Game", {"path": "/no/such/folder"}, "expected a folder"),
+    ],
+)
+def test_a_mistake_is_one_message(use: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((PluginError, UsageError), match=message):
+        create("world", "capsule", {"world": use, **HERE, **options})
