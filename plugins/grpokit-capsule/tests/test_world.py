@@ -113,6 +113,16 @@ def test_a_lost_process_costs_the_worlds_that_were_open(word: str, words: str) -
     assert third.facts()["open"] == 1
 
 
+def test_a_world_that_fails_to_start_is_closed() -> None:
+    there = world()
+    with pytest.raises(Exception, match="no such start"):
+        there.start(Prompt("raise"), 0)
+    there.close()
+    other = world()
+    other.start(Prompt("p"), 0)
+    assert other.facts()["open"] == 1
+
+
 def test_a_crash_at_the_start_is_a_loss() -> None:
     there = world()
     with pytest.raises(LostError, match="ended by SIGSEGV"):

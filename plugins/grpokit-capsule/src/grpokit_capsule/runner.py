@@ -268,7 +268,7 @@ class Worlds:
                 self._worlds[number] = self._make()
                 fields, seed = arguments
                 arguments = [Prompt(**fields), seed]
-            world = self._worlds.pop(number) if name == "close" else self._worlds[number]
+            world = self._worlds.pop(number, None) if name == "close" else self._worlds[number]
             method = getattr(world, name, dict)  # `facts` and `close` may be missing
             return {"value": method(*arguments)}
         except BaseException as error:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from grpokit import Prompt, UsageError
 from grpokit_capsule import environments
 from grpokit_capsule.copy import Copy, LostError, prompt_fields
 
+_INSIDE = str(Path(__file__).parent / "inside")  # worlds that are made of other libraries' environments
 _NUMBERS = itertools.count(1)  # of the worlds
 _processes: dict[str, Copy] = {}
 
@@ -65,13 +67,14 @@ class CapsuleWorld:
         self._copy.ready()
         self.tools: list[Any] = self._copy.tools
         self._number = next(_NUMBERS)
-        self._process = 0  # none yet
+        self._process = 0  # not started yet
 
     def start(self, prompt: Prompt, seed: int) -> Any:
         """As `grpokit_lm.worlds.world.World.start`."""
-        message = self._answer("start", prompt_fields(prompt), seed)
-        self._process = self._copy.process
-        return message
+        try:
+            return self._answer("start", prompt_fields(prompt), seed)
+        finally:
+            self._process = self._copy.process or 0
 
     def reply(self, text: str) -> Any:
         """As `grpokit_lm.worlds.world.World.reply`."""
@@ -113,7 +116,29 @@ def _order(world: str, path: str | None, parameters: dict[str, Any]) -> dict[str
         "module": module,
         "name": name,
         "parameters": parameters,
-        "path": environments.folders(path),
+        "path": [*environments.folders(path), _INSIDE],
         "folder": os.getcwd(),
         "modules": {},
     }
+
+
+def openenv(environment: str, *, action: str = "", show: str = "", **options: Any) -> CapsuleWorld:
+    """A world that is an environment of OpenEnv, in a capsule.
+
+    Args:
+        environment: the class that its server serves, as "package.module:Name".
+        action: the class of its actions, if its `step` does not declare it.
+        show: the field of an observation that the model reads; by default all, as JSON.
+        options: those of `CapsuleWorld` but `world`, and the environment's own parameters.
+    """
+    return CapsuleWorld("grpokit_openenv:World", environment=environment, action=action, show=show, **options)
+
+
+def verifiers(environment: Mapping[str, Any], **options: Any) -> CapsuleWorld:
+    """A world that is an environment of verifiers, in a capsule.
+
+    Args:
+        environment: its config, such as {"taskset": {"id": "my_tasks"}}.
+        options: those of `CapsuleWorld` but `world`.
+    """
+    return CapsuleWorld("grpokit_verifiers:World", environment=dict(environment), **options)

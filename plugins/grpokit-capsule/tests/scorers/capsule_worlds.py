@@ -44,6 +44,8 @@ class AsTold:
         AsTold.open += 1
         if prompt.text == "crash":
             os.kill(os.getpid(), 11)
+        if prompt.text == "raise":
+            raise ValueError("no such start")
         return {"role": "user", "content": f"{prompt.text} {seed}"}
 
     def reply(self, text):
