@@ -118,20 +118,24 @@ def test_a_plugin_says_that_its_reward_runs_in_a_capsule(folder: Path, monkeypat
 def test_the_command_builds_what_a_config_needs(folder: Path, call: Call) -> None:  # noqa: F811
     placement = {"capsule": {"requires": ["pillow<12"]}}
     config = {
-        "policy": {"use": "toy-lm"},
+        "policy": {"use": "hf-lm", "world": {"use": "capsule", "world": "w:W", "requires": ["pillow<12.1"]}},
         "data": {"prompts": "prompts.jsonl"},
         "rewards": [{"use": "capsule_scorers:fingerprint", "placement": placement}, {"use": "length", "maximum": 3}],
     }
     (folder / "run.yaml").write_text(json.dumps(config))
     done = call("capsules", "run.yaml")
     assert done.code == 0
-    (capsule,) = json.loads(call("capsules", "--json").out)
-    assert done.out.startswith(capsule["name"])
-    assert capsule["requires"] == ["pillow<12"]
+    capsules = json.loads(call("capsules", "--json").out)
+    assert {name["requires"][0]: name["name"] in done.out for name in capsules} == {
+        "pillow<12": True,
+        "pillow<12.1": True,
+    }
+    capsule = capsules[0]
     assert capsule["name"] in call("capsules").out
     assert call("capsules", "--remove", "nothing").code == 2
     assert call("capsules", "--remove", capsule["name"]).code == 0
-    assert json.loads(call("capsules", "--json").out) == []
+    assert json.loads(call("capsules", "--json").out) == capsules[1:]
     config["rewards"] = config["rewards"][1:]
+    config["policy"] = {"use": "toy-lm"}
     (folder / "run.yaml").write_text(json.dumps(config))
     assert call("capsules", "run.yaml").code == 2

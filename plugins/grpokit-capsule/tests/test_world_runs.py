@@ -24,10 +24,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(name: str, *, capsule: bool = True, steps: int = 2, resume: bool = False, **options: Any) -> None:
-    place = {"use": "capsule", "world": "capsule_worlds:Game", "python": sys.executable, "path": str(WORLDS)}
-    world = place if capsule else {"use": "capsule_worlds:Game"}
-    world = {**world, "forgives": options.pop("forgives", True)}
+HERE = {"use": "capsule_worlds:Game"}
+THERE = {"use": "capsule", "world": "capsule_worlds:Game", "python": sys.executable, "path": str(WORLDS)}
+LIBRARIES = {
+    "openenv": {"environment": "openenv_game:Game", "show": "hint", "requires": ["openenv==0.10.0"]},
+    "verifiers": {"environment": {"taskset": {"id": "verifiers_game"}}, "requires": ["verifiers==0.4.0"]},
+}
+
+
+def run(name: str, world: dict[str, Any], *, steps: int = 2, resume: bool = False, **options: Any) -> None:
     train(
         name,
         resume=resume,
@@ -39,25 +44,27 @@ def run(name: str, *, capsule: bool = True, steps: int = 2, resume: bool = False
 
 
 def test_a_run_has_the_bits_of_one_in_its_own_process(folder: Path) -> None:
-    run("here", capsule=False)
-    run("there")
+    run("here", HERE)
+    run("there", THERE)
     assert_same(folder / "here", folder / "there")
     assert 0 < rows("there/metrics.jsonl")[0]["reward"] < 1
 
 
-def test_a_resume_has_the_same_bits(folder: Path) -> None:
-    run("whole")
-    run("half", steps=1)
-    run("half", resume=True)
-    assert_same(folder / "whole", folder / "half")
-
-
+@pytest.mark.slow
 def test_errors_of_a_world_become_the_same_messages(folder: Path) -> None:
-    options = {"forgives": False, "world_errors": "message", "temperature": 3.0}
-    run("here", capsule=False, **options)
-    run("there", **options)
+    run("here", {**HERE, "forgives": False}, world_errors="message", temperature=3.0)
+    run("there", {**THERE, "forgives": False}, world_errors="message", temperature=3.0)
     assert_same(folder / "here", folder / "there")
-    with pytest.raises(
-        RunError, match=r"world 'grpokit-capsule:capsule' failed in turn \d, .*ValueError .*capsule_worlds.py, line \d+"
-    ):
-        run("stopped", **{**options, "world_errors": "stop"})
+    with pytest.raises(RunError, match=r"failed in turn \d, .*ValueError .*capsule_worlds.py, line \d+"):
+        run("stopped", {**THERE, "forgives": False}, temperature=3.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", ["capsule", *LIBRARIES])
+def test_a_resume_has_the_same_bits(folder: Path, use: str) -> None:
+    world = {"use": use, "path": str(WORLDS), **LIBRARIES[use]} if use in LIBRARIES else THERE
+    run("whole", world, world_errors="end")
+    run("half", world, world_errors="end", steps=1)
+    run("half", world, world_errors="end", resume=True)
+    assert_same(folder / "whole", folder / "half")
+    assert 0 < rows("whole/metrics.jsonl")[0]["reward"]

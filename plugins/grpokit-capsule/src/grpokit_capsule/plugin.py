@@ -61,6 +61,6 @@ def grpokit_commands() -> Iterator[CommandSpec]:
         api=1,
         name="capsules",
         factory="grpokit_capsule.command:capsules",
-        summary="List, build or remove environments of rewards.",
+        summary="List, build or remove environments of rewards and worlds.",
         install=_INSTALL,
     )

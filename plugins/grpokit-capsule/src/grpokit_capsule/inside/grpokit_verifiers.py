@@ -24,7 +24,7 @@ _NAME = "grpokit_verifiers"  # of this module, which verifiers imports as the ha
 _MOST = 1000  # tasks of a set that has no end
 
 
-class Conversation(vf.Harness[vf.HarnessConfig]):
+class Conversation(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
     """Sends a conversation to the endpoint, and takes the turn that comes back; without tools."""
 
     APPENDS_SYSTEM_PROMPT = True
@@ -141,7 +141,8 @@ class World:
         self._trace = trace
         self._answer = self._loop.create_future()
         self._asked.set_result(messages)
-        return await self._answer
+        text: str | None = await self._answer
+        return text
 
     def reply(self, text: str) -> Any:
         """Go on with a turn; returns the messages behind it, or None where the episode has ended."""
