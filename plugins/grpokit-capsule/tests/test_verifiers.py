@@ -27,7 +27,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def world(**environment: Any) -> Any:
-    config = {"taskset": {"id": "verifiers_game", "count": 9}, **environment}
+    config = {"taskset": {"id": "verifiers_game", "count": 9}} | environment
     return create("world", "verifiers", {"environment": config, **CAPSULE})
 
 
@@ -94,4 +94,11 @@ def test_a_second_conversation_is_refused() -> None:
     game.start(prompt(6), 0)
     with pytest.raises(Exception, match="another conversation"):
         game.reply("4")
+    game.close()
+
+
+def test_tools_are_refused() -> None:
+    game = world(taskset={"id": "verifiers_tools"})
+    with pytest.raises(Exception, match="does not support MCP tools"):
+        game.start(Prompt("A game."), 0)
     game.close()

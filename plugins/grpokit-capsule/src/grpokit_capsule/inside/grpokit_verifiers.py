@@ -13,9 +13,8 @@ import json
 from contextlib import AsyncExitStack
 from typing import Any
 
-import httpx
 import verifiers.v1 as vf
-from aiohttp import web
+from aiohttp import ClientSession, ClientTimeout, web
 from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.dialects.chat import message_to_wire
 
@@ -48,11 +47,12 @@ class Conversation(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
         if system:
             messages.insert(0, vf.SystemMessage(content=system))
         body = {"model": ctx.model, "messages": [message_to_wire(message) for message in messages]}
-        async with httpx.AsyncClient(timeout=None) as client:
-            reply = await client.post(
-                f"{endpoint}/chat/completions", json=body, headers={"Authorization": f"Bearer {secret}"}
-            )
-        return vf.ProgramResult(exit_code=int(reply.is_error), stdout="", stderr=reply.text if reply.is_error else "")
+        headers = {"Authorization": f"Bearer {secret}"}
+        async with (
+            ClientSession(headers=headers, timeout=ClientTimeout(total=None)) as client,
+            client.post(f"{endpoint}/chat/completions", json=body) as reply,
+        ):
+            return vf.ProgramResult(exit_code=0 if reply.ok else 1, stdout="", stderr=await reply.text())
 
 
 class _Host:
