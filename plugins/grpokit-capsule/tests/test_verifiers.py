@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +90,41 @@ def test_the_seed_chooses_a_task_and_a_plain_set_has_one_turn() -> None:
     assert found == [2.0, 2.0]
     with pytest.raises(Exception, match="list index out of range"):
         world().start(prompt(9), 0)
+
+
+class User(BaseHTTPRequestHandler):
+    """A model behind an endpoint, which wants a 7."""
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        text = "###DONE###" if body["messages"][-1]["content"] == "7" else "I want a 7."
+        choice = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        chunk = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": [choice]}
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        self.wfile.write(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode())
+
+
+@pytest.fixture
+def user() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), User) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_another_model_plays_the_seat_that_names_it(user: str) -> None:
+    """The environment `user_sim` of verifiers itself, whose user runs as a program."""
+    seat = {"model": "m", "client": {"type": "eval", "base_url": user}, "runtime": {"type": "subprocess"}}
+    game = world(id="user_sim", user=seat)
+    assert game.start(prompt(6), 0) == [FIRST[0], {"role": "user", "content": "I want a 7."}]
+    assert game.reply("5") == [{"role": "user", "content": "I want a 7."}]
+    assert game.reply("7") is None
+    assert game.facts() == {"return": 2.0, "found": 1.0, "turns": 2.0, "user_turns": 3.0}
+    game.close()
 
 
 def test_a_second_conversation_is_refused() -> None:
