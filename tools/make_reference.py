@@ -159,6 +159,7 @@ KINDS = {
     "modifier": "modifiers",
     "placement": "placements",
     "world": "worlds",
+    "dataset": "datasets",
     "command": "commands",
 }
 
@@ -289,6 +290,7 @@ CHECKED = {  # kind -> components that have all of its checks between them
     "modifier": ("entropy-filter",),
     "observer": ("",),
     "world": ("guess-the-number",),
+    "dataset": ("grpokit_toy.lm:sum_prompts",),
     "preset": ("toy-lm",),
     "evaluation": ("text-rendering",),
     "command": ("plan",),

@@ -152,7 +152,7 @@ print(*sorted(file.name for file in exported.iterdir()), sep="\n")
 # | `max_completion_length` (512) | `policy.max_new_tokens` (256) | |
 # | `temperature`, `top_p`, `top_k`, `min_p` | the same, in `policy` | log-probs know all four |
 # | `train_dataset`, `eval_dataset` | `data` | |
-# | `reward_funcs`, `reward_weights` | `rewards`, each with its `weight` | weight 0 is a monitor |
+# | `reward_funcs`, `reward_weights` | `rewards`, each with its `weight` | functions stay as they are; weight 0 is a monitor |
 # | `num_generations` (8) | `trainer.group_size` (8) | |
 # | `generation_batch_size` | `trainer.prompts_per_step` x `trainer.group_size` | rows of a step |
 # | `per_device_train_batch_size` | `trainer.micro_batch_size` | rows in one pass |

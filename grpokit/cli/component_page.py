@@ -6,16 +6,17 @@ import inspect
 import json
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from grpokit import registry
 from grpokit.cli.catalogue import GROUPS, needs
+from grpokit.config import presets
 from grpokit.registry import shipped
 from grpokit.registry.specs import EvaluationSpec, PresetSpec, RewardSpec, Spec
 
 _MEANING: Any = {"width": 100, "initial_indent": " " * 6, "subsequent_indent": " " * 6}
-_LINES = ("problem", "install", "scores", "grade", "needs", "takes")  # facts of one line each
+_LINES = ("problem", "install", "scores", "grade", "place", "needs", "takes")  # facts of one line each
 _EXAMPLES = {  # of those that are no command
     "reward": "rewards:\n  - {SETTINGS, weight: 1.0}",
     "statistic": "rewards:\n  - {SETTINGS, weight: 0}  # a monitor",
@@ -35,38 +36,49 @@ def facts(kind: str, name: str) -> dict[str, Any]:
     Raises:
         PluginError: the name is unknown or ambiguous.
     """
-    from grpokit.config import presets
     from grpokit.errors import GrpokitError
-    from grpokit.settings import meanings, type_text
 
     plugin, spec = registry.find(kind, name)
     about: dict[str, Any] = {"kind": kind, "name": spec.name, "package": plugin.package, "version": plugin.version}
     about |= {"state": "ok", "summary": spec.summary, "parameters": [], "problem": "", "needs": needs(spec)}
     about["example"] = spec.example.strip()
-    if isinstance(spec, RewardSpec):
-        about |= {"scores": scores(spec), "grade": grade(spec, plugin.package)}
     try:
-        if isinstance(spec, PresetSpec | EvaluationSpec):
-            about |= {"takes": getattr(spec, "takes", ""), "config": presets.preset_text(spec)}
-            about["example"] = example(spec, name, {})
-            if kind == "preset":
-                presets.read_config(name)
-            return about
-        parameters, _ = registry.declared_parameters(kind, name)
-        described = meanings(registry.resolve(spec.factory))
+        about |= _of_file(spec, name) if isinstance(spec, PresetSpec | EvaluationSpec) else _of_factory(spec, name)
+        if kind == "preset":
+            presets.read_config(name)
     except GrpokitError as error:  # a dependency is missing
         about["problem"] = f"{error} {spec.install if kind == 'preset' else ''}".strip()
-        return about
-    for key, parameter in parameters.items():
+    if isinstance(spec, RewardSpec):
+        about |= _of_reward(spec, name, plugin.package, about["parameters"])
+        if spec.placement:  # what it needs is there, and may be missing here
+            about["problem"] = ""
+    return about
+
+
+def _of_file(spec: PresetSpec | EvaluationSpec, name: str) -> dict[str, Any]:
+    facts = {"takes": getattr(spec, "takes", ""), "example": example(spec, name, {})}
+    return facts | {"config": presets.preset_text(spec)}
+
+
+def _of_factory(spec: Spec, name: str) -> dict[str, Any]:
+    from grpokit.settings import meanings, type_text
+
+    declared, _ = registry.declared_parameters(spec.kind, name)
+    described = meanings(registry.resolve(spec.factory))
+    parameters = []
+    for key, parameter in declared.items():
         needed = parameter.default is parameter.empty
         default, words = None if needed else parameter.default, type_text(parameter.annotation)
         fact = {"name": key, "type": words, "needed": needed, "default": default, "meaning": described.get(key, "")}
-        about["parameters"].append(fact)
-    if kind == "reward" and not about["grade"]:
-        settings = "".join(f" {each['name']}=..." for each in about["parameters"] if each["needed"])
-        about["grade"] = f"not measured; to measure it: grpokit check {name}{settings}"
-    about["example"] = example(spec, name, parameters)
-    return about
+        parameters.append(fact)
+    return {"parameters": parameters, "example": example(spec, name, declared)}
+
+
+def _of_reward(spec: RewardSpec, name: str, package: str, parameters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    settings = "".join(f" {each['name']}=..." for each in parameters if each["needed"])
+    measured = grade(spec, package) or f"not measured; to measure it: grpokit check {name}{settings}"
+    place = json.dumps(dict(spec.placement)) if spec.placement else ""
+    return {"scores": scores(spec), "grade": measured, "place": place}
 
 
 def facts_elsewhere(kind: str, name: str) -> dict[str, Any]:
@@ -123,8 +135,9 @@ def example(spec: Spec, name: str, parameters: Mapping[str, inspect.Parameter]) 
     values = {key: _value(p) for key, p in parameters.items() if p.default is p.empty}
     keys = [f"{key}: {json.dumps(value)}" for key, value in values.items()]
     group = "statistic" if getattr(spec, "statistic", None) else spec.kind
-    text = _EXAMPLES.get(group) or GROUPS[group][1]
-    return text.replace("SETTINGS", ", ".join([f"use: {name}", *keys])).replace("NAME", name)
+    _, use = GROUPS.get(group, ("", "{SETTINGS}"))
+    text = _EXAMPLES.get(group, use)
+    return text.replace("NAME", name).replace("SETTINGS", ", ".join([f"use: {name}", *keys]))
 
 
 def _value(parameter: inspect.Parameter) -> Any:
@@ -135,4 +148,6 @@ def _value(parameter: inspect.Parameter) -> Any:
             return get_args(each)[0]
         if each in (bool, int, float):
             return each(1)
+        if get_origin(each) in (list, Sequence):
+            return [parameter.name.upper()]
     return parameter.name.upper()

@@ -19,6 +19,7 @@ from grpokit.errors import UsageError, address, nearest, plural
 
 if TYPE_CHECKING:
     from grpokit.cli.catalogue import Row
+
 _YOURS = """`grpokit new reward NAME` writes a package with a reward of your own: {address}
 Packages of others have the keyword grpokit-plugin: https://pypi.org/search/?q=grpokit-plugin"""
 
@@ -57,7 +58,7 @@ def plugins(
         _print_json(row for row in rows if row.state != "not installed")  # programs ask what they can use
     else:
         _print_rows(rows)
-        print("`grpokit plugins NAME` has an example to paste; `--search WORD` looks through all.")
+        print("`grpokit plugins NAME` shows an example; `--kind` and `--search WORD` list less.")
         _print_problems()
 
 
@@ -78,6 +79,11 @@ def _search(words: Sequence[str], known: Sequence[Row], kind: str, as_json: bool
         print(f"No name, summary or keyword of {plural(len(rows), 'component')} has '{asked}'{guesses}.")
     elif most < len(wanted):
         print(f"Nothing has all of '{asked}'. These have {most} of {len(wanted)} words.")
+    for row in found:
+        if row.state == "announces nothing":
+            print(f"{row.package} has no entry point in the group 'grpokit', so grpokit cannot use it.")
+    if {"broken", "refused", "ambiguous", "hidden"} & {row.state for row in found}:
+        _print_problems()
     print(_YOURS.format(address=address("plugins")))
 
 
@@ -145,7 +151,7 @@ def _show_components(names: Iterable[str], only: str, as_json: bool) -> None:
 
     facts = []
     for name in names:
-        kinds = [kind for kind in catalogue.kinds() if only in ("", kind)]
+        kinds = [kind for kind in catalogue.kinds() if only in ("", kind)] or catalogue.kinds()
         here = [component_page.facts(kind, name) for kind in kinds if registry.named(kind, name)]
         elsewhere = [component_page.facts_elsewhere(kind, name) for kind in kinds if shipped.install(kind, name)]
         if not (here or elsewhere):

@@ -18,16 +18,18 @@ from types import SimpleNamespace
 from typing import Any, Awaitable, Mapping, Sequence
 
 _OF_A_ROW = {"completion", "solution_str"}
-"""Who has one of these parameters is called for each sample, with the sample's own values."""
+"""A reward with one of these parameters is called for each sample, with the sample's own values."""
 
 _OF_ALL_ROWS = {"completions", "completion_ids", "solution_strs"}
-"""Who has one of these is called once, with a list per parameter."""
+"""A reward with one of these is called once, with a list per parameter."""
 
 _OUTPUTS = {"completion", "completions"}
 _PROMPTS = {"prompt", "prompts"}
 _TEXTS = {"solution_str", "solution_strs"}
 _TARGETS = ("target", "answer", "solution", "ground_truth", "label")
 """What data may call a target; a column of that name comes first."""
+
+_NEEDS_NO_COLUMN = {f"{name}{ending}" for name in (*_TARGETS, "extra_info") for ending in ("", "s")}
 
 _OF_CALL = ("trainer_state", "log_extra", "log_metric")
 COMPUTED = frozenset(
@@ -36,7 +38,7 @@ COMPUTED = frozenset(
 """Parameters that are no columns of the data, so nobody else may set them."""
 
 _ERRORS = {
-    "messages": "string indices must be integers|'str' object has no attribute 'get'",
+    "messages": "string (indices must be integers|index out of range)|'str' object has no attribute 'get'",
     "texts": "expected string or bytes-like object|'list' object has no attribute '(strip|split|lower|find)'",
     "array": r"'list' object has no attribute '(transpose|permute|shape|cpu)'|bytes-like .* required, not '\w*Image",
 }
@@ -105,12 +107,11 @@ class ColumnReward:
         self._required = [name for name, p in parameters.items() if _is_required(p)]
         self._optional = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
         self._takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        self._given = set(_bound(reward))
+        self._constants = set(_bound(reward))
         self._by_row = bool(_OF_A_ROW & {*self._required})
         self._of_pictures = not (_OF_A_ROW | _OF_ALL_ROWS) & {*self._required}  # Flow-GRPO's images are outputs
         self._form = _annotated_form(parameters)
-        of_target = {*_TARGETS, *(f"{name}s" for name in _TARGETS)}
-        self.columns = [name for name in self._required if name not in COMPUTED | of_target]
+        self.columns = [name for name in self._required if name not in COMPUTED | _NEEDS_NO_COLUMN]
         if "environments" in self._required:
             raise error(f"{self.__name__} takes `environments`, which only TRL's trainer has. Rewrite it without.")
 
@@ -118,10 +119,10 @@ class ColumnReward:
         """One score for each sample."""
         if not samples:
             return []
-        form = self._form or ("messages" if any("messages" in s.prompt.meta for s in samples) else "texts")
+        form = self._form or ("messages" if any(s.prompt.meta.get("messages") for s in samples) else "texts")
         try:
             return self._scores(samples, form)
-        except (AttributeError, TypeError) as wrong:
+        except (AttributeError, IndexError, TypeError) as wrong:
             better = _form_that_is_missed(wrong)
             if better in (None, form):
                 raise
@@ -138,22 +139,24 @@ class ColumnReward:
         (values,) = _awaited([self.reward(**columns, **shared)])
         if self._of_pictures and isinstance(values, tuple):
             values = values[0]  # behind it are details
+        if isinstance(values, Mapping):
+            values = values.get("avg", values)  # of several scores of Flow-GRPO
         if hasattr(values, "tolist"):
             values = values.tolist()
         return [_score(value) for value in values] if isinstance(values, (list, tuple)) else values
 
     def _wants(self, name: str) -> bool:
-        return name in {*self._required, *self._optional} or (self._takes_more and name not in self._given)
+        return name in {*self._required, *self._optional} or (self._takes_more and name not in self._constants)
 
     def _columns(self, samples: Sequence[Any], form: str) -> dict[str, list[Any]]:
         names = self._required + [name for name, default in self._optional.items() if default is None]
         if self._takes_more:
-            names += ["prompt"] if self._by_row else ["prompts", "completions", "completion_ids", "images"]
+            names += ["prompt", "state"] if self._by_row else ["prompts", "completions", "completion_ids", "images"]
             names += [name for name in _TARGETS if name not in self._optional]
         names += [name for sample in samples for name in sample.prompt.meta if self._wants(name)]
         columns = {}
         for name in dict.fromkeys(names):
-            if name in _OF_CALL or name in self._given:
+            if name in _OF_CALL or name in self._constants:
                 continue
             column = self._column(name, samples, form)
             if column is not None:
@@ -198,6 +201,8 @@ class ColumnReward:
             return {"answer": prompt.target, **prompt.meta, **turn}
         if name in prompt.meta:
             return prompt.meta[name]
+        if name == "extra_info":  # verl's data need not have it
+            return {}
         return prompt.target if name in _TARGETS and prompt.target is not None else _ABSENT
 
     def _output(self, sample: Any) -> Any:

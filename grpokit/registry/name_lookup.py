@@ -60,7 +60,11 @@ def unknown(name: str, *kinds: str) -> PluginError:
         remedy = f" {package} is not installed. Run: pip install {package}"
     broken = [f"\n  {p.name} ({p.package}): {line}" for p in entry_points.plugins() for line in p.problems]
     what = kinds[0] if len(kinds) == 1 else "component"
-    others = f"Known: {', '.join(names) or 'none'}." if len(kinds) == 1 else "`grpokit plugins` lists all."
+    others = (
+        f"Known: {', '.join(names) or 'none'}."
+        if len(kinds) == 1
+        else "`grpokit plugins` lists all; `--search` looks for words."
+    )
     return PluginError(
         f"There is no {what} called '{name}'{guess}. {others}{remedy}"
         f"{' These plugins are broken and may have brought it:' if broken else ''}{''.join(broken)}",

@@ -21,7 +21,7 @@ import torch
 import grpokit
 from grpokit import registry
 from grpokit.config import yaml_source
-from grpokit.config.schema import differences, texts
+from grpokit.config.schema import texts
 from grpokit.data.digests import digest
 from grpokit.files import write_text
 from grpokit.run_folder.names import CONFIG, DATA, MACHINE, VERSIONS
@@ -44,16 +44,6 @@ def versions(settings: Mapping[str, Any], rewards: Mapping[str, Mapping[str, str
         "code": _own_code(settings),
         "rewards": rewards,
     }
-
-
-def version_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """What differs between two headers: (dotted key, before, now); a reward counts that both tell of."""
-    first, second = dict(before), dict(now)
-    rewards, others = (header.pop("rewards", {}) for header in (first, second))
-    changes = [*differences(first, second)]
-    for name in rewards.keys() & others.keys():
-        changes += differences(rewards[name], others[name], f"rewards.{name}")
-    return changes
 
 
 def _own_code(settings: Mapping[str, Any]) -> dict[str, str]:

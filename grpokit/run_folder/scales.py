@@ -12,9 +12,8 @@ from typing import Any
 
 from grpokit import registry
 from grpokit.config.parts import RewardConfig
-from grpokit.config.schema import texts
+from grpokit.config.schema import differences, texts
 from grpokit.run_folder.reader import RunHistory
-from grpokit.run_folder.run_metadata import version_changes
 
 _SCORING = ("policy", "reward", "world", "dataset")  # kinds of components that move a score
 
@@ -42,6 +41,16 @@ def on_another_scale(first: RunHistory, other: RunHistory) -> list[str]:
         if _factory(one) != _factory(two) or other_environment or not changed.isdisjoint(version_keys(one)):
             names.append(name)
     return names
+
+
+def version_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """What differs between two headers: (dotted key, before, now); a reward counts that both tell of."""
+    first, second = dict(before), dict(now)
+    rewards, others = (header.pop("rewards", {}) for header in (first, second))
+    changes = [*differences(first, second)]
+    for name in rewards.keys() & others.keys():
+        changes += differences(rewards[name], others[name], f"rewards.{name}")
+    return changes
 
 
 def same_mix(first: RunHistory, other: RunHistory) -> bool:

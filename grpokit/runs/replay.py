@@ -26,7 +26,8 @@ from grpokit.run_folder.journal import journal_row
 from grpokit.run_folder.names import CHECKPOINTS, METRICS, VERSIONS, check_run_folder
 from grpokit.run_folder.reader import read_object, read_rows
 from grpokit.run_folder.rollout_record import Recorded
-from grpokit.run_folder.run_metadata import version_changes, versions
+from grpokit.run_folder.run_metadata import versions
+from grpokit.run_folder.scales import version_changes
 from grpokit.runs import build, build_rewards
 from grpokit.training import checkpoint
 

@@ -21,8 +21,7 @@ from grpokit.errors import UsageError, brief, plural
 from grpokit.processes.team import Team
 from grpokit.run_folder.names import CHECKPOINTS, CONFIG, DATA, VERSIONS
 from grpokit.run_folder.reader import read_object
-from grpokit.run_folder.run_metadata import version_changes
-from grpokit.run_folder.scales import version_keys
+from grpokit.run_folder.scales import version_changes, version_keys
 from grpokit.runs import trained
 from grpokit.training import checkpoint
 

@@ -68,7 +68,7 @@ STRANGE = (
 )
 FACTORY = """
 
-def score(samples, *, pattern: str, mode: Literal["slow", "fast"], share: float, much: int = 3):
+def score(samples, *, filename: str, mode: Literal["slow", "fast"], share: float, much: int = 3):
     return [share for _ in samples]
 """
 
@@ -80,14 +80,22 @@ def test_a_reward_of_another_package(site: Path, call: Call) -> None:
     (about,) = json.loads(call("plugins", "strange", "--json").out)
     assert about["scores"] == "image, text: at most 3; it compares the samples of a group"
     assert about["needs"] == "on a GPU 2.5 GB of its memory"
-    assert about["grade"].endswith("grpokit check strange pattern=... mode=... share=...")
+    assert about["grade"].endswith("grpokit check strange filename=... mode=... share=...")
     (reward,) = yaml.safe_load(about["example"])["rewards"]
-    assert reward == {"use": "strange", "pattern": "PATTERN", "mode": "slow", "share": 1.0, "weight": 1.0}
+    assert reward == {"use": "strange", "filename": "FILENAME", "mode": "slow", "share": 1.0, "weight": 1.0}
     term = build_rewards.rewards(schema.parse(complete(about["example"]), "c.yaml"))[-1]
     assert term.reward(["one", "two"]) == [1.0, 1.0]
     said = call("plugins").out
     assert "  strange " in said
     assert "strange-rewards 1.0: [bold] and [31m red\n" in said
+
+
+def test_a_reward_that_runs_elsewhere_says_where(site: Path, call: Call) -> None:
+    spec = "api=1, name='far', factory='no_such_module:score', placement={'capsule': {'requires': ['far==1.5']}}"
+    distribution(site, "far-rewards", "far", announcing("Reward", spec))
+    (about,) = json.loads(call("plugins", "far", "--json").out)
+    assert json.loads(about["place"]) == {"capsule": {"requires": ["far==1.5"]}}
+    assert about["problem"] == ""  # what it needs is there
 
 
 def test_a_grade_is_that_of_our_own_reward(call: Call) -> None:

@@ -84,5 +84,8 @@ def test_installed_packages_are_found_by_their_keywords_and_summaries(
     (site / "other_iris-1.0.dist-info/entry_points.txt").unlink()
     (row,) = json.loads(call("plugins", "--search", "irises", "--json").out)
     assert (row["package"], row["version"], row["state"]) == ("grpokit-iris", "1.0", state)
+    said = call("plugins", "--search", "irises").out
+    assert ("no entry point" in said) == (state == "announces nothing")
+    assert ("No module named 'no_such_module'" in said) == (state == "broken")
     if state != "ok":
         assert json.loads(call("plugins", "--search", "blue", "eyes", "--json").out) == [row]

@@ -114,6 +114,10 @@ def compute_score_batch(data_sources, solution_strs, ground_truths, extra_infos)
 # --- verifiers -----------------------------------------------------------------------------------------------------
 
 
+def in_state(completion, **kwargs) -> float:  # type: ignore[no-untyped-def]
+    return float(kwargs["state"]["completion"] == completion)
+
+
 def polite(completion) -> float:  # type: ignore[no-untyped-def]
     return 0.0 if "sorry" in completion.lower() else 1.0
 
@@ -144,6 +148,16 @@ def brightness(images, prompts, metadata):  # type: ignore[no-untyped-def]
 
     pixels = torch.tensor(images.transpose(0, 3, 1, 2), dtype=torch.uint8)
     return pixels.float().mean((1, 2, 3)) / 255, {"shape": pixels.shape}
+
+
+def several(device, score_dict):  # type: ignore[no-untyped-def]
+    """Makes a mix of scores."""
+
+    def _fn(images, prompts, metadata, only_strict=True):  # type: ignore[no-untyped-def]
+        scores = {name: [weight * image.width for image in images] for name, weight in score_dict.items()}
+        return {**scores, "avg": [sum(each) for each in zip(*scores.values(), strict=True)]}, {}
+
+    return _fn
 
 
 # --- grpokit, async ------------------------------------------------------------------------------------------------

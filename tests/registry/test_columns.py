@@ -16,10 +16,13 @@ from PIL import Image
 import foreign_rewards
 import small_runs
 from grpokit import PluginError, Prompt, Sample, Trainer, UsageError, create
+from grpokit.config import schema
+from grpokit.config.evaluation import EvaluationConfig
 from grpokit.registry import columns, of_samples
 from grpokit.rewards.terms import as_terms
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.run_folder import rollout_record
+from grpokit.runs.rescore import rescore
 from grpokit_toy.lm import END, ToyLM, sum_prompts
 
 NAN = math.nan
@@ -30,6 +33,7 @@ def sample(output: Any, *, target: Any = None, info: Any = None, images: Any = (
     return Sample(prompt=prompt, output=output, group=0, info=info or {})
 
 
+SUMS = {"data_source": "sums"}
 VERL = {"data_source": "sums", "extra_info": {"split": "train"}}
 TURNS = [{"role": role, "content": "4"} for role in ("user", "assistant", "tool", "assistant")]
 BLACK, WHITE = (Image.new("RGB", (8, 8), colour) for colour in ("black", "white"))
@@ -38,11 +42,11 @@ BLACK, WHITE = (Image.new("RGB", (8, 8), colour) for colour in ("black", "white"
 @pytest.mark.parametrize(
     ("name", "params", "samples", "expected"),
     [
-        ("length", {}, [sample("four"), sample("")], [4, 0]),
+        ("length", {}, [sample("four", messages=None), sample("")], [4, 0]),
         ("accuracy", {}, [sample("4", solution="4"), sample("5", solution="4"), sample("5")], [1, 0, NAN]),
         ("accuracy", {}, [sample("4", target="4"), sample("5", target="4")], [1, 0]),
         ("accuracy", {}, [sample("4", solution="4", target="5")], [1]),
-        ("tagged", {}, [sample("<answer>4</answer>"), sample("4")], [1, 0]),
+        ("tagged", {}, [sample(""), sample("<answer>4</answer>"), sample("4")], [0, 1, 0]),
         ("correctness", {}, [sample("4", answer="4"), sample("5", answer="4")], [2, 0]),
         ("correctness", {}, [sample("4", answer="4", messages=[{"role": "user", "content": "?"}])], [2]),
         ("answers_in_kwargs", {}, [sample("4", answer="4"), sample("5", answer="4")], [1, 0]),
@@ -65,7 +69,9 @@ BLACK, WHITE = (Image.new("RGB", (8, 8), colour) for colour in ("black", "white"
         ("answered", {}, [sample("It is 4.", info={"messages": TURNS})], [3]),
         ("compute_score", {}, [sample("4", target="4", **VERL), sample("5", target="4", **VERL)], [1, 0]),
         ("gsm8k", {"format_score": 0.1}, [sample("4", ground_truth="4"), sample("5", ground_truth="4")], [1, 0.1]),
-        ("compute_score_batch", {}, [sample("4", target="4", **VERL), sample("5", target="4", **VERL)], [1, 0]),
+        ("compute_score_batch", {}, [sample("4", target="4", **SUMS), sample("5", target="4", **SUMS)], [1, 0]),
+        ("several", {"device": "cpu", "score_dict": {"a": 1, "b": 0.5}}, [sample(BLACK), sample(WHITE)], [12, 12]),
+        ("in_state", {}, [sample("Yes.")], [1]),
         ("polite", {}, [sample("Sorry."), sample("Yes.")], [0, 1]),
         ("judged", {}, [sample("4", target="4"), sample("5", target="4")], [1, 0]),
         ("file_size", {}, [sample(BLACK, least=0), sample(WHITE, least=10**6)], [1, 0]),
@@ -80,7 +86,7 @@ def test_a_function_of_another_trainer_works_as_it_is(
     assert reward(samples) == pytest.approx(expected, nan_ok=True)
     assert reward(samples) == pytest.approx(expected, nan_ok=True)  # what it learned about the function holds
     assert reward([]) == []
-    if not name.startswith(("get_", "file_")):
+    if not name.startswith(("get_", "file_", "several")):
         assert reward.__name__ == name
         (term,) = as_terms([partial(getattr(foreign_rewards, name), **params)])
         assert term.name == name
@@ -229,3 +235,5 @@ def test_a_run_records_what_it_did_before(tmp_path: Path, monkeypatch: pytest.Mo
     first, second = (small_runs.rows(rollout_record.folder_of(Path("run"), step) / "samples.jsonl") for step in (1, 2))
     assert [row["scores"]["warming_up"] for row in [*first, *second]] == [0.0] * 8 + [1.0] * 8
     assert {*first[0]["info"]} == {"finish", "tokens"}
+    rescored = rescore(Path("run"), schema.validate(EvaluationConfig, f"rewards: [{{use: {rewards[0]['use']!r}}}]", ""))
+    assert rescored.scores[2].matrix[:, 0].tolist() == [1.0] * 8

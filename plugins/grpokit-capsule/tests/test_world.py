@@ -14,11 +14,13 @@ import psutil
 import pytest
 from PIL import Image
 
-from grpokit import PluginError, Prompt, UsageError, create
+from grpokit import PluginError, Prompt, RunError, UsageError, create
 from grpokit_capsule import world as world_module
 from grpokit_capsule.copy import LostError
 from grpokit_capsule.world import CapsuleWorld
 from left_running import gone
+from small_runs import rows, train, write_prompts
+from whole_runs import assert_same
 
 WORLDS = str(Path(__file__).parent / "scorers")
 HERE = {"python": sys.executable, "path": WORLDS}
@@ -170,3 +172,57 @@ def test_nothing_is_left_running(end: str) -> None:
 def test_a_mistake_is_one_message(use: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises((PluginError, UsageError), match=message):
         create("world", "capsule", {"world": use, **HERE, **options})
+
+
+POLICY = {"use": "hf-lm", "model": "grpokit_lm:models/guess", "dtype": "float32", "max_new_tokens": 48, "min_p": 0.1}
+IN_PROCESS = {"use": "capsule_worlds:Game"}
+IN_CAPSULE = {"use": "capsule", "world": "capsule_worlds:Game", **HERE}
+LIBRARIES = {
+    "openenv": {"environment": "openenv_game:Game", "show": "hint", "requires": ["openenv==0.10.0"]},
+    "verifiers": {"environment": {"taskset": {"id": "verifiers_game"}}, "requires": ["verifiers==0.4.0"]},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_prompts(["Game 12.", "Game 3."])
+    return tmp_path
+
+
+def run(name: str, world: dict[str, Any], *, steps: int = 2, resume: bool = False, **options: Any) -> None:
+    train(
+        name,
+        resume=resume,
+        policy={**POLICY, "world": world, "lora": {"r": 4}, **options},
+        rewards=[{"use": "episode-return"}],
+        eval__every=1,
+        trainer__steps=steps,
+    )
+
+
+def test_a_run_has_the_bits_of_one_in_its_own_process(folder: Path) -> None:
+    run("here", IN_PROCESS)
+    run("there", IN_CAPSULE)
+    assert_same(folder / "here", folder / "there")
+    assert 0 < rows("there/metrics.jsonl")[0]["reward"] < 1
+
+
+@pytest.mark.slow
+def test_errors_of_a_world_become_the_same_messages(folder: Path) -> None:
+    run("here", {**IN_PROCESS, "forgives": False}, world_errors="message", temperature=3.0)
+    run("there", {**IN_CAPSULE, "forgives": False}, world_errors="message", temperature=3.0)
+    assert_same(folder / "here", folder / "there")
+    with pytest.raises(RunError, match=r"failed in turn \d, .*ValueError .*capsule_worlds.py, line \d+"):
+        run("stopped", {**IN_CAPSULE, "forgives": False}, temperature=3.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", ["capsule", *LIBRARIES])
+def test_a_resume_has_the_same_bits(folder: Path, use: str) -> None:
+    world = {"use": use, "path": WORLDS, **LIBRARIES[use]} if use in LIBRARIES else IN_CAPSULE
+    run("whole", world, world_errors="end")
+    run("half", world, world_errors="end", steps=1)
+    run("half", world, world_errors="end", resume=True)
+    assert_same(folder / "whole", folder / "half")
+    assert rows("whole/metrics.jsonl")[0]["reward"] > 0

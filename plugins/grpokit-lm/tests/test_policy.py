@@ -240,10 +240,13 @@ def test_a_family_without_packed_attention_takes_the_plain_path_and_says_so(capl
 
 
 def test_completions_end_at_stop_texts_and_may_be_masked_if_cut() -> None:
-    rollout = drawn(build(mask_truncated=True), group=8)
+    policy = build(mask_truncated=True)
+    rollout = drawn(policy, group=8)
     finishes = [sample.info["finish"] for sample in rollout.samples]
     assert {"stop", "length"} == set(finishes)
     for sample, length, mask in zip(rollout.samples, rollout.lengths.tolist(), rollout.mask, strict=True):
+        ids = sample.info["token_ids"].tolist()
+        assert (len(ids), policy.encoder.completion(ids)) == (sample.info["tokens"], sample.output)
         if sample.info["finish"] == "stop":
             assert "z" not in sample.output[:-1]
             assert int(mask.sum()) == length == sample.info["tokens"]

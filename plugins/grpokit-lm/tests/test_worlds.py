@@ -68,6 +68,7 @@ def test_a_row_is_the_conversation_as_the_template_writes_it(*, fast: bool) -> N
             conversation(rollout, row).tolist()[: len(tokenizer(start)["input_ids"])] == tokenizer(start)["input_ids"]
         )
         turns = stretches(rollout, row)
+        assert sample.info["token_ids"].tolist() == [token for _, tokens in turns for token in tokens]
         assert [own for own, _ in turns] == [i % 2 == 0 for i in range(len(turns))]
         said = [policy.encoder.completion(tokens) for own, tokens in turns if own]
         assert said == [each["content"] for each in messages if each["role"] == "assistant"]

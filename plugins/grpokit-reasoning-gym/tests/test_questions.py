@@ -66,7 +66,7 @@ def test_the_global_generator_neither_decides_nor_moves(task: str) -> None:
     ("given", "words"),
     [
         ({"tasks": ["chain_sums"]}, r"no task 'chain_sums' \(did you mean 'chain_sum'\?\)"),
-        ({"tasks": ["composite"]}, "no task 'composite'"),
+        ({"tasks": ["composite"]}, "'composite' of reasoning-gym cannot be used"),
         (
             {"tasks": {"chain_sum": {"min_term": 2}}},
             r"tasks\.chain_sum has no key 'min_term' \(did you mean 'min_terms'",

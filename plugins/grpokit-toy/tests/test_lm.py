@@ -57,6 +57,7 @@ def test_texts_are_the_stored_decisions() -> None:
         kept = rollout.trace.per_row["tokens"][row][rollout.mask[row]].tolist()
         assert sample.output == "".join(CHARACTERS[t] for t in kept if t != END)
         assert (sample.info["finish"] == "stop") == (kept[-1] == END)
+        assert sample.info["token_ids"].tolist() == kept
 
 
 @pytest.mark.parametrize("evaluate", [False, True])

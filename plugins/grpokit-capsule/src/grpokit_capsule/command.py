@@ -12,7 +12,6 @@ from grpokit import UsageError, registry
 from grpokit.cli.app import console, grid
 from grpokit.cli.options import Json
 from grpokit.config import presets
-from grpokit.config.parts import RewardConfig
 from grpokit.config.schema import RunConfig
 from grpokit.errors import nearest, plural
 from grpokit_capsule import environments
@@ -60,7 +59,7 @@ def _build(source: str, *, offline: bool) -> None:
 
 def _capsules(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """What runs in a capsule, with the capsule's options: rewards, and the policy's world."""
-    rewards: list[RewardConfig] = [*config.rewards]
+    rewards = [*config.rewards]
     for phase in config.phases:
         rewards += phase.rewards or []
     for reward in rewards:

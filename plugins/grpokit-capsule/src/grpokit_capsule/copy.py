@@ -40,7 +40,7 @@ class Copy:
         what: it holds, for messages, such as "reward 'sharpness'".
         python: the interpreter.
         order: what it builds (see `runner.build` and `runner.Worlds`).
-        gpu: the number of the GPU that it sees; None: it sees what the run sees.
+        gpu: the number of the GPU that it sees; None: it sees what the run sees, and with torchrun that of its process.
         timeout: seconds that a call may take.
         option: which option says so.
         log: the file for what it prints.
@@ -94,6 +94,8 @@ class Copy:
         finally:
             os.close(theirs)
         self._answers = os.fdopen(answers, "rb")
+        with suppress(OSError):  # it has ended already, which `ready` notices
+            runner.send(self._stdin, self.order)
         self._printing = threading.Thread(target=self._keep_printed, args=(self._process,), daemon=True)
         self._printing.start()
         if self._ended:  # by another thread meanwhile
@@ -112,7 +114,6 @@ class Copy:
         waiting.start()
         try:
             with self._within(limit):
-                runner.send(self._stdin, self.order)
                 reply = runner.receive(self._answers)
         except (EOFError, OSError, ValueError):
             loss = self._loss()
@@ -235,8 +236,12 @@ def _variables(gpu: int | None) -> dict[str, str]:
     """The run's environment variables, without those that lead Python to the run's packages."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     variables.pop("VIRTUAL_ENV", None)
+    rank = variables.get("LOCAL_RANK", "")
     if gpu is not None:
         variables["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    elif rank.isdecimal():  # of torchrun: each process has a GPU of its own, and what is in its capsules shares it
+        seen = variables.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        variables["CUDA_VISIBLE_DEVICES"] = seen[int(rank) % len(seen)] or rank
     return variables
 
 

@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from grpokit import CommandSpec, PlacementSpec, WorldSpec, hookimpl
 
 _INSTALL = "pip install 'grpokit[capsule]'"
+_EXAMPLE = """
+rewards:
+  - use: "my_scorer:score"
+    placement: {capsule: {requires: ["image-reward==1.5"], python: "3.10", path: scorers}}
+"""
 
 
 @hookimpl
@@ -19,6 +24,7 @@ def grpokit_placements() -> Iterator[PlacementSpec]:
         summary="processes in an environment of the reward's own, with its Python and its packages",
         install=_INSTALL,
         shorthand="requires",
+        example=_EXAMPLE,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 
 from grpokit import Portion, Sample, registry
 from grpokit.errors import RewardError, UsageError
-from grpokit.registry import columns
+from grpokit.registry.columns import of_samples
 from grpokit.rewards.remote import RewardElsewhere, ScoreRequest
 from grpokit_capsule import environments
 from grpokit_capsule.copy import Copy, LostError, prompt_fields
@@ -40,7 +41,8 @@ def place(
             run's version. Without `requires`, a path means the interpreter of an environment that is used as it is.
         path: a folder to import from, before what is installed. The working folder comes last.
         replicas: how many copies of the reward there are.
-        gpu: the number of the GPU that it sees; by default it sees what the run sees.
+        gpu: the number of the GPU that it sees; by default it sees what the run sees, and with torchrun the GPU of
+            its process.
         offline: whether to build from the packages in uv's own cache alone.
     """
     reward = CapsuleReward(
@@ -136,7 +138,7 @@ class CapsuleReward(RewardElsewhere):
             "parameters": dict(self.params),
             "path": self.path,
             "folder": os.getcwd(),
-            "columns": columns.__file__,
+            "columns": inspect.getsourcefile(of_samples),
             "modules": {top: spec.origin} if spec is not None and spec.origin else {},
         }
 

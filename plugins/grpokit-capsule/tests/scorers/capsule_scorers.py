@@ -43,6 +43,11 @@ def python(samples):
     return [sys.version_info[0] + sys.version_info[1] / 100] * len(samples)
 
 
+def gpus(samples):
+    """The number of the one GPU that it sees; -1 where it sees what the run sees."""
+    return [int(os.environ.get("CUDA_VISIBLE_DEVICES") or -1)] * len(samples)
+
+
 class Lengths:
     """A class, whose instances score."""
 

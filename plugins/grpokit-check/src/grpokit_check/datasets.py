@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from grpokit.data import as_prompts
-from grpokit.data.digests import digests
 from grpokit.errors import brief
 from grpokit.types import Prompt
 from grpokit_check.check import Check, checks_of, expect, expect_untouched, random_states
@@ -43,12 +43,12 @@ def repeatable(dataset: Dataset) -> None:
                "random numbers without a seed of their own; use random.Random(seed)")  # fmt: skip
 
 
-def _drawn(dataset: Dataset, split: str, state: int) -> dict[str, list[str]]:
-    """Digests of the prompts, with global random states that begin with a number."""
+def _drawn(dataset: Dataset, split: str, state: int) -> list[Prompt]:
+    """The prompts, with global random states that begin with a number."""
     torch.manual_seed(state)
     np.random.seed(state)
     random.seed(state)
-    return digests(as_prompts(dataset(split)))
+    return [*as_prompts(dataset(split))]
 
 
 def global_rng(dataset: Dataset) -> None:
@@ -61,16 +61,12 @@ def global_rng(dataset: Dataset) -> None:
 
 def held_out(dataset: Dataset) -> None:
     """No held-out prompt is one to learn from, with its text and its source pictures."""
-    learned, evaluated = (as_prompts(dataset(split)) for split in _SPLITS)
-    seen = set(_questions(learned))
-    shared = [text for text, images in _questions(evaluated) if (text, images) in seen]
+    learned: dict[str, list[Any]] = {}  # text -> source pictures
+    for prompt in as_prompts(dataset("train")):
+        learned.setdefault(prompt.text, []).append(prompt.images)
+    shared = [p.text for p in as_prompts(dataset("eval")) if p.images in learned.get(p.text, [])]
     expect(not shared, "held-out prompts that are not among the others", f"{len(shared)}, such as {brief(shared[:1])}",
            "splits that are drawn with two seeds; leave out of the one what the other has")  # fmt: skip
-
-
-def _questions(sequence: Sequence[Prompt]) -> list[tuple[str, str]]:
-    texts = [prompt.text for prompt in sequence]
-    return list(zip(texts, digests(as_prompts(sequence))["images"], strict=True))
 
 
 _CHECKS: Sequence[Callable[[Dataset], None]] = (prompts, repeatable, global_rng, held_out)

@@ -2,7 +2,9 @@
 
 import dataclasses
 
-from grpokit_reasoning_gym.tasks import DATASETS, TASKS
+from reasoning_gym.factory import DATASETS
+
+from grpokit_reasoning_gym.tasks import TASKS
 
 for task in TASKS:
     _, settings = DATASETS[task]

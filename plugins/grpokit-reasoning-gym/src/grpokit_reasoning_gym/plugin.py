@@ -16,7 +16,8 @@ def grpokit_datasets() -> Iterator[DatasetSpec]:
         api=1,
         name="reasoning-gym",
         factory="grpokit_reasoning_gym.questions:questions",
-        summary="questions of 105 tasks; `python -m grpokit_reasoning_gym` lists them",
+        summary="104 tasks of math, logic, words and games, listed by `python -m grpokit_reasoning_gym`",
+        example="data: {use: reasoning-gym, tasks: [chain_sum, basic_arithmetic]}",
         install=_INSTALL,
     )
 

@@ -56,12 +56,13 @@ def questions(
 def _of_split(split: str, generators: Generators, size: int, seed: int) -> dict[str, dict[str, Any]]:
     """Question -> the meta of its prompt."""
     far = random.Random(f"{split} {seed}").getrandbits(31)  # neighbouring seeds share entries, which begin at seed + i
-    own: dict[str, dict[str, Any]] = {}
+    every = {task: {**parameters, "seed": far, "size": size} for task, parameters in generators.items()}
+    metas: dict[str, dict[str, Any]] = {}
     for index in range(size):
-        for task, parameters in generators.items():
-            meta = {"task": task, "parameters": {**parameters, "seed": far, "size": size}, "index": index}
-            own.setdefault(entry(**meta)["question"], meta)
-    return own
+        for task, parameters in every.items():
+            question = entry(task, parameters, index)["question"]
+            metas.setdefault(question, {"task": task, "parameters": parameters, "index": index})
+    return metas
 
 
 def _prompt(question: str, meta: dict[str, Any], prompt: str) -> Prompt:

@@ -12,6 +12,7 @@ from grpokit_reasoning_gym.questions import questions
 from grpokit_reasoning_gym.tasks import entry, generator
 
 _ANSWER = r"<answer>(.*?)</answer>"
+_META = ("task", "parameters", "index")
 
 
 class ReasoningGym:
@@ -39,13 +40,13 @@ class ReasoningGym:
         scorer = generator(meta["task"], meta["parameters"])
         try:
             return float(scorer.score_answer(answers[-1], entry(**meta)))
-        except Exception:  # some tasks raise where an answer does not have their form
+        except (Exception, SystemExit):  # some tasks raise where an answer does not have their form, or run it
             return 0.0
 
 
 def unscorable(prompt: Prompt) -> str:
     """Why a prompt has no score; empty if it has one."""
-    return "" if "task" in prompt.meta else "it is no question of the dataset reasoning-gym"
+    return "" if prompt.meta.keys() >= set(_META) else "it is no question of the dataset reasoning-gym"
 
 
 def examples() -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -64,7 +65,7 @@ def _checked(prompt: Prompt) -> dict[str, Any]:
     Raises:
         DataError: another version of reasoning-gym made the question.
     """
-    meta = {key: prompt.meta[key] for key in ("task", "parameters", "index")}
+    meta = {key: prompt.meta[key] for key in _META}
     if entry(**meta)["question"] not in prompt.text:
         raise DataError(
             f"The installed reasoning-gym makes another question than this one of the task '{meta['task']}': "

@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from whole_runs import assert_same, train_config
 
 CONFIG = """

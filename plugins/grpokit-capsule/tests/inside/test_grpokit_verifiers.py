@@ -15,7 +15,7 @@ from grpokit import Prompt, create
 from grpokit_capsule import world as world_module
 
 pytestmark = pytest.mark.slow
-CAPSULE = {"requires": ["verifiers==0.4.0"], "path": str(Path(__file__).parent / "scorers")}
+CAPSULE = {"requires": ["verifiers==0.4.0"], "path": str(Path(__file__).parents[1] / "scorers")}
 FIRST = [{"role": "system", "content": "A game."}, {"role": "user", "content": "Guess."}]
 
 

@@ -12,7 +12,7 @@ from grpokit import Prompt, create
 from grpokit_capsule import world as world_module
 
 pytestmark = pytest.mark.slow
-SCORERS = str(Path(__file__).parent / "scorers")
+SCORERS = str(Path(__file__).parents[1] / "scorers")
 CAPSULE = {"requires": ["openenv==0.10.0"], "path": SCORERS}
 
 

@@ -1,0 +1,30 @@
+"""Pairs (better, worse) for `pyiqa`: photographs of scikit-image, for its documentation and its checks."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from PIL import Image, ImageFilter
+from skimage import data
+
+SIZE = (192, 192)
+
+Pairs = list[tuple[dict[str, Any], dict[str, Any]]]
+
+
+def pairs() -> Pairs:
+    """Each photograph against its blurred copy, and against its copy with blocks of JPEG."""
+    made = []
+    for photograph in (data.astronaut(), data.coffee()):  # type: ignore[no-untyped-call]
+        picture = Image.fromarray(photograph).resize(SIZE)
+        prompt = {"prompt": "a photograph", "target": picture}
+        blurred = picture.filter(ImageFilter.GaussianBlur(4))
+        made += [({**prompt, "output": picture}, {**prompt, "output": worse}) for worse in (blurred, _blocks(picture))]
+    return made
+
+
+def _blocks(picture: Image.Image) -> Image.Image:
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=3)
+    return Image.open(file).convert("RGB")
