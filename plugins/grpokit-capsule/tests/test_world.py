@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,9 +100,10 @@ def test_an_exception_of_a_world_is_raised_here(word: str, kind: str, text: str)
     ("word", "words"), [("crash", "ended by SIGSEGV"), ("hang", r"no answer within 1 s \(timeout")]
 )
 def test_a_lost_process_costs_the_worlds_that_were_open(word: str, words: str) -> None:
-    one, other = world(timeout=1.0), world(timeout=1.0)
-    one.start(Prompt("p"), 0)
-    other.start(Prompt("p"), 0)
+    one, other, ended = (world(timeout=1.0) for _ in range(3))
+    for each in (one, other, ended):
+        each.start(Prompt("p"), 0)
+    assert ended.reply("end") is None
     with pytest.raises(LostError, match=words):
         one.reply(word)
     for lost in (one, other):
@@ -108,11 +111,24 @@ def test_a_lost_process_costs_the_worlds_that_were_open(word: str, words: str) -
             lost.reply("on")
         assert lost.facts() == {}
         lost.close()
-    third = world(timeout=1.0)
-    third.start(Prompt("p"), 0)
+    assert ended.facts()["open"] == 3
+    fourth = world(timeout=1.0)
+    fourth.start(Prompt("p"), 0)
     with pytest.raises(LostError, match="was lost with the process"):
         one.reply("on")
-    assert third.facts()["open"] == 1
+    assert fourth.facts()["open"] == 1
+
+
+def test_an_answer_that_comes_after_an_interrupt_is_not_the_next_one() -> None:
+    there = world()
+    there.start(Prompt("p"), 0)
+    interrupt = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        there.reply("hang")
+    interrupt.join()
+    there.close()
+    assert world().start(Prompt("p"), 1)["content"] == "p 1"
 
 
 def test_a_world_that_fails_to_start_is_closed() -> None:
@@ -215,6 +231,17 @@ def test_errors_of_a_world_become_the_same_messages(folder: Path) -> None:
     assert_same(folder / "here", folder / "there")
     with pytest.raises(RunError, match=r"failed in turn \d, .*ValueError .*capsule_worlds.py, line \d+"):
         run("stopped", {**IN_CAPSULE, "forgives": False}, temperature=3.0)
+
+
+@pytest.mark.slow
+def test_a_crash_costs_a_run_the_episodes_that_were_open(folder: Path) -> None:
+    world = {**IN_CAPSULE, "deadly": "9"}
+    run("on", world, world_errors="end")
+    first, *_ = rows("on/metrics.jsonl")
+    assert 0 < first["unscored_rows"] < 8
+    assert first["reward"] > 0
+    with pytest.raises(RunError, match=r"failed in turn \d, .*'9': LostError: lost its capsule's process"):
+        run("stopped", world)
 
 
 @pytest.mark.slow

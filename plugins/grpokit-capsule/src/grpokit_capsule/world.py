@@ -68,6 +68,7 @@ class CapsuleWorld:
         self.tools: list[Any] = self._copy.tools
         self._number = next(_NUMBERS)
         self._process = 0  # not started yet
+        self._facts: Any = {}
 
     def start(self, prompt: Prompt, seed: int) -> Any:
         """As `grpokit_lm.worlds.world.World.start`."""
@@ -78,14 +79,17 @@ class CapsuleWorld:
 
     def reply(self, text: str) -> Any:
         """As `grpokit_lm.worlds.world.World.reply`."""
-        return self._open("reply", text)
+        message = self._open("reply", text)
+        if message is None:  # what it says of the episode stays, should another one cost the process
+            with suppress(Exception):  # is raised again when it is asked for
+                self._facts = self._open("facts")
+        return message
 
     def facts(self) -> Any:
-        """What the world says of the episode; nothing where it was lost."""
-        try:
-            return self._open("facts")
-        except LostError:
-            return {}
+        """What the world says of the episode; nothing where it was lost before its end."""
+        with suppress(LostError):
+            self._facts = self._facts or self._open("facts")
+        return self._facts
 
     def close(self) -> None:
         """Let the world give back what it has opened."""

@@ -10,10 +10,13 @@ import time
 
 
 class Game:
-    """Guess a number; the world says higher or lower. A guess that is no number is an error, unless it is forgiven."""
+    """Guess a number; the world says higher or lower.
 
-    def __init__(self, high=9, guesses=4, forgives=True):
-        self.high, self.left, self.forgives = high, guesses, forgives
+    A guess that is no number is an error, unless it is forgiven; `deadly` is one that costs the process.
+    """
+
+    def __init__(self, high=9, guesses=4, forgives=True, deadly=None):
+        self.high, self.left, self.forgives, self.deadly = high, guesses, forgives, deadly
         self.found = False
 
     def start(self, prompt, seed):
@@ -22,6 +25,8 @@ class Game:
 
     def reply(self, text):
         self.left -= 1
+        if text == self.deadly:
+            os.kill(os.getpid(), 11)
         if not self.forgives:
             self.found = int(text) == self.number
         else:
@@ -61,6 +66,8 @@ class AsTold:
             raise KeyError("no such\n place.")
         if text == "object":
             return object()
+        if text == "end":
+            return None
         return [{"role": "tool", "content": text}]
 
     def close(self):
