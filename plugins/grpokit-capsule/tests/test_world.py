@@ -175,6 +175,17 @@ def test_nothing_is_left_running(end: str) -> None:
     assert gone(left)
 
 
+def test_a_world_that_was_mended_can_be_built(tmp_path: Path) -> None:
+    file = tmp_path / "mended_world.py"
+    file.write_text("raise ValueError('not yet')")
+    options = {"world": "mended_world:Echo", "python": sys.executable, "path": str(tmp_path)}
+    for _ in range(2):
+        with pytest.raises(PluginError, match="ValueError: not yet"):
+            create("world", "capsule", options)
+    file.write_text(Path(WORLDS, "capsule_worlds.py").read_text())
+    assert create("world", "capsule", options).start(Prompt("p"), 0) is None
+
+
 @pytest.mark.parametrize(
     ("use", "options", "message"),
     [

@@ -62,9 +62,9 @@ class CapsuleWorld:
             log = environments.log_of(world, len(_processes))
             copy = Copy(f"world '{world}'", python, order, gpu=gpu, timeout=timeout, option="timeout", log=log)
             atexit.register(copy.end)
+            copy.ready()
             _processes[key] = copy
         self._copy = _processes[key]
-        self._copy.ready()
         self.tools: list[Any] = self._copy.tools
         self._number = next(_NUMBERS)
         self._process = 0  # not started yet
