@@ -108,7 +108,8 @@ class Imscore:
 
         pixels = torch.stack([torch.from_numpy(np.array(picture)) for picture in pictures])  # [b, H, W, 3]
         fractions = pixels.to(self.device).permute(0, 3, 1, 2) / 255
-        return self.scorer.score(fractions, [text] * len(pictures)).float().reshape(-1).tolist()
+        scores: list[float] = self.scorer.score(fractions, [text] * len(pictures)).float().reshape(-1).tolist()
+        return scores
 
 
 def _rgb(picture: Image.Image) -> Image.Image:
