@@ -379,7 +379,7 @@ def test_the_other_trainers_keys_lead_to_keys_that_exist() -> None:
 
 def test_every_name_of_trl_that_the_page_explains_leads_somewhere() -> None:
     page = (Path(__file__).parents[2] / "docs/from-trl.md").read_text()
-    table = page[page.index("| TRL | grpokit | note |") : page.index("## Where losses differ")]
+    table = page[page.index("| TRL | grpokit | note |") : page.index("## Reward functions")]
     cells = [re.sub(r"\(.*?\)|:.*", "", row.split(" | ")[0]) for row in table.splitlines()]
     names = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
     assert len(names) > 60

@@ -11,7 +11,6 @@ from grpokit import UsageError, registry
 from grpokit.cli.app import console, grid
 from grpokit.cli.options import Json
 from grpokit.config import presets
-from grpokit.config.parts import RewardConfig
 from grpokit.errors import nearest, plural
 from grpokit_capsule import environments
 from grpokit_capsule.environments import Environment, Needs
@@ -46,7 +45,7 @@ def capsules(
 
 def _build(source: str, *, offline: bool) -> None:
     config, _ = presets.read_config(source)
-    rewards: list[RewardConfig] = [*config.rewards]
+    rewards = [*config.rewards]
     for phase in config.phases:
         rewards += phase.rewards or []
     count = 0

@@ -27,7 +27,7 @@ import filelock
 import uv
 
 from grpokit.errors import UsageError, brief, plural
-from grpokit.files import parse_json, write_text
+from grpokit.files import parse_json
 
 _log = logging.getLogger(__name__)
 _MARK, _LOCK, _LOG = "capsule.json", "requirements.lock", "build.log"
@@ -191,7 +191,7 @@ def _build(folder: Path, needs: Needs, *, what: str, offline: bool) -> Environme
     remove(folder)
     place = folder / f"environment-{uuid.uuid4().hex[:8]}"  # a killed process's uv may still write into another
     requirements = folder / "requirements.txt"
-    write_text(requirements, "\n".join([*needs.requires, "pillow", ""]))
+    requirements.write_text("\n".join([*needs.requires, "pillow", ""]), "utf-8")
     uv_runs = _Uv(log=folder / _LOG, folder=needs.folder, offline=offline, what=what)
     uv_runs("venv", "--no-project", "--python", needs.python, str(place))
     python = str(place / "bin" / "python")
@@ -202,7 +202,7 @@ def _build(folder: Path, needs: Needs, *, what: str, offline: bool) -> Environme
         resolved.replace(lock)
     uv_runs("pip", "install", "--no-deps", "--python", python, "--requirements", str(lock))
     facts = {"environment": place.name, "requires": [*needs.requires], "python": needs.python}
-    write_text(folder / _MARK, json.dumps(facts))
+    (folder / _MARK).write_text(json.dumps(facts), "utf-8")  # the last act: without it there is no environment
     built = _built(folder)
     assert built is not None
     _log.warning("The capsule of %s is ready after %.0f s", what, time.monotonic() - begin)

@@ -12,11 +12,9 @@ import pytest
 from command_line import Call, call, without_report  # noqa: F401
 from grpokit import create, registry
 from grpokit.config import presets
-from grpokit.registry import entry_points
-from grpokit.run_folder.names import VERSIONS
 from grpokit.runs import build_rewards
 from grpokit.types import Prompt, Sample
-from made_plugins import install_only
+from made_plugins import install
 from small_runs import STEPS, rows, train, write_prompts
 from whole_runs import assert_same
 
@@ -41,7 +39,7 @@ def test_a_run_has_the_bits_of_one_in_its_own_process(folder: Path) -> None:
     train("here", rewards=[{"use": USE, "most": 3}])
     train("there", rewards=rewards(replicas=2))
     assert_same(folder / "here", folder / "there")
-    versions = json.loads((folder / "there" / VERSIONS).read_text())["rewards"]["Lengths"]
+    versions = json.loads((folder / "there" / "versions.json").read_text())["rewards"]["Lengths"]
     assert versions["python"] == sys.version.split()[0]
     assert versions["numpy"]
 
@@ -59,7 +57,7 @@ def test_a_resume_says_what_has_changed_in_the_capsule(folder: Path) -> None:
     scorer = own / "capsule_scorers.py"
     scorer.write_text((SCORERS / "capsule_scorers.py").read_text())
     train("run", rewards=rewards(own), trainer__steps=3)
-    header = folder / "run" / VERSIONS
+    header = folder / "run" / "versions.json"
     before = json.loads(header.read_text())
     before["rewards"]["Lengths"]["numpy"] = "1.0"
     header.write_text(json.dumps(before))
@@ -102,10 +100,7 @@ def test_a_plugin_says_that_its_reward_runs_in_a_capsule(folder: Path, monkeypat
     (package / "constants.py").write_text("FACTOR = 10")
     (package / "inside.py").write_text(INSIDE)
     (folder / "made_alone.py").write_text("def score(samples, by=1):\n    return [by] * len(samples)")
-    everything = registry.plugins()
-    install_only(folder, monkeypatch, tail=PLUGIN.format(python=sys.executable))
-    *_, made = entry_points.plugins()
-    monkeypatch.setattr(entry_points, "plugins", lambda: (*everything, made))
+    install(folder, monkeypatch, tail=PLUGIN.format(python=sys.executable))
     samples = [Sample(prompt=Prompt("p"), output="abc", group=0)]
     reward = create("reward", "tail", {"add": 2})
     assert reward(samples) == [32.0]
