@@ -37,5 +37,5 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
                 files=["tokenizer_config.json", "vocab.txt"],
             ),
         ],
-        placement={"capsule": {"requires": REQUIRES, "python": ">=3.10"}},
+        placement={"capsule": {"requires": REQUIRES, "python": ">=3.11,<3.14"}},
     )
