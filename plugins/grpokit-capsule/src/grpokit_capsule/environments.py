@@ -32,6 +32,7 @@ from grpokit.files import parse_json
 _log = logging.getLogger(__name__)
 _MARK, _LOCK, _LOG = "capsule.json", "requirements.lock", "build.log"
 _KEEP = 7 * 86_400  # seconds
+_PATIENCE = 30.0  # seconds without a word
 _WORDS = 1500  # of uv's own message
 
 
@@ -229,23 +230,36 @@ class _Uv:
         command = [uv.find_uv_bin(), *words, "--no-progress", *(["--offline"] if self.offline else [])]
         variables = {**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", ""), *_pyenv()]), "NO_COLOR": "1"}
         variables.pop("VIRTUAL_ENV", None)
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-        )
         with self.log.open("a", encoding="utf-8") as log:
-            log.write(f"$ uv {' '.join(words)}\n{done.stdout}{done.stderr}\n")
-        if done.returncode:
+            log.write(f"$ uv {' '.join(words)}\n")
+            log.flush()
+            begin = log.tell()
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+            code = self._wait(process)
+        if code:
+            output = self.log.read_bytes()[begin:].decode(errors="replace")
             raise UsageError(
-                f"The capsule of {self.what} cannot be built. uv {words[0]} says:\n{_words(done.stderr)}\n"
+                f"The capsule of {self.what} cannot be built. uv {words[0]} says:\n{_words(output)}\n"
                 f"Correct `requires` or `python`. All of its output is in {self.log}.",
                 page="capsules#when-something-goes-wrong",
             )
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for uv, which may have to compile a package, and say so now and then."""
+        begin = time.monotonic()
+        try:
+            while True:
+                try:
+                    return process.wait(timeout=_PATIENCE)
+                except subprocess.TimeoutExpired:
+                    seconds = time.monotonic() - begin
+                    _log.warning("Still building the capsule of %s after %.0f s: see %s", self.what, seconds, self.log)
+        except BaseException:  # such as Ctrl-C
+            process.kill()
+            process.wait()
+            raise
 
 
 def _pyenv() -> list[str]:
