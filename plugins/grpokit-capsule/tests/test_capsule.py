@@ -182,12 +182,15 @@ def test_what_is_printed_goes_to_a_log_of_limited_size(cache: Path) -> None:
     assert all(file.stat().st_size < 5e6 for file in logs)
 
 
-def test_nothing_is_left_running(as_told: CapsuleReward) -> None:
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    as_told(texts("orphans"))
-    after = {child.pid for child in psutil.Process().children(recursive=True)}
+def test_nothing_is_left_running() -> None:
+    others = children()  # of other tests
+    reward = CapsuleReward("capsule_scorers:as_told", **HERE)
+    reward.start()
+    before = children() - others
+    reward(texts("orphans"))
+    after = children() - others
     assert len(after - before) >= 3
-    as_told.close()
+    reward.close()
     assert gone(before | after)
 
 

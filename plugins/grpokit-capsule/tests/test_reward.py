@@ -11,6 +11,8 @@ import pytest
 
 from command_line import Call, call, without_report  # noqa: F401
 from grpokit import create, registry
+from grpokit.config import presets
+from grpokit.runs import build_rewards
 from grpokit.types import Prompt, Sample
 from made_plugins import install
 from small_runs import STEPS, rows, train, write_prompts
@@ -104,6 +106,11 @@ def test_a_plugin_says_that_its_reward_runs_in_a_capsule(folder: Path, monkeypat
     assert reward(samples) == [32.0]
     assert "made_scorer.inside" not in sys.modules
     reward.close()
+    config, _ = presets.read_config("toy-lm", ["rewards=[{use: tail, add: 2, reward_timeout: 7}]"])
+    (term,) = build_rewards.rewards(config)
+    assert term.reward(samples) == [32.0]
+    assert term.reward.timeout == 7
+    term.reward.close()
     more = registry.place("alone", {"by": 4}, {"capsule": {"replicas": 2}})
     assert more(samples) == [4.0]
     assert more.replicas == 2
