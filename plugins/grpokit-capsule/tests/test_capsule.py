@@ -194,6 +194,11 @@ def test_nothing_is_left_running() -> None:
     assert gone(before | after)
 
 
+def children() -> set[int]:
+    """The processes that this one has started, and those that they have."""
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
 KILLED = """
 import os, sys
 from grpokit import Prompt, Sample
