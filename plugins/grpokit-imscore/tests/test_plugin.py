@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 
 from grpokit import registry
-from grpokit_check.check import light_plugin
 from grpokit_imscore.plugin import grpokit_rewards
 
 
@@ -19,4 +18,3 @@ def test_the_reward_runs_in_a_capsule() -> None:
 def test_the_package_brings_nothing_heavy() -> None:
     requirements = importlib.metadata.requires("grpokit-imscore") or []
     assert {requirement.partition("~")[0] for requirement in requirements} == {"grpokit", "grpokit-capsule"}
-    light_plugin("grpokit_imscore.plugin")
