@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from grpokit import registry
 from grpokit.errors import UsageError, nearest
 from grpokit.settings import (
     ClipSettings,
@@ -113,9 +114,11 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
         if self.placement is not None and self.workers:
             raise ValueError("workers are processes of this machine, and placement names another place; leave one out")
         if self.reward_timeout is not None and not self.workers and self.placement is None:
-            raise ValueError(
-                "reward_timeout needs a process that can be ended: set workers to 1 or more, or name its placement"
-            )
+            usual_place, _ = registry.placement_of(self.use, {})
+            if not usual_place:
+                raise ValueError(
+                    "reward_timeout needs a process that can be ended: set workers to 1 or more, or name its placement"
+                )
         return self
 
 

@@ -81,8 +81,9 @@ def check_components(config: RunConfig) -> None:
         registry.parameters("policy", config.policy.use, config.policy.params)
     for _, own in config.phased():
         for place, reward in enumerate(own.rewards):
-            if reward.placement is None:  # else its plugin may be installed there alone
-                with own.at("rewards", place):
+            with own.at("rewards", place):
+                elsewhere, _ = registry.placement_of(reward.use, reward.placement or {})
+                if not elsewhere:  # where what it imports may be installed alone
                     registry.parameters("reward", reward.use, reward.params)
         objective(own)
         advantage(own)

@@ -104,7 +104,8 @@ def _scorer(config: RunConfig | EvaluationConfig, index: int) -> Any:
             pooled = PooledReward(reward.use, reward.params, workers=reward.workers, timeout=reward.reward_timeout)
             pooled.start()
             return pooled
-        if reward.placement is None:
+        usual_place, _ = registry.placement_of(reward.use, {})
+        if reward.placement is None and not usual_place:
             with torch_state_kept():
                 built = registry.create("reward", reward.use, reward.params, keys=RewardConfig.model_fields)
             if not isinstance(built, Submits):
@@ -113,7 +114,7 @@ def _scorer(config: RunConfig | EvaluationConfig, index: int) -> Any:
             return built
     with config.at("rewards", index, "placement"):
         timeout = reward.reward_timeout or registry.TIMEOUT
-        placed = registry.place(reward.use, reward.params, reward.placement, timeout)
+        placed = registry.place(reward.use, reward.params, reward.placement or {}, timeout)
         if not isinstance(placed, Submits):
             raise PluginError(f"The placement of '{reward.use}' gave {a_type(placed)}; expected a grpokit.Submits.")
         return placed

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from distributions import announcing, distribution
 from grpokit import Pending, PluginError, PooledReward, Prompt, Sample, UsageError
 from grpokit.config import presets
 from grpokit.rewards.terms import RewardTerm
-from grpokit.runs import build_rewards
+from grpokit.runs import build, build_rewards
 
 
 class Mirror(PooledReward):
@@ -74,6 +76,14 @@ def test_a_place_that_cannot_be_is_one_message(place: str, message: str) -> None
 def test_a_reward_has_one_place(place: str) -> None:
     with pytest.raises(UsageError, match="placement names one place"):
         reward_at(place)
+
+
+def test_what_a_reward_imports_may_be_at_its_usual_place_alone(site: Path) -> None:
+    spec = "api=1, name='far', factory='no_such_module:score', accepts={'text'}, placement={'capsule': {}}"
+    distribution(site, "far-rewards", "far", announcing("Reward", spec))
+    for reward in ("{use: far, much: 3}", "{use: far, much: 3, placement: {capsule: {gpu: 1}}}"):
+        config, _ = presets.read_config("toy-lm", [f"rewards=[{reward}]"])
+        build.check_components(config)
 
 
 def test_without_ray_its_place_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from grpokit.rewards.terms import RewardTerm
 from grpokit_capsule import runner
 from grpokit_capsule.reward import CapsuleReward
 from grpokit_capsule.runner import Array
+from left_running import gone
 
 SCORERS = str(Path(__file__).parent / "scorers")
 HERE = {"python": sys.executable, "path": SCORERS}
@@ -241,33 +242,21 @@ def test_it_prints_where_no_log_can_be_written(monkeypatch: pytest.MonkeyPatch) 
     reward.close()
 
 
-def test_nothing_is_left_running(as_told: CapsuleReward) -> None:
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    as_told(texts("orphans"))
-    after = {child.pid for child in psutil.Process().children(recursive=True)}
+def test_nothing_is_left_running() -> None:
+    others = children()  # of other tests
+    reward = CapsuleReward("capsule_scorers:as_told", **HERE)
+    reward.start()
+    before = children() - others
+    reward(texts("orphans"))
+    after = children() - others
     assert len(after - before) >= 3
-    as_told.close()
+    reward.close()
     assert gone(before | after)
 
 
-def gone(processes: set[int]) -> bool:
-    """Whether processes end within seconds."""
-    end = time.monotonic() + 10
-    while alive := [each for each in processes if psutil.pid_exists(each)]:
-        zombies = [each for each in alive if _status(each) == psutil.STATUS_ZOMBIE]  # the system reaps them
-        if len(zombies) == len(alive):
-            return True
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def _status(process: int) -> str:
-    try:
-        return str(psutil.Process(process).status())
-    except psutil.NoSuchProcess:
-        return psutil.STATUS_ZOMBIE
+def children() -> set[int]:
+    """The processes that this one has started, and those that they have."""
+    return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
 KILLED = """

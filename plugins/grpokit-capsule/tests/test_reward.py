@@ -11,6 +11,8 @@ import pytest
 
 from command_line import Call, call, without_report  # noqa: F401
 from grpokit import create, registry
+from grpokit.config import presets
+from grpokit.runs import build_rewards
 from grpokit.types import Prompt, Sample
 from made_plugins import install
 from small_runs import STEPS, rows, train, write_prompts
@@ -106,6 +108,11 @@ def test_a_plugin_says_that_its_reward_runs_in_a_capsule(folder: Path, monkeypat
     assert reward(samples) == [32.0]
     assert "made_scorer.inside" not in sys.modules
     reward.close()
+    config, _ = presets.read_config("toy-lm", ["rewards=[{use: tail, add: 2, reward_timeout: 7}]"])
+    (term,) = build_rewards.rewards(config)
+    assert term.reward(samples) == [32.0]
+    assert term.reward.timeout == 7
+    term.reward.close()
     more = registry.place("alone", {"by": 4}, {"capsule": {"replicas": 2}})
     assert more(samples) == [4.0]
     assert more.replicas == 2
@@ -118,24 +125,28 @@ def test_a_plugin_says_that_its_reward_runs_in_a_capsule(folder: Path, monkeypat
 def test_the_command_builds_what_a_config_needs(folder: Path, call: Call) -> None:  # noqa: F811
     placement = {"capsule": {"requires": ["pillow<12"]}}
     config = {
-        "policy": {"use": "toy-lm"},
+        "policy": {"use": "hf-lm", "world": {"use": "capsule", "world": "w:W", "requires": ["pillow<12.1"]}},
         "data": {"prompts": "prompts.jsonl"},
         "rewards": [{"use": "capsule_scorers:fingerprint", "placement": placement}, {"use": "length", "maximum": 3}],
     }
     (folder / "run.yaml").write_text(json.dumps(config))
     done = call("capsules", "run.yaml")
     assert done.code == 0
-    (capsule,) = json.loads(call("capsules", "--json").out)
-    assert done.out.startswith(capsule["name"])
-    assert capsule["requires"] == ["pillow<12"]
+    capsules = json.loads(call("capsules", "--json").out)
+    assert {name["requires"][0]: name["name"] in done.out for name in capsules} == {
+        "pillow<12": True,
+        "pillow<12.1": True,
+    }
+    capsule = capsules[0]
     assert capsule["name"] in call("capsules").out
     assert call("capsules", "--remove", "nothing").code == 2
     assert call("capsules", "--remove", capsule["name"]).code == 0
-    assert json.loads(call("capsules", "--json").out) == []
+    assert json.loads(call("capsules", "--json").out) == capsules[1:]
     torn = folder / "capsules" / "0123" / "environment-0"
     torn.mkdir(parents=True)
     assert call("capsules", "--remove", "all").code == 0
     assert not torn.exists()
     config["rewards"] = config["rewards"][1:]
+    config["policy"] = {"use": "toy-lm"}
     (folder / "run.yaml").write_text(json.dumps(config))
     assert call("capsules", "run.yaml").code == 2

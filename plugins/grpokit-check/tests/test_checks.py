@@ -602,6 +602,8 @@ def test_what_a_reward_imports_must_be_declared(spread: Path) -> None:
         with pytest.raises(CheckError, match=f"'scipy' in {place}, which it does not declare"):
             dependencies.declared_dependencies("spread-reward", spec)
         assert failed(c for c in reward_checks(broken.good, samples(), spec=spec) if c.name.startswith("declared"))
+        elsewhere = replace(spec, placement={"capsule": ["scipy"]})
+        assert "declared-dependencies" not in {c.name for c in reward_checks(broken.good, samples(), spec=elsewhere)}
         file.unlink()
     assert "spread.reward" not in sys.modules  # read, and not imported
 

@@ -1,5 +1,6 @@
-"""grpokit-capsule: rewards in environments of their own, the placement `capsule` and the command `capsules`.
+"""grpokit-capsule: rewards and worlds in environments of their own, and the command `capsules`.
 
-`plugin` announces them. `environments` builds what a reward needs, `reward` and `copy` are the run's end, and `runner`
-is the one file that runs inside. Nothing is imported here, so that listing plugins stays fast.
+`plugin` announces them. `environments` builds what they need, `reward`, `world` and `copy` are the run's end, and
+`runner` is the one file that runs inside, with those in `inside` for other libraries. Nothing is imported here, so that
+listing plugins stays fast.
 """

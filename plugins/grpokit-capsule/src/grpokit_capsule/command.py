@@ -1,9 +1,10 @@
-"""`grpokit capsules`: the environments of rewards that are on this machine."""
+"""`grpokit capsules`: the environments of rewards and worlds that are on this machine."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -11,22 +12,21 @@ from grpokit import UsageError, registry
 from grpokit.cli.app import console, grid
 from grpokit.cli.options import Json
 from grpokit.config import presets
+from grpokit.config.schema import RunConfig
 from grpokit.errors import nearest, plural
 from grpokit_capsule import environments
 from grpokit_capsule.environments import Environment, Needs
 
 
 def capsules(
-    config: Annotated[
-        str, typer.Argument(metavar="[CONFIG]", help="A config or preset: build what its rewards need.")
-    ] = "",
+    config: Annotated[str, typer.Argument(metavar="[CONFIG]", help="A config or preset: build what it needs.")] = "",
     remove: Annotated[
         list[str] | None, typer.Option("--remove", metavar="NAME", help="Remove this environment; `all` removes all.")
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Build from the packages in uv's cache alone.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the environments of rewards, build those of a config, or remove some.
+    """List the environments of rewards and worlds, build those of a config, or remove some.
 
     A run builds what it needs by itself. To build it before, on a machine with a network, name the run's config. The
     versions of an environment that is removed are kept, so it is the same once it is built again.
@@ -45,20 +45,32 @@ def capsules(
 
 def _build(source: str, *, offline: bool) -> None:
     config, _ = presets.read_config(source)
+    names = []
+    for use, options in _capsules(config):
+        requires, python = options.get("requires", ()), options.get("python")
+        if environments.ready_made(requires, python) is None:
+            needs = Needs.of(requires, python)
+            built = environments.environment(needs, what=f"'{use}'", offline=offline)
+            print(f"{built.name}  {use}")
+            names.append(built.name)
+    if not names:
+        raise UsageError(f"Nothing of {source} runs in a capsule that would be built.")
+
+
+def _capsules(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What runs in a capsule, with the capsule's options: rewards, and the policy's world."""
     rewards = [*config.rewards]
     for phase in config.phases:
         rewards += phase.rewards or []
-    count = 0
     for reward in rewards:
         kind, options = registry.placement_of(reward.use, reward.placement or {})
-        requires, python = options.get("requires", ()), options.get("python")
-        if kind.rpartition(":")[2] == "capsule" and environments.ready_made(requires, python) is None:
-            needs = Needs.of(requires, python)
-            built = environments.environment(needs, what=f"'{reward.use}'", offline=offline)
-            print(f"{built.name}  {reward.use}")
-            count += 1
-    if not count:
-        raise UsageError(f"No reward of {source} runs in a capsule that would be built.")
+        if kind.rpartition(":")[2] == "capsule":
+            yield reward.use, options
+    world = config.policy.params.get("world")
+    if isinstance(world, Mapping):
+        use = str(world.get("use"))
+        if use.rpartition(":")[2] in ("capsule", "openenv", "verifiers"):
+            yield use, world
 
 
 def _remove(names: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""One process of a reward in a capsule, seen from the run, and the process that takes its place when it is lost.
+"""One process in a capsule, seen from the run, and the process that takes its place when it is lost.
 
 Requests go to its stdin and answers come through a pipe of their own. What it prints goes to a log.
 """
@@ -17,28 +17,40 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from grpokit import Portion, Sample
-from grpokit.errors import PluginError, RewardError, UsageError, error_line, on_one_line
-from grpokit_capsule import runner
+import torch
+
+from grpokit import Prompt
+from grpokit.errors import PluginError, UsageError, error_line, on_one_line
+from grpokit_capsule import environments, runner
 
 _log = logging.getLogger(__name__)
-_SILENT = 10.0  # seconds to wait for a reward that is being built without a word
+_SILENT = 10.0  # seconds to wait for what is being built without a word
 _STANDING = 600.0  # seconds that building it may take at least
 _ENDING = 2.0  # seconds
 _PRINTED = 4 * 2**20  # bytes of what it prints, of which the last are kept
 _LINE = 2**16  # bytes
+_OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+class LostError(Exception):
+    """A call got no answer; the message says what became of the process, such as "lost its capsule's process"."""
 
 
 class Copy:
-    """A process that holds a reward.
+    """A process that holds a reward, or the worlds of episodes.
 
     Args:
-        use: the reward's name, for messages.
+        what: it holds, for messages, such as "reward 'sharpness'".
         python: the interpreter.
-        order: what it builds (see `runner.build`).
-        variables: its environment variables.
+        order: what it builds (see `runner.build` and `runner.Worlds`).
+        gpu: the number of the GPU that it sees; None: it sees what the run sees, and with torchrun that of its process.
         timeout: seconds that a call may take.
+        option: which option says so.
         log: the file for what it prints.
+
+    Attributes:
+        versions: of Python and the packages there, once it is ready.
+        tools: those of a world, once it is ready.
 
     Raises:
         UsageError: it cannot be started.
@@ -46,22 +58,24 @@ class Copy:
 
     def __init__(
         self,
-        use: str,
+        what: str,
         python: str,
         order: Mapping[str, Any],
         *,
-        variables: Mapping[str, str],
+        gpu: int | None,
         timeout: float,
+        option: str,
         log: Path,
     ) -> None:
-        self.use, self.python, self.order, self.variables = use, python, order, variables
-        self.timeout, self.log = timeout, log
+        self.what, self.python, self.order, self.variables = what, python, order, _variables(gpu)
+        self.timeout, self.option, self.log = timeout, option, log
         self.versions: dict[str, str] = {}
+        self.tools: list[Any] = []
         self._ended = False
         self._start()
 
     def _start(self) -> None:
-        """Start a process that builds the reward."""
+        """Start a process that builds what the order says."""
         self._late = False
         self._standing = False
         self._last_lines: deque[str] = deque(maxlen=3)
@@ -79,7 +93,7 @@ class Copy:
             )
         except OSError as error:
             os.close(answers)
-            raise UsageError(f"The capsule of '{self.use}' cannot be started: {error_line(error)}.") from error
+            raise UsageError(f"The capsule of the {self.what} cannot be started: {error_line(error)}.") from error
         finally:
             os.close(theirs)
         self._answers = os.fdopen(answers, "rb")
@@ -91,7 +105,7 @@ class Copy:
             self._kill()
 
     def ready(self) -> None:
-        """Wait until the reward is built.
+        """Wait until it is built.
 
         Raises:
             PluginError: it cannot be built, or the process ended before.
@@ -99,7 +113,7 @@ class Copy:
         if self._standing:
             return
         limit = max(self.timeout, _STANDING)
-        waiting = threading.Timer(_SILENT, _log.warning, [f"Waiting for '{self.use}' to be built in its capsule"])
+        waiting = threading.Timer(_SILENT, _log.warning, [f"Waiting for the {self.what} to be built in its capsule"])
         waiting.start()
         try:
             with self._within(limit):
@@ -107,51 +121,51 @@ class Copy:
         except (EOFError, OSError, ValueError):
             loss = self._loss()
             if self._late:
-                loss = f"was not built within {limit:g} s; a longer reward_timeout gives it more"
-            raise PluginError(f"The reward '{self.use}' {loss.rstrip(',')}.", page="capsules") from None
+                loss = f"was not built within {limit:g} s; a longer {self.option} gives it more"
+            raise PluginError(f"The {self.what} {loss.rstrip(',')}.", page="capsules") from None
         finally:
             waiting.cancel()
         if "error" in reply:
             self._kill()  # threads that it has started may keep it from ending
             self._process.wait()
             advice = _advice(reply["missing"], self.order["module"])
-            wrong = f"The reward '{self.use}' cannot be built in its capsule: {reply['error']}. {advice}".rstrip()
+            wrong = f"The {self.what} cannot be built in its capsule: {reply['error']}. {advice}".rstrip()
             raise PluginError(wrong, page="capsules")
         self.versions = reply["versions"]
+        self.tools = reply["tools"]
         self._standing = True
 
-    def ask(self, rows: list[int], samples: list[Sample]) -> Portion:
-        """Have the samples of some rows scored.
+    @property
+    def process(self) -> int | None:
+        """The number of the process; None where it has ended."""
+        return self._process.pid if self._process.poll() is None else None
+
+    def exchange(self, message: Any) -> Any:
+        """Send a message, also to a new process where the last one was lost; returns the answer.
 
         Raises:
-            PluginError: the reward cannot be built again.
-            UsageError: the samples cannot be sent.
+            LostError: the process ended, or gave no answer in time.
+            PluginError: what it holds cannot be built again.
+            TypeError: the message cannot be sent.
+            OSError, ValueError: what it holds cannot be read, such as a picture whose file is cut.
         """
-        if self._process.poll() is not None:
+        if self.process is None:
             self._close_pipes()
             self._start()
         self.ready()
-        try:
-            request = runner.to_bytes(_request(samples))
-        except TypeError as error:
-            raise UsageError(
-                f"samples cannot be sent to its capsule: {error}. Remove `placement`, so that it runs in the run's "
-                "own process."
-            ) from error
-        except Exception as error:  # such as a picture whose file cannot be read
-            return Portion(rows=rows, failure=f"could not be sent its samples: {error_line(error)},", cause=error)
+        data = runner.to_bytes(message)
         try:
             with self._within(self.timeout):
-                runner.send(self._stdin, request)
-                reply = runner.receive(self._answers)
+                runner.send(self._stdin, data)
+                return runner.receive(self._answers)
         except (EOFError, OSError, ValueError):
             loss = self._loss()
             if self._late:
-                loss = f"gave no answer within {self.timeout:g} s (reward_timeout)"
-            return Portion(rows=rows, failure=loss)
-        if "error" in reply:
-            return Portion(rows=rows, error=RewardError(reply["error"], page="guards#while-it-runs"))
-        return Portion(rows=rows, values=reply.get("values"), failure=reply.get("failure", ""))
+                loss = f"gave no answer within {self.timeout:g} s ({self.option})"
+            raise LostError(loss) from None
+        except KeyboardInterrupt:  # its answer may still come, and must not be taken for the next one
+            self._kill()
+            raise
 
     @property
     def _stdin(self) -> Any:
@@ -222,19 +236,22 @@ class Copy:
         process.stdout.close()
 
 
-def _request(samples: list[Sample]) -> dict[str, Any]:
-    """Samples as a message; those of one prompt share it."""
-    places: dict[int, int] = {}
-    prompts: list[dict[str, Any]] = []
-    rows: list[list[Any]] = []
-    for sample in samples:
-        prompt = sample.prompt
-        if id(prompt) not in places:
-            places[id(prompt)] = len(prompts)
-            fields = ("text", "image", "images", "target", "meta")
-            prompts.append({name: getattr(prompt, name) for name in fields})
-        rows.append([places[id(prompt)], sample.output, sample.group, sample.info])
-    return {"prompts": prompts, "samples": rows}
+def prompt_fields(prompt: Prompt) -> dict[str, Any]:
+    """What is sent of a prompt."""
+    return {name: getattr(prompt, name) for name in ("text", "image", "images", "target", "meta")}
+
+
+def _variables(gpu: int | None) -> dict[str, str]:
+    """The environment variables of a copy, which is no process of torchrun."""
+    variables = environments.without_own_packages()
+    rank = variables.get("LOCAL_RANK", "")
+    if gpu is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    elif rank.isdecimal():  # each process has a GPU of its own, and what is in its capsules shares it
+        every = ",".join(map(str, range(torch.cuda.device_count())))
+        seen = variables.get("CUDA_VISIBLE_DEVICES", every).split(",")
+        variables["CUDA_VISIBLE_DEVICES"] = seen[int(rank) % len(seen)]
+    return {name: value for name, value in variables.items() if name not in _OF_TORCHRUN}
 
 
 def _advice(missing: str, module: str) -> str:
@@ -243,5 +260,5 @@ def _advice(missing: str, module: str) -> str:
     if missing and f"{module}.".startswith(f"{missing}."):
         return f"Name the folder that holds {top} as `path`, or the package that brings it in `requires`."
     if missing.partition(".")[0] == "grpokit":
-        return "A capsule has no grpokit: the scorer can do without, since samples are plain objects there."
+        return "A capsule has no grpokit. Its code can do without: samples and prompts are plain objects there."
     return f"Name the package that brings {missing} in `requires`." if missing else ""

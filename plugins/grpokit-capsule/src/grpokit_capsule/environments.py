@@ -33,8 +33,9 @@ from grpokit_capsule import runner
 _log = logging.getLogger(__name__)
 _MARK, _LOCK, _LOG = "capsule.json", "requirements.lock", "build.log"
 _KEEP = 7 * 86_400  # seconds
+_PATIENCE = 30.0  # seconds to build without a word
+_WAITING = 2.0  # seconds to wait for another process without a word
 _WORDS = 1500  # of uv's own message
-_PATIENCE = 2.0  # seconds to wait for another process without a word
 
 
 def cache() -> Path:
@@ -56,6 +57,32 @@ def ready_made(requires: str | Sequence[str], python: str | None) -> Path | None
     if file.is_dir() or not os.access(file, os.X_OK):
         raise UsageError(f"python is {python!r}; expected an interpreter such as venv/bin/python.")
     return file
+
+
+def interpreter(requires: str | Sequence[str], python: str | None, *, what: str, offline: bool) -> str:
+    """The Python of an environment for these options, which is built where it is not there.
+
+    Raises:
+        UsageError: it cannot be built, or an option is wrong.
+    """
+    file = ready_made(requires, python)
+    if file is None:
+        file = environment(Needs.of(requires, python), what=what, offline=offline).python
+    return str(file)
+
+
+def folders(path: str | None) -> list[str]:
+    """The folder that an option names, if it does, as a list of what to import from.
+
+    Raises:
+        UsageError: it is no folder.
+    """
+    if path is None:
+        return []
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"path is {path!r}; expected a folder.")
+    return [str(folder.absolute())]
 
 
 def log_of(use: str, number: int) -> Path:
@@ -185,7 +212,7 @@ def _locked(folder: Path, what: str) -> Iterator[None]:
     """Inside, no other process builds or removes what is in a folder."""
     lock = filelock.FileLock(folder / "lock")
     try:
-        lock.acquire(timeout=_PATIENCE)
+        lock.acquire(timeout=_WAITING)
     except filelock.Timeout:
         _log.warning("Waiting for the capsule of %s, at which another process works", what)
         lock.acquire()
@@ -216,7 +243,8 @@ def _build(folder: Path, needs: Needs, *, what: str, offline: bool) -> Environme
     _log.warning("Building the capsule of %s: Python %s, %s, in %s", what, needs.python, count, folder)
     _clear(folder)
     place = folder / f"environment-{uuid.uuid4().hex[:8]}"  # a killed process's uv may still write into another
-    requirements = "\n".join([*needs.requires, "pillow", ""])
+    requirements = folder / "requirements.txt"
+    requirements.write_text("\n".join([*needs.requires, "pillow", ""]), "utf-8")
     uv_runs = _Uv(log=folder / _LOG, folder=needs.folder, requirements=requirements, offline=offline, what=what)
     uv_runs("venv", "--no-project", "--python", needs.python, str(place))
     python = str(place / "bin" / "python")
@@ -259,7 +287,7 @@ class _Uv:
 
     log: Path
     folder: Path
-    requirements: str
+    requirements: Path
     offline: bool
     what: str
 
@@ -268,23 +296,42 @@ class _Uv:
         command = [*watched, uv.find_uv_bin(), *words, "--no-progress", *(["--offline"] if self.offline else [])]
         path = os.pathsep.join([os.environ.get("PATH", ""), *_pyenv()])
         variables = {**without_own_packages(), "PATH": path, "NO_COLOR": "1"}
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=variables,
-            input=self.requirements,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-        )
-        with self.log.open("a", encoding="utf-8") as log:
-            log.write(f"$ uv {' '.join(words)}\n{done.stdout}{done.stderr}\n")
-        if done.returncode:
+        with self.log.open("a", encoding="utf-8") as log, self.requirements.open("rb") as requirements:
+            log.write(f"$ uv {' '.join(words)}\n")
+            log.flush()
+            begin = log.tell()
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=variables,
+                stdin=requirements,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            code = self._wait(process)
+        if code:
+            output = self.log.read_bytes()[begin:].decode(errors="replace")
             raise UsageError(
-                f"The capsule of {self.what} cannot be built. uv {words[0]} says:\n{_words(done.stderr)}\n"
+                f"The capsule of {self.what} cannot be built. uv {words[0]} says:\n{_words(output)}\n"
                 f"Correct `requires` or `python`. All of its output is in {self.log}.",
                 page="capsules#when-something-goes-wrong",
             )
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for uv, which may have to compile a package, and say so now and then."""
+        begin = time.monotonic()
+        try:
+            while True:
+                try:
+                    return process.wait(timeout=_PATIENCE)
+                except subprocess.TimeoutExpired:
+                    seconds = time.monotonic() - begin
+                    _log.warning("Still building the capsule of %s after %.0f s: see %s", self.what, seconds, self.log)
+        except BaseException:  # such as Ctrl-C
+            runner.end(process.pid)
+            process.wait()
+            raise
 
 
 def without_own_packages() -> dict[str, str]:

@@ -7,20 +7,15 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import torch
-
-from grpokit import registry
-from grpokit.errors import UsageError
+from grpokit import Portion, Sample, registry
+from grpokit.errors import RewardError, UsageError, error_line
 from grpokit.registry.columns import of_samples
 from grpokit.rewards.remote import RewardElsewhere, ScoreRequest
 from grpokit_capsule import environments
-from grpokit_capsule.copy import Copy
-from grpokit_capsule.environments import Needs
-
-_OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+from grpokit_capsule.copy import Copy, LostError, prompt_fields
 
 
 def place(
@@ -91,10 +86,9 @@ class CapsuleReward(RewardElsewhere):
         super().__init__(use, params)
         if replicas < 1:
             raise UsageError(f"replicas is {replicas}; expected 1 or more.")
-        if path is not None and not Path(path).expanduser().is_dir():
-            raise UsageError(f"path is {path!r}; expected a folder.")
         self.timeout, self.replicas, self.offline = timeout, replicas, offline
-        self.requires, self.python, self.path, self.gpu = requires, python, path, gpu
+        self.requires, self.python, self.gpu = requires, python, gpu
+        self.path = environments.folders(path)
         self.versions: dict[str, str] = {}
         self._copies: list[Copy] = []
 
@@ -106,23 +100,23 @@ class CapsuleReward(RewardElsewhere):
             PluginError: the reward cannot be built there.
         """
         atexit.register(self.close)
-        interpreter = self._interpreter()
+        interpreter = environments.interpreter(self.requires, self.python, what=f"'{self.use}'", offline=self.offline)
         order = self._order()
-        variables = _variables(self.gpu)
         for number in range(self.replicas):
             copy = Copy(
-                self.use,
+                f"reward '{self.use}'",
                 interpreter,
                 order,
-                variables=variables,
+                gpu=self.gpu,
                 timeout=self.timeout,
+                option="reward_timeout",
                 log=environments.log_of(self.use, number),
             )
             self._copies.append(copy)
         for copy in self._copies:
             copy.ready()
         self.versions = self._copies[0].versions
-        return [copy.ask for copy in self._copies]
+        return [partial(_ask, copy) for copy in self._copies]
 
     def disconnect(self) -> None:
         """End the copies."""
@@ -131,14 +125,6 @@ class CapsuleReward(RewardElsewhere):
             copy.end()
         self._copies = []
 
-    def _interpreter(self) -> str:
-        """The Python that runs the reward."""
-        file = environments.ready_made(self.requires, self.python)
-        if file is None:
-            needs = Needs.of(self.requires, self.python)
-            file = environments.environment(needs, what=f"'{self.use}'", offline=self.offline).python
-        return str(file)
-
     def _order(self) -> dict[str, Any]:
         """What a copy has to build, and where it finds it."""
         plugin = registry.spec_of("reward", self.use)
@@ -146,24 +132,49 @@ class CapsuleReward(RewardElsewhere):
         top = module.partition(".")[0]
         spec = importlib.util.find_spec(top) if plugin else None
         return {
+            "kind": "reward",
             "module": module,
             "name": name,
             "parameters": dict(self.params),
-            "path": [str(Path(self.path).expanduser().absolute())] if self.path else [],
+            "path": self.path,
             "folder": os.getcwd(),
             "columns": inspect.getsourcefile(of_samples),
             "modules": {top: spec.origin} if spec is not None and spec.origin else {},
         }
 
 
-def _variables(gpu: int | None) -> dict[str, str]:
-    """The environment variables of a copy, which is no process of torchrun."""
-    variables = environments.without_own_packages()
-    rank = variables.get("LOCAL_RANK", "")
-    if gpu is not None:
-        variables["CUDA_VISIBLE_DEVICES"] = str(gpu)
-    elif rank.isdecimal():  # each process has a GPU of its own, and its rewards share it
-        every = ",".join(map(str, range(torch.cuda.device_count())))
-        seen = variables.get("CUDA_VISIBLE_DEVICES", every).split(",")
-        variables["CUDA_VISIBLE_DEVICES"] = seen[int(rank) % len(seen)]
-    return {name: value for name, value in variables.items() if name not in _OF_TORCHRUN}
+def _ask(copy: Copy, rows: list[int], samples: list[Sample]) -> Portion:
+    """Have the samples of some rows scored.
+
+    Raises:
+        PluginError: the reward cannot be built again.
+        UsageError: the samples cannot be sent.
+    """
+    try:
+        reply = copy.exchange(_request(samples))
+    except TypeError as error:
+        raise UsageError(
+            f"samples cannot be sent to its capsule: {error}. Remove `placement`, so that it runs in the run's "
+            "own process."
+        ) from error
+    except LostError as error:
+        return Portion(rows=rows, failure=str(error))
+    except (OSError, ValueError) as error:  # such as a picture whose file is cut
+        return Portion(rows=rows, failure=f"could not be sent its samples: {error_line(error)},", cause=error)
+    if "error" in reply:
+        return Portion(rows=rows, error=RewardError(reply["error"], page="guards#while-it-runs"))
+    return Portion(rows=rows, values=reply.get("values"), failure=reply.get("failure", ""))
+
+
+def _request(samples: list[Sample]) -> dict[str, Any]:
+    """Samples as a message; those of one prompt share it."""
+    places: dict[int, int] = {}
+    prompts: list[dict[str, Any]] = []
+    rows: list[list[Any]] = []
+    for sample in samples:
+        prompt = sample.prompt
+        if id(prompt) not in places:
+            places[id(prompt)] = len(prompts)
+            prompts.append(prompt_fields(prompt))
+        rows.append([places[id(prompt)], sample.output, sample.group, sample.info])
+    return {"prompts": prompts, "samples": rows}

@@ -1,4 +1,4 @@
-"""The process inside a capsule: it builds a reward, and scores what comes through its pipes.
+"""The process inside a capsule: it builds a reward or a world, and answers what comes through its pipes.
 
 The file is run by the capsule's own Python, 3.8 or newer, with the standard library and Pillow. It imports nothing of
 grpokit, so none of grpokit's requirements reach the capsule. The run imports it too, for `send` and `receive`: a
@@ -228,11 +228,8 @@ def samples_in(message: Mapping[str, Any]) -> list[Sample]:
     return samples
 
 
-def build(order: Mapping[str, Any]) -> Any:
-    """The reward that an order names: what a class or a function makes, or a function with its parameters.
-
-    It is called with samples, also where it takes columns.
-    """
+def imported(order: Mapping[str, Any]) -> Any:
+    """The class or function that an order names."""
     sys.path[:0] = order["path"]
     sys.path.append(order["folder"])
     for name, file in order["modules"].items():
@@ -241,6 +238,15 @@ def build(order: Mapping[str, Any]) -> Any:
     target: Any = importlib.import_module(order["module"])
     for name in order["name"].split("."):
         target = getattr(target, name)
+    return target
+
+
+def build(order: Mapping[str, Any]) -> Any:
+    """The reward that an order names: what a class or a function makes, or a function with its parameters.
+
+    It is called with samples, also where it takes columns.
+    """
+    target = imported(order)
     columns = _load("grpokit_columns", order["columns"])
     parameters = order["parameters"]
     if inspect.isclass(target) or columns.makes_reward(target, parameters):
@@ -250,6 +256,38 @@ def build(order: Mapping[str, Any]) -> Any:
             inspect.signature(target).bind_partial(**parameters)  # an unknown one is refused now, not in each call
         reward = functools.partial(target, **parameters)
     return columns.of_samples(reward, error=UnfitError)
+
+
+class Worlds:
+    """The worlds of all episodes, each with the number that the run gives it.
+
+    Args:
+        order: names what makes a world. One is made at once, to look at it.
+    """
+
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        self._make = functools.partial(imported(order), **order["parameters"])
+        self._worlds: dict[int, Any] = {}
+        world = self._make()
+        lacking = [name for name in ("start", "reply") if not callable(getattr(world, name, None))]
+        if lacking:
+            raise TypeError(f"it has no method {' and no '.join(lacking)}")
+        self.tools = [*getattr(world, "tools", ())]
+
+    def answer(self, request: Sequence[Any]) -> dict[str, Any]:
+        """What a method of a world returns as "value", or "raised": the kind of an exception and its text."""
+        number, name, arguments = request
+        try:
+            if name == "start":
+                self._worlds[number] = self._make()
+                fields, seed = arguments
+                arguments = [Prompt(**fields), seed]
+            world = self._worlds.pop(number, None) if name == "close" else self._worlds[number]
+            method = getattr(world, name, dict)  # `facts` and `close` may be missing
+            return {"value": method(*arguments)}
+        except BaseException as error:
+            traceback.print_exc()
+            return {"raised": [type(error).__name__ + raised_in(error), str(error)]}
 
 
 def code(module: str) -> str:
@@ -273,8 +311,9 @@ def _load(name: str, file: str) -> Any:
     return module
 
 
-def answer(reward: Callable[[list[Sample]], Any], samples: list[Sample]) -> dict[str, Any]:
-    """The scores of some samples as "values", or how the reward failed: "failure" of a call, "error" of its answer."""
+def answer(reward: Callable[[list[Sample]], Any], message: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores of a request's samples as "values", or how it failed: "failure" of a call, "error" of its answer."""
+    samples = samples_in(message)
     torch = sys.modules.get("torch")
     order = [*map(id, samples)]
     try:
@@ -308,11 +347,16 @@ def _number(value: Any) -> Any:
 def described(error: BaseException) -> str:
     """An exception on one line, with the place in the reward's own code where it was raised."""
     words = " ".join(str(error).split())[:500]
+    place = raised_in(error)
+    return f"{type(error).__name__}: {words}{place}" if words else f"{type(error).__name__}{place}"
+
+
+def raised_in(error: BaseException) -> str:
+    """The place in the user's own code where an exception was raised, in brackets; empty where it was none of that."""
     others = (__file__, "site-packages", "importlib")
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not any(other in frame.filename for other in others)]
-    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {words}{place}" if words else f"{type(error).__name__}{place}"
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
 def versions() -> dict[str, str]:
@@ -347,7 +391,7 @@ def end(process: int) -> None:
 
 
 def main(parent: int, answers: int, *command: str) -> None:
-    """Build a reward and answer the requests that come through stdin, in a process that this one watches.
+    """Build a reward or a world, and answer the requests that come through stdin, in a process that this one watches.
 
     Args:
         parent: the run's process.
@@ -397,15 +441,21 @@ def _watch(parent: int, worker: int, answers: int) -> None:
 def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
     try:
         order = receive(reader)
-        reward = build(order)
+        worlds = Worlds(order) if order["kind"] == "world" else None
+        reply = worlds.answer if worlds else functools.partial(answer, build(order))
+        about = {"code": code(order["module"]), **versions()}
+        send(writer, to_bytes({"versions": about, "tools": worlds.tools if worlds else []}))
     except BaseException as error:
         missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
         send(writer, to_bytes({"error": described(error), "missing": missing}))
         return
-    send(writer, to_bytes({"versions": {"code": code(order["module"]), **versions()}}))
     while True:
-        samples = samples_in(receive(reader))
-        send(writer, to_bytes(answer(reward, samples)))
+        message = reply(receive(reader))
+        try:
+            data = to_bytes(message)
+        except TypeError as error:  # of what a world returned
+            data = to_bytes({"raised": ["TypeError", f"it returned {error}"]})
+        send(writer, data)
 
 
 if __name__ == "__main__":

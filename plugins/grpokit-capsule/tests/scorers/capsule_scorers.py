@@ -99,10 +99,12 @@ def _orphans(samples):
     sleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
     subprocess.Popen(sleep)
     subprocess.Popen(sleep, start_new_session=True)
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         os.setsid()
         subprocess.Popen(sleep, start_new_session=True)
         os._exit(0)
+    os.waitpid(child, 0)
     return [1.0] * len(samples)
 
 

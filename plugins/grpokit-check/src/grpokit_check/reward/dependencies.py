@@ -44,7 +44,12 @@ else:
 
 
 def dependency_checks(spec: RewardSpec, params: Mapping[str, Any]) -> Iterator[Check]:
-    """Yield the checks of a reward's dependencies; those of grpokit's own distribution are not looked at."""
+    """Yield the checks of a reward's dependencies.
+
+    Those of grpokit's own distribution are not looked at, nor those of a reward that runs elsewhere by itself.
+    """
+    if spec.placement:
+        return
     for plugin, other in registry.installed("reward"):
         if (other.name, other.factory) == (spec.name, spec.factory) and plugin.package != "grpokit":
             if spec.install:
