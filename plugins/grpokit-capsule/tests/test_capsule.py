@@ -259,6 +259,23 @@ def children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
+def test_the_code_that_a_run_notes_is_all_that_was_imported_from_the_user_s_folder(tmp_path: Path) -> None:
+    (tmp_path / "made_helper.py").write_text("FACTOR = 1")
+    (tmp_path / "made_main.py").write_text("import made_helper\ndef score(samples):\n    return [1.0] * len(samples)")
+
+    def code() -> str:
+        reward = CapsuleReward("made_main:score", python=sys.executable, path=str(tmp_path))
+        reward.start()
+        reward.close()
+        return reward.versions["code"]
+
+    before = code()
+    (tmp_path / "made_helper.py").write_text("# the same\nFACTOR = 1")
+    assert code() == before
+    (tmp_path / "made_helper.py").write_text("FACTOR = 2")
+    assert code() != before
+
+
 KILLED = """
 import os, sys
 from grpokit import Prompt, Sample

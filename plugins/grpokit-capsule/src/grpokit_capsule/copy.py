@@ -67,7 +67,7 @@ class Copy:
         option: str,
         log: Path,
     ) -> None:
-        self.what, self.python, self.order, self.variables = what, python, order, _variables(gpu)
+        self.what, self.python, self.order, self.variables = what, python, order, _variables(gpu, python)
         self.timeout, self.option, self.log = timeout, option, log
         self.versions: dict[str, str] = {}
         self.tools: list[Any] = []
@@ -128,7 +128,7 @@ class Copy:
         if "error" in reply:
             self._kill()  # threads that it has started may keep it from ending
             self._process.wait()
-            advice = _advice(reply["missing"], self.order["module"])
+            advice = _advice(reply["missing"], self.order["module"], self.python)
             wrong = f"The {self.what} cannot be built in its capsule: {reply['error']}. {advice}".rstrip()
             raise PluginError(wrong, page="capsules")
         self.versions = reply["versions"]
@@ -241,9 +241,10 @@ def prompt_fields(prompt: Prompt) -> dict[str, Any]:
     return {name: getattr(prompt, name) for name in ("text", "image", "images", "target", "meta")}
 
 
-def _variables(gpu: int | None) -> dict[str, str]:
-    """The environment variables of a copy, which is no process of torchrun."""
+def _variables(gpu: int | None, python: str) -> dict[str, str]:
+    """The environment variables of a copy, which is no process of torchrun; `python` means its own."""
     variables = environments.without_own_packages()
+    variables["PATH"] = os.pathsep.join([os.path.dirname(python), variables.get("PATH", "")])
     rank = variables.get("LOCAL_RANK", "")
     if gpu is not None:
         variables["CUDA_VISIBLE_DEVICES"] = str(gpu)
@@ -254,11 +255,13 @@ def _variables(gpu: int | None) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name not in _OF_TORCHRUN}
 
 
-def _advice(missing: str, module: str) -> str:
+def _advice(missing: str, module: str, python: str) -> str:
     """What to do about a module that is not in a capsule."""
     top = module.partition(".")[0]
     if missing and f"{module}.".startswith(f"{missing}."):
         return f"Name the folder that holds {top} as `path`, or the package that brings it in `requires`."
     if missing.partition(".")[0] == "grpokit":
         return "A capsule has no grpokit. Its code can do without: samples and prompts are plain objects there."
+    if missing and not Path(python).is_relative_to(environments.cache()):
+        return f"Install the package that brings it: {python} -m pip install ..."
     return f"Name the package that brings {missing} in `requires`." if missing else ""

@@ -35,7 +35,7 @@ _MARK, _LOCK, _LOG = "capsule.json", "requirements.lock", "build.log"
 _KEEP = 7 * 86_400  # seconds
 _PATIENCE = 30.0  # seconds to build without a word
 _WAITING = 2.0  # seconds to wait for another process without a word
-_WORDS = 1500  # of uv's own message
+_FIRST, _LAST, _WIDTH = 4, 8, 300  # lines of uv's own message, and their characters
 
 
 def cache() -> Path:
@@ -81,7 +81,7 @@ def folders(path: str | None) -> list[str]:
         return []
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise UsageError(f"path is {path!r}; expected a folder.")
+        raise UsageError(f"path is {path!r}; expected a folder (looked in {Path.cwd()}).")
     return [str(folder.absolute())]
 
 
@@ -123,8 +123,8 @@ class Needs:
             file = Path(requires).expanduser()
             if not file.is_file():
                 raise UsageError(
-                    f"requires is {brief(requires)}, and there is no such file; expected a requirements.txt or a list "
-                    "such as ['hpsv2==1.2.0']."
+                    f"requires is {brief(requires)}, and there is no such file (looked in {Path.cwd()}); expected a "
+                    "requirements.txt or a list such as ['hpsv2==1.2.0']."
                 )
             return cls(requires=file.read_text("utf-8").splitlines(), python=version, folder=file.absolute().parent)
         if not all(isinstance(requirement, str) for requirement in requires):
@@ -314,7 +314,7 @@ class _Uv:
             output = self.log.read_bytes()[begin:].decode(errors="replace")
             raise UsageError(
                 f"The capsule of {self.what} cannot be built. uv {words[0]} says:\n{_words(output)}\n"
-                f"Correct `requires` or `python`. All of its output is in {self.log}.",
+                f"{_remedy(output)} All of its output is in {self.log}.",
                 page="capsules#when-something-goes-wrong",
             )
 
@@ -346,7 +346,20 @@ def _pyenv() -> list[str]:
     return sorted(glob.glob(os.path.join(glob.escape(root), "versions", "3.*", "bin")), reverse=True)
 
 
+def _remedy(output: str) -> str:
+    """What to do about what uv says."""
+    if "Failed to build" in output:
+        return (
+            "Where a package has no wheel for this Python, uv compiles it. Set `python` to a version of the package's "
+            'time, such as "3.10".'
+        )
+    return "Correct `requires` or `python`."
+
+
 def _words(text: str) -> str:
     """What uv says, without its warnings about interpreters that it cannot use."""
     start = max(text.find("error:"), text.find("×"))
-    return text[max(start, 0) :].strip()[:_WORDS] or "nothing"
+    lines = text[max(start, 0) :].strip().splitlines() or ["nothing"]
+    if len(lines) > _FIRST + _LAST:  # a compiler's
+        lines = [*lines[:_FIRST], "...", *lines[-_LAST:]]
+    return "\n".join(line[:_WIDTH] for line in lines)

@@ -290,13 +290,21 @@ class Worlds:
             return {"raised": [type(error).__name__ + raised_in(error), str(error)]}
 
 
-def code(module: str) -> str:
-    """A digest of a module's code, without comments and blank lines."""
-    try:
-        source = inspect.getsource(sys.modules[module])
-    except (OSError, TypeError):  # compiled code
-        return ""
-    return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()[:16]
+def code(order: Mapping[str, Any]) -> str:
+    """A digest of the modules that were imported from the user's own folders, without comments and blank lines."""
+    digest = hashlib.sha256()
+    shipped = [*map(os.path.dirname, order["modules"].values())]
+    for name, module in sorted(sys.modules.items()):
+        file = str(getattr(module, "__file__", None) or "")
+        is_own = _is_below(file, [*order["path"], order["folder"]]) and "site-packages" not in file
+        if file.endswith(".py") and file != __file__ and (is_own or _is_below(file, shipped)):
+            with open(file, "rb") as source:
+                digest.update(f"{name} {ast.dump(ast.parse(source.read()))}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _is_below(file: str, folders: Sequence[str]) -> bool:
+    return any(file.startswith(os.path.join(folder, "")) for folder in folders)
 
 
 def _load(name: str, file: str) -> Any:
@@ -443,7 +451,7 @@ def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
         order = receive(reader)
         worlds = Worlds(order) if order["kind"] == "world" else None
         reply = worlds.answer if worlds else functools.partial(answer, build(order))
-        about = {"code": code(order["module"]), **versions()}
+        about = {"code": code(order), **versions()}
         send(writer, to_bytes({"versions": about, "tools": worlds.tools if worlds else []}))
     except BaseException as error:
         missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
