@@ -257,6 +257,7 @@ def _build(folder: Path, needs: Needs, *, what: str, offline: bool) -> Environme
     uv_runs("pip", "install", "--no-deps", "--python", python, *both)
     facts = {"environment": place.name, "requires": [*needs.requires], "python": needs.python}
     (folder / _MARK).write_text(json.dumps(facts), "utf-8")  # the last act: without it there is no environment
+    _clear(folder, but=place)  # what the uv of a killed process has written meanwhile
     built = _built(folder)
     assert built is not None
     _log.warning("The capsule of %s is ready after %.0f s", what, time.monotonic() - begin)
@@ -267,6 +268,7 @@ def remove(name: str) -> None:
     """Delete an environment, also one that was never finished; the versions that were resolved stay."""
     folder = cache() / name
     with _locked(folder, f"'{name}'"):
+        (folder / _MARK).unlink(missing_ok=True)
         _clear(folder)
 
 
@@ -275,10 +277,10 @@ def names() -> list[str]:
     return sorted({place.parent.name for place in cache().glob("*/environment-*")})
 
 
-def _clear(folder: Path) -> None:
-    (folder / _MARK).unlink(missing_ok=True)
+def _clear(folder: Path, *, but: Path | None = None) -> None:
     for place in folder.glob("environment-*"):
-        shutil.rmtree(place, ignore_errors=True)
+        if place != but:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 @dataclass(frozen=True, kw_only=True)
