@@ -24,7 +24,7 @@ from grpokit import PluginError, Prompt, RewardError, Sample, UsageError, regist
 from grpokit.rewards.scoring import Scores, score_samples
 from grpokit.rewards.terms import RewardTerm
 from grpokit_capsule import runner
-from grpokit_capsule.reward import CapsuleReward
+from grpokit_capsule.reward import CapsuleReward, place
 from grpokit_capsule.runner import Array
 from left_running import gone
 
@@ -40,10 +40,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     return folder
 
 
+def capsule(use: str, params: dict[str, Any] | None = None, timeout: float = 600.0, **options: Any) -> CapsuleReward:
+    return place(use, params or {}, timeout, **options)
+
+
 @pytest.fixture
 def as_told() -> Iterator[CapsuleReward]:
-    reward = CapsuleReward("capsule_scorers:as_told", timeout=2.0, **HERE)
-    reward.start()
+    reward = capsule("capsule_scorers:as_told", timeout=2.0, **HERE)
     yield reward
     reward.close()
 
@@ -97,7 +100,7 @@ def everything() -> list[Sample]:
 
 def test_scores_are_those_of_the_own_process() -> None:
     samples = everything()
-    reward = CapsuleReward("capsule_scorers:fingerprint", {"scale": 0.3}, replicas=2, **HERE)
+    reward = capsule("capsule_scorers:fingerprint", {"scale": 0.3}, replicas=2, **HERE)
     here = capsule_scorers.fingerprint(samples, scale=0.3)
     there = reward(samples)
     reward.close()
@@ -106,7 +109,7 @@ def test_scores_are_those_of_the_own_process() -> None:
 
 
 def test_a_class_is_built_with_its_parameters() -> None:
-    reward = CapsuleReward("capsule_scorers:Lengths", {"most": 3}, **HERE)
+    reward = capsule("capsule_scorers:Lengths", {"most": 3}, **HERE)
     assert reward(texts("a", "abcdef")) == [1.0, 3.0]
     assert reward.versions["torch"] == str(torch.__version__)
     reward.close()
@@ -117,8 +120,7 @@ def test_the_versions_are_those_that_are_imported(tmp_path: Path, monkeypatch: p
     other = tmp_path / "numpy-0.1.dist-info"
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 0.1\n")
-    reward = CapsuleReward("capsule_scorers:python", **HERE)
-    reward.start()
+    reward = capsule("capsule_scorers:python", **HERE)
     assert reward.versions["numpy"] == np.__version__
     reward.close()
 
@@ -126,7 +128,7 @@ def test_the_versions_are_those_that_are_imported(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("name", ["Lengths", "fingerprint"])
 def test_an_unknown_parameter_is_refused_at_the_start(name: str) -> None:
     with pytest.raises(PluginError, match=r"cannot be built in its capsule: TypeError: .*'least'"):
-        CapsuleReward(f"capsule_scorers:{name}", {"least": 3}, **HERE).start()
+        capsule(f"capsule_scorers:{name}", {"least": 3}, **HERE)
 
 
 def test_a_function_of_another_trainer_works_as_it_is() -> None:
@@ -137,10 +139,10 @@ def test_a_function_of_another_trainer_works_as_it_is() -> None:
         ("right", {"bonus": 0.5}, [1.5, 0.5]),
         ("make_overlong", {"most": 2}, [-1.0, -1.0]),
     ]:
-        reward = CapsuleReward(f"capsule_columns:{use}", params, **HERE)
+        reward = capsule(f"capsule_columns:{use}", params, **HERE)
         assert reward(samples) == expected
         reward.close()
-    reward = CapsuleReward("capsule_columns:right", **HERE)
+    reward = capsule("capsule_columns:right", **HERE)
     with pytest.raises(RewardError, match="takes the column 'answer', which no prompt has"):
         scores(reward, texts("4"))
     reward.close()
@@ -165,7 +167,7 @@ def test_which_gpu_it_sees(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    reward = CapsuleReward("capsule_scorers:gpus", gpu=gpu, **HERE)
+    reward = capsule("capsule_scorers:gpus", gpu=gpu, **HERE)
     assert reward(texts("a")) == [sees]
     reward.close()
 
@@ -174,7 +176,7 @@ def test_it_is_no_process_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a library may join the run's processes, or take a GPU by a number that it does not see."""
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    reward = CapsuleReward("capsule_scorers:ranks", **HERE)
+    reward = capsule("capsule_scorers:ranks", **HERE)
     assert reward(texts("a")) == [1]
     reward.close()
 
@@ -199,8 +201,7 @@ def test_a_failure_costs_the_rows_of_its_call(as_told: CapsuleReward, word: str,
 
 
 def test_an_answer_at_the_last_moment_costs_no_later_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    reward = CapsuleReward("capsule_scorers:as_told", timeout=0.5, **HERE)
-    reward.start()
+    reward = capsule("capsule_scorers:as_told", timeout=0.5, **HERE)
     (process,) = reward._copies
     receive = runner.receive
 
@@ -227,7 +228,7 @@ def test_an_invalid_answer_stops_the_run_as_it_does_here(as_told: CapsuleReward,
 
 
 def test_what_is_printed_goes_to_a_log_of_limited_size(cache: Path) -> None:
-    reward = CapsuleReward("capsule_scorers:as_told", **HERE)
+    reward = capsule("capsule_scorers:as_told", **HERE)
     assert reward(texts("print")) == [1.0]
     reward.close()
     logs = [file for file in (cache / "logs").iterdir() if f".{os.getpid()}." in file.name]
@@ -237,15 +238,14 @@ def test_what_is_printed_goes_to_a_log_of_limited_size(cache: Path) -> None:
 
 def test_it_prints_where_no_log_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRPOKIT_CAPSULES", f"{__file__}/no/folder")
-    reward = CapsuleReward("capsule_scorers:as_told", timeout=20.0, **HERE)
+    reward = capsule("capsule_scorers:as_told", timeout=20.0, **HERE)
     assert reward(texts("print")) == [1.0]
     reward.close()
 
 
 def test_nothing_is_left_running() -> None:
     others = children()  # of other tests
-    reward = CapsuleReward("capsule_scorers:as_told", **HERE)
-    reward.start()
+    reward = capsule("capsule_scorers:as_told", **HERE)
     before = children() - others
     reward(texts("orphans"))
     after = children() - others
@@ -264,8 +264,7 @@ def test_the_code_that_a_run_notes_is_all_that_was_imported_from_the_user_s_fold
     (tmp_path / "made_main.py").write_text("import made_helper\ndef score(samples):\n    return [1.0] * len(samples)")
 
     def code() -> str:
-        reward = CapsuleReward("made_main:score", python=sys.executable, path=str(tmp_path))
-        reward.start()
+        reward = capsule("made_main:score", python=sys.executable, path=str(tmp_path))
         reward.close()
         return reward.versions["code"]
 
@@ -279,9 +278,9 @@ def test_the_code_that_a_run_notes_is_all_that_was_imported_from_the_user_s_fold
 KILLED = """
 import os, sys
 from grpokit import Prompt, Sample
-from grpokit_capsule.reward import CapsuleReward
+from grpokit_capsule.reward import place
 import psutil
-reward = CapsuleReward("capsule_scorers:as_told", python=sys.executable, path=sys.argv[1], replicas=2)
+reward = place("capsule_scorers:as_told", {}, 600.0, python=sys.executable, path=sys.argv[1], replicas=2)
 reward([Sample(prompt=Prompt("p"), output="orphans", group=0)])
 pending = reward.submit([Sample(prompt=Prompt("p"), output="hang", group=0)])
 print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
@@ -318,19 +317,19 @@ def test_a_picture_that_cannot_be_read_costs_its_rows(as_told: CapsuleReward) ->
 def test_a_failed_import_waits_for_no_thread() -> None:
     begin = time.monotonic()
     with pytest.raises(PluginError, match="ValueError: no such weights"):
-        CapsuleReward("capsule_broken:score", **HERE).start()
+        capsule("capsule_broken:score", **HERE)
     assert time.monotonic() - begin < 30
 
 
 def test_a_process_that_ends_while_it_builds_the_reward(tmp_path: Path) -> None:
     (tmp_path / "capsule_exit.py").write_text("import os\nos._exit(3)\n")
     with pytest.raises(PluginError, match=r"ended with exit code 3\.$"):
-        CapsuleReward("capsule_exit:score", python=sys.executable, path=str(tmp_path)).start()
+        capsule("capsule_exit:score", python=sys.executable, path=str(tmp_path))
 
 
 def test_what_is_missing_is_a_package_only_where_a_module_is_missing() -> None:
     with pytest.raises(PluginError) as caught:
-        CapsuleReward("capsule_scorers:as_tol", **HERE).start()
+        capsule("capsule_scorers:as_tol", **HERE)
     assert "requires" not in str(caught.value)
 
 
@@ -348,7 +347,7 @@ def test_what_is_missing_is_a_package_only_where_a_module_is_missing() -> None:
 )
 def test_a_mistake_is_one_message(use: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises((PluginError, UsageError), match=message):
-        CapsuleReward(use, **options).start()
+        capsule(use, **options)
 
 
 def test_a_config_names_it(tmp_path: Path) -> None:

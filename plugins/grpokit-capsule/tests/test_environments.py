@@ -18,7 +18,7 @@ import pytest
 from grpokit import Prompt, Sample, UsageError
 from grpokit_capsule import environments
 from grpokit_capsule.environments import Environment, Needs
-from grpokit_capsule.reward import CapsuleReward
+from grpokit_capsule.reward import place
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_offline_takes_what_uv_has(cache: Path, tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("python", ["3.8", ">=3.9,<3.11"])
 def test_an_older_python(cache: Path, python: str) -> None:
     """Older than the oldest that grpokit is for; uv fetches it where it is not installed."""
-    reward = CapsuleReward("capsule_scorers:python", python=python, path=str(Path(__file__).parent / "scorers"))
+    reward = place("capsule_scorers:python", {}, 600.0, python=python, path=str(Path(__file__).parent / "scorers"))
     (version,) = reward([Sample(prompt=Prompt("p"), output="x", group=0)])
     reward.close()
     assert version == 3.08 if python == "3.8" else 3.09 <= version < 3.11

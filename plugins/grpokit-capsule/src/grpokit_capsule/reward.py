@@ -45,17 +45,11 @@ def place(
             its process.
         offline: whether to build from the packages in uv's own cache alone.
     """
-    reward = CapsuleReward(
-        use,
-        params,
-        timeout=timeout,
-        requires=requires,
-        python=python,
-        path=path,
-        replicas=replicas,
-        gpu=gpu,
-        offline=offline,
-    )
+    if replicas < 1:
+        raise UsageError(f"replicas is {replicas}; expected 1 or more.")
+    folders = environments.folders(path)
+    interpreter = environments.interpreter(requires, python, what=f"'{use}'", offline=offline)
+    reward = CapsuleReward(use, params, interpreter, folders, timeout=timeout, replicas=replicas, gpu=gpu)
     reward.start()
     return reward
 
@@ -64,48 +58,51 @@ class CapsuleReward(RewardElsewhere):
     """A reward that processes of another environment run.
 
     One call has the samples of one group, and goes to a copy that is free. A copy that dies or hangs costs that group,
-    and is started again. The arguments are those of `place`.
+    and is started again.
 
-    Raises:
-        UsageError: options that are out of range.
+    Args:
+        use: the reward's name.
+        params: its parameters.
+        interpreter: of the environment.
+        folders: to import from, before what is installed.
+        timeout: seconds that a call may take.
+        replicas: how many copies of the reward there are.
+        gpu: as of `place`.
+
+    Attributes:
+        versions: of Python, the packages and the reward's code there, once it is started.
     """
 
     def __init__(
         self,
         use: str,
-        params: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any],
+        interpreter: str,
+        folders: list[str],
         *,
-        timeout: float = 600.0,
-        requires: str | Sequence[str] = (),
-        python: str | None = None,
-        path: str | None = None,
-        replicas: int = 1,
-        gpu: int | None = None,
-        offline: bool = False,
+        timeout: float,
+        replicas: int,
+        gpu: int | None,
     ) -> None:
         super().__init__(use, params)
-        if replicas < 1:
-            raise UsageError(f"replicas is {replicas}; expected 1 or more.")
-        self.timeout, self.replicas, self.offline = timeout, replicas, offline
-        self.requires, self.python, self.gpu = requires, python, gpu
-        self.path = environments.folders(path)
+        self.interpreter, self.folders = interpreter, folders
+        self.timeout, self.replicas, self.gpu = timeout, replicas, gpu
         self.versions: dict[str, str] = {}
         self._copies: list[Copy] = []
 
     def connect(self) -> list[ScoreRequest]:
-        """Build the environment, start the copies, and wait until each has built the reward.
+        """Start the copies, and wait until each has built the reward.
 
         Raises:
-            UsageError: the environment cannot be built.
+            UsageError: the interpreter cannot be started.
             PluginError: the reward cannot be built there.
         """
         atexit.register(self.close)
-        interpreter = environments.interpreter(self.requires, self.python, what=f"'{self.use}'", offline=self.offline)
         order = self._order()
         for number in range(self.replicas):
             copy = Copy(
                 f"reward '{self.use}'",
-                interpreter,
+                self.interpreter,
                 order,
                 gpu=self.gpu,
                 timeout=self.timeout,
@@ -136,7 +133,7 @@ class CapsuleReward(RewardElsewhere):
             "module": module,
             "name": name,
             "parameters": dict(self.params),
-            "path": self.path,
+            "path": self.folders,
             "folder": os.getcwd(),
             "columns": inspect.getsourcefile(of_samples),
             "modules": {top: spec.origin} if spec is not None and spec.origin else {},

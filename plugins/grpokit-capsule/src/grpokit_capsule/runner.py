@@ -389,11 +389,16 @@ def descendants(process: int) -> list[int]:
     return found
 
 
-def end(process: int) -> None:
-    """End a process that leads a group, and all that it has started."""
+def end_descendants(process: int) -> None:
+    """End all that a process has started."""
     for child in descendants(process):
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
+
+
+def end(process: int) -> None:
+    """End a process that leads a group, and all that it has started."""
+    end_descendants(process)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process, signal.SIGKILL)
 
@@ -438,9 +443,7 @@ def _watch(parent: int, worker: int, answers: int) -> None:
         ended, status = os.waitpid(-1, os.WNOHANG)
         while ended not in (0, worker):  # an orphan that it left
             ended, status = os.waitpid(-1, os.WNOHANG)
-    for child in descendants(os.getpid()):
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
+    end_descendants(os.getpid())
     if os.WIFSIGNALED(status):
         os.kill(os.getpid(), os.WTERMSIG(status))
     os._exit(os.WEXITSTATUS(status))
