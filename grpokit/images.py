@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeAlias, runtime_checkable
+from typing import IO, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from PIL import ExifTags, Image, ImageCms, ImageOps, UnidentifiedImageError
@@ -140,6 +140,29 @@ def for_comparison(picture: Image.Image) -> Image.Image:
         return picture
     width, height = (max(1, round(side * shrink)) for side in picture.size)
     return picture.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def picture_to_compare(
+    picture: Any, prompt: str, row: int, *, role: Literal["target", "source"], reward: str
+) -> Image.Image:
+    """A prompt's target or source as rewards compare outputs with it: upright RGB, see `for_comparison`.
+
+    Args:
+        picture: what the prompt has.
+        prompt: its text.
+        row: of the sample.
+        role: of the picture.
+        reward: the name of the one that compares.
+
+    Raises:
+        DataError: it is no picture.
+    """
+    if not isinstance(picture, Image.Image):
+        raise DataError(
+            f"The reward '{reward}' compares pictures: expected a PIL.Image.Image as the {role} of row {row} (prompt "
+            f"{prompt!r}), got {type(picture).__name__}. Give the prompts a folder of {role} images."
+        )
+    return for_comparison(to_rgb(picture, what=f"the {role} of row {row} (reward '{reward}')"))
 
 
 def is_picture_name(name: str) -> bool:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from grpokit import DataError, Sample, UsageError
-from grpokit.images import for_comparison, to_rgb
+from grpokit import Sample, UsageError
+from grpokit.images import picture_to_compare, to_rgb
 from grpokit.rewards.device import find_device
 from grpokit_lpips import trunk
 
@@ -87,15 +87,9 @@ class LPIPSReward:
             target = sample.prompt.target
             if target is None:
                 continue
-            if not isinstance(target, Image.Image):
-                raise DataError(
-                    f"The reward 'lpips' compares pictures: expected a PIL.Image.Image as the target of row {row} "
-                    f"(prompt {sample.prompt.text!r}), got {type(target).__name__}. Give the prompts a folder of "
-                    "target images."
-                )
             if id(target) not in targets:
-                rgb = to_rgb(target, what=f"the target of row {row} (reward 'lpips')")
-                targets[id(target)] = for_comparison(rgb)
+                text = sample.prompt.text
+                targets[id(target)] = picture_to_compare(target, text, row, role="target", reward="lpips")
             same_size[targets[id(target)].size].append(row)
         for size, rows in same_size.items():
             for start in range(0, len(rows), self.batch_size):

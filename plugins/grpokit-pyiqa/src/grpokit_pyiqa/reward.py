@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from PIL import Image
 
-from grpokit import DataError, Prompt, Sample, UsageError
-from grpokit.images import for_comparison, to_rgb
+from grpokit import Sample, UsageError
+from grpokit.images import picture_to_compare, to_rgb
 from grpokit.rewards.device import find_device
 from grpokit_pyiqa.scoring import Metric, MetricError
 
@@ -57,20 +57,10 @@ class PyIQAReward:
             if self.metric.needs_target and prompt.target is not None:
                 key = id(prompt.target)
                 if key not in targets:
-                    targets[key] = _target(prompt, row)
+                    targets[key] = picture_to_compare(prompt.target, prompt.text, row, role="target", reward="pyiqa")
                 prompt = replace(prompt, target=targets[key])
             prepared.append(replace(sample, output=picture, prompt=prompt))
         try:
             return self.metric(prepared)
         except MetricError as error:
             raise UsageError(f"pyiqa: {error}", page="image-quality") from error
-
-
-def _target(prompt: Prompt, row: int) -> Image.Image:
-    if not isinstance(prompt.target, Image.Image):
-        raise DataError(
-            f"The reward 'pyiqa' compares pictures with this metric: expected a PIL.Image.Image as the target of row "
-            f"{row} (prompt {prompt.text!r}), got {type(prompt.target).__name__}. Give the prompts a folder of target "
-            "images."
-        )
-    return for_comparison(to_rgb(prompt.target, what=f"the target of row {row} (reward 'pyiqa')"))

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from skimage.metrics import structural_similarity
 
-from grpokit import DataError, Sample
-from grpokit.images import for_comparison, to_rgb
+from grpokit import Sample
+from grpokit.images import picture_to_compare, to_rgb
 
 WINDOW = 7
 """Pixels; the side of SSIM's window, scikit-image's default. Smaller pictures get the largest odd side that fits."""
@@ -111,15 +111,9 @@ def _compare(
         if other is None:
             scores.append(math.nan)
             continue
-        if not isinstance(other, Image.Image):
-            raise DataError(
-                f"The reward '{name}' compares pictures: expected a PIL.Image.Image as the {against} of row {row} "
-                f"(prompt {sample.prompt.text!r}), got {type(other).__name__}. Give the prompts a folder of {against} "
-                "images."
-            )
         if id(other) not in others:
-            rgb = to_rgb(other, what=f"the {against} of row {row} (reward '{name}')")
-            others[id(other)] = _pixels(for_comparison(rgb))
+            shown = picture_to_compare(other, sample.prompt.text, row, role=against, reward=name)
+            others[id(other)] = _pixels(shown)
         pixels = others[id(other)]
         size = pixels.shape[1], pixels.shape[0]
         if picture.size != size:
