@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from grpokit import registry
@@ -58,9 +59,11 @@ def all_rewards(config: RunConfig) -> Iterator[tuple[list[RewardTerm], dict[str,
         _close(scorers.values())
 
 
-def versions_elsewhere(terms: Iterable[RewardTerm]) -> dict[str, dict[str, str]]:
-    """The versions of what scores in environments of their own, by the rewards' names."""
-    rewards: list[tuple[str, object]] = [(term.name, term.reward) for term in terms]
+def versions_elsewhere(
+    terms: Sequence[RewardTerm], own_terms: Mapping[str, Sequence[RewardTerm]]
+) -> dict[str, dict[str, str]]:
+    """The versions of what scores in environments of their own, by the rewards' names; arguments as of `all_rewards`."""
+    rewards: list[tuple[str, object]] = [(term.name, term.reward) for term in chain(terms, *own_terms.values())]
     return {name: dict(reward.versions) for name, reward in rewards if isinstance(reward, Versioned)}
 
 
@@ -104,8 +107,8 @@ def _scorer(config: RunConfig | EvaluationConfig, index: int) -> Any:
             pooled = PooledReward(reward.use, reward.params, workers=reward.workers, timeout=reward.reward_timeout)
             pooled.start()
             return pooled
-        usual_place, _ = registry.placement_of(reward.use, {})
-        if reward.placement is None and not usual_place:
+        place, _ = registry.placement_of(reward.use, reward.placement or {})
+        if not place:
             with torch_state_kept():
                 built = registry.create("reward", reward.use, reward.params, keys=RewardConfig.model_fields)
             if not isinstance(built, Submits):

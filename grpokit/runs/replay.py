@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -106,7 +105,7 @@ def replay(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         while report.step < step:
             report = trainer.step()
     parts = {}
-    packages = versions(to_dict(config), build_rewards.versions_elsewhere([*terms, *chain(*own_terms.values())]))
+    packages = versions(to_dict(config), build_rewards.versions_elsewhere(terms, own_terms))
     changed = version_changes(read_object(run / VERSIONS), packages)
     changes = {what: (then, now) for what, then, now in changed}
     if record is not None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +129,7 @@ class Run:
             self.team.first(lambda: check_pictures(*data))
         self.terms, self._own_terms = stack.enter_context(build_rewards.all_rewards(config))  # which may fetch weights
         self._digests = resuming.prompt_digests(*data)
-        elsewhere = build_rewards.versions_elsewhere([*self.terms, *chain(*self._own_terms.values())])
+        elsewhere = build_rewards.versions_elsewhere(self.terms, self._own_terms)
         self._versions = versions(to_dict(config), elsewhere)
         self._warnings += resuming.refuse_other_processes(self.team, config, self._digests, self._versions)
         self._weights = {"reward": 1.0}

@@ -102,4 +102,4 @@ class Scorer:
 
 
 def test_what_has_no_place_of_its_own_tells_no_versions() -> None:
-    assert build_rewards.versions_elsewhere([RewardTerm(name="r", reward=Scorer())]) == {}
+    assert build_rewards.versions_elsewhere([RewardTerm(name="r", reward=Scorer())], {}) == {}
