@@ -60,7 +60,7 @@ class Row:
 
 def kinds() -> list[str]:
     """All kinds of components, in the order of `GROUPS`."""
-    return sorted(COMPONENT_KINDS, key=place)
+    return sorted(COMPONENT_KINDS, key=rank)
 
 
 def rows(commands: Collection[str]) -> list[Row]:
@@ -70,11 +70,11 @@ def rows(commands: Collection[str]) -> list[Row]:
         commands: the command line's own, which no plugin announces.
     """
     every = [*_installed(commands), *_not_installed()]
-    return sorted(every, key=lambda row: (place(row.group), row.state == "not installed", row.install))
+    return sorted(every, key=lambda row: (rank(row.group), row.state == "not installed", row.install))
 
 
-def place(group: str) -> int:
-    """Of a group among the groups."""
+def rank(group: str) -> int:
+    """Where a group stands in the list; an unknown one comes last."""
     return [*GROUPS].index(group) if group in GROUPS else len(GROUPS)
 
 

@@ -106,10 +106,11 @@ def lines(about: Mapping[str, Any]) -> list[str]:
 def scores(spec: RewardSpec) -> str:
     """What a reward scores, and its lowest and highest score."""
     low, high = (f"{bound:g}" if bound is not None and math.isfinite(bound) else None for bound in spec.range)
-    if low is None and high is None:
-        bounds = "any number"
-    else:
-        bounds = f"at most {high}" if low is None else f"at least {low}" if high is None else f"{low} to {high}"
+    bounds = f"{low} to {high}"
+    if low is None:
+        bounds = "any number" if high is None else f"at most {high}"
+    elif high is None:
+        bounds = f"at least {low}"
     group = "" if spec.per_sample else "; it compares the samples of a group"
     return f"{', '.join(sorted(spec.accepts))}: {bounds}{group}"
 
@@ -127,7 +128,7 @@ def example(spec: Spec, name: str, parameters: Mapping[str, inspect.Parameter]) 
 
     Args:
         spec: of the component.
-        name: what a config has to call it.
+        name: how a config names it.
         parameters: those that a config may give to it.
     """
     if spec.example:

@@ -127,8 +127,8 @@ def _about(row: Row) -> str:
     """What a component does; before that what is wrong with its name, and its package unless that is grpokit's own."""
     from grpokit.registry import shipped
 
-    ours = row.package in {entry["package"] for _, _, entry in shipped.entries()}
-    origin = "" if ours and row.kind != "plugin" else f"{row.package} {row.version}: "
+    ours = row.package == shipped.owner(row.kind, row.name)
+    origin = "" if ours else f"{row.package} {row.version}: "
     mark = "" if row.state in ("ok", "not installed") else f"{row.state}: "
     return printable(f"{origin}{mark}{row.summary}")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from grpokit import registry
-from grpokit.cli.catalogue import Row, place
+from grpokit.cli.catalogue import Row, rank
 from grpokit.registry.entry_points import normal
 
 _KEYWORD = "grpokit-plugin"  # that packages with components have in their metadata
@@ -28,7 +28,7 @@ _ALIKE = [  # words that people use for one thing
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """What the metadata of an installed package with the keyword of plugins say."""
+    """An installed package that has the keyword of plugins, by its metadata."""
 
     version: str
     summary: str
@@ -71,7 +71,7 @@ def search(wanted: Sequence[str], rows: Iterable[Row], packages: Mapping[str, Pa
     found = [row for row, each in points.items() if most and len(each) == most]
 
     def order(row: Row) -> tuple[int, bool, str, int]:
-        return place(row.group), row.state == "not installed", row.install, -sum(points[row])
+        return rank(row.group), row.state == "not installed", row.install, -sum(points[row])
 
     return sorted(found, key=order), most
 

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grpokit import Prompt, create
-from grpokit_capsule import world as world_module
 
 pytestmark = pytest.mark.slow
 SCORERS = str(Path(__file__).parents[1] / "scorers")
 CAPSULE = {"requires": ["openenv==0.10.0"], "path": SCORERS}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRPOKIT_CAPSULES", str(tmp_path_factory.getbasetemp() / "capsules"))
-        yield
-    for copy in world_module._processes.values():
-        copy.end()
-    world_module._processes.clear()
 
 
 def world(environment: str, **options: Any) -> Any:

@@ -12,21 +12,10 @@ from typing import Any
 import pytest
 
 from grpokit import Prompt, create
-from grpokit_capsule import world as world_module
 
 pytestmark = pytest.mark.slow
 CAPSULE = {"requires": ["verifiers==0.4.0"], "path": str(Path(__file__).parents[1] / "scorers")}
 FIRST = [{"role": "system", "content": "A game."}, {"role": "user", "content": "Guess."}]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRPOKIT_CAPSULES", str(tmp_path_factory.getbasetemp() / "capsules"))
-        yield
-    for copy in world_module._processes.values():
-        copy.end()
-    world_module._processes.clear()
 
 
 def world(**environment: Any) -> Any:
