@@ -62,7 +62,7 @@ def all_rewards(config: RunConfig) -> Iterator[tuple[list[RewardTerm], dict[str,
 def versions_elsewhere(
     terms: Sequence[RewardTerm], own_terms: Mapping[str, Sequence[RewardTerm]]
 ) -> dict[str, dict[str, str]]:
-    """The versions of what scores in environments of their own, by the rewards' names; arguments as of `all_rewards`."""
+    """The versions of what scores in environments of their own, by the rewards' names (see `all_rewards`)."""
     rewards: list[tuple[str, object]] = [(term.name, term.reward) for term in chain(terms, *own_terms.values())]
     return {name: dict(reward.versions) for name, reward in rewards if isinstance(reward, Versioned)}
 
