@@ -117,7 +117,7 @@ WAITS = {
     "toy-flow": 25,
     "lm-arithmetic": 27,
     "lm-countdown": 31,
-    "lm-guess": 59,
+    "lm-guess": 60,
     "diffusers-tiny": 36,
     "glm-image-tiny": 35,
     "glm-image-dit-tiny": 35,
