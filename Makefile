@@ -97,5 +97,6 @@ $(FULL): | $(BIN)/python
 	@echo "installing the full environment (a few minutes the first time)"
 	$(INSTALL) -r requirements-dev.txt
 	$(INSTALL) --no-deps -r requirements-alone.txt
+	@$(INSTALL) -c constraints.txt reasoning-gym || echo "Without a C compiler there is no reasoning-gym, and its tests are left out."
 	@$(BIN)/python -c "import torchvision" 2>/dev/null || $(BIN)/python tools/torchvision_beside_cpu_torch.py
 	touch $@

@@ -129,8 +129,9 @@ def try_out(wheels: list[Path], place: Path, outer: str) -> Path:
     python = place / "env" / ("Scripts" if os.name == "nt" else "bin") / "python"
     run(outer, "-m", "venv", "--without-pip", str(place / "env"))
     install = (sys.executable, "-m", "pip", "--python", str(python), "install")
-    quiet = ("--quiet", "--disable-pip-version-check", "--no-compile", "--only-binary", ":all:")
-    run(*install, *quiet, "-c", str(ROOT / "constraints.txt"), *map(str, wheels))
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-compile")
+    formats = ("--only-binary", ":all:", "--no-binary", "cellpylib,pycosat,zss")  # reasoning-gym's, without wheels
+    run(*install, *quiet, *formats, "-c", str(ROOT / "constraints.txt"), *map(str, wheels))
     if subprocess.run([str(python), "-c", "import torchvision"], capture_output=True).returncode:
         run(str(python), str(ROOT / "tools/torchvision_beside_cpu_torch.py"))  # as in the development environment
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
