@@ -122,7 +122,7 @@ class ColumnReward:
         try:
             return self._scores(samples, form)
         except (AttributeError, TypeError) as wrong:
-            better = _form_that_is_missed(wrong)
+            better = next((wanted for wanted, words in _ERRORS.items() if re.search(words, str(wrong))), None)
             if better in (None, form):
                 raise
         except IndexError:  # such as `completion[0]` of an empty text, which says nothing: the others do
@@ -295,11 +295,6 @@ def _annotated_form(parameters: Mapping[str, inspect.Parameter]) -> str | None:
         if re.search(r"\bstr\b", annotation):
             return "texts"
     return None
-
-
-def _form_that_is_missed(error: Exception) -> str | None:
-    """What a reward wants instead of what it got, by the error that it raised; None if that says nothing of it."""
-    return next((form for form, words in _ERRORS.items() if re.search(words, str(error))), None)
 
 
 def _array(pictures: Sequence[Any]) -> Any:
