@@ -69,8 +69,12 @@ def rows(commands: Collection[str]) -> list[Row]:
     Args:
         commands: the command line's own, which no plugin announces.
     """
-    every = [*_installed(commands), *_not_installed()]
-    return sorted(every, key=lambda row: (rank(row.group), row.state == "not installed", row.install))
+    return sorted([*_installed(commands), *_not_installed()], key=place)
+
+
+def place(row: Row) -> tuple[int, bool, str]:
+    """Sorts rows: group by group, those that are installed first."""
+    return rank(row.group), row.state == "not installed", row.install
 
 
 def rank(group: str) -> int:
@@ -78,28 +82,41 @@ def rank(group: str) -> int:
     return [*GROUPS].index(group) if group in GROUPS else len(GROUPS)
 
 
+def group_of(spec: Spec) -> str:
+    """The group of an installed component."""
+    return "statistic" if getattr(spec, "statistic", None) else spec.kind
+
+
 def _installed(commands: Collection[str]) -> Iterator[Row]:
     for plugin in registry.plugins():
         origin = {"package": plugin.package, "version": plugin.version}
         for spec in plugin.specs:
-            meant = registry.named(spec.kind, spec.name)
-            if spec.kind == "command" and spec.name in commands:
-                meant = []
-            if len(meant) > 1:
-                state = "ambiguous"
-            else:
-                state = "ok" if (plugin, spec) in meant else "hidden"
-            group = "statistic" if getattr(spec, "statistic", None) else spec.kind
-            summary = _with_cost(spec.summary, getattr(spec, "needs", ""), getattr(spec, "takes", ""))
-            outputs = " ".join(sorted(getattr(spec, "accepts", {getattr(spec, "makes", "")})))
-            own = {"kind": spec.kind, "name": spec.name, "group": group}
-            yield Row(**own, **origin, state=state, summary=summary, words=outputs)
+            outputs = getattr(spec, "accepts", {getattr(spec, "makes", "")})
+            yield Row(
+                kind=spec.kind,
+                name=spec.name,
+                **origin,
+                state=_state(plugin, spec, commands),
+                summary=_with_cost(spec.summary, getattr(spec, "needs", ""), getattr(spec, "takes", "")),
+                group=group_of(spec),
+                words=" ".join(sorted(outputs)),
+            )
         for spec in plugin.refused:
-            own = {"kind": spec.kind, "name": spec.name, "group": spec.kind}
-            yield Row(**own, **origin, state="refused", summary="see below")
-        if plugin.error or not (plugin.specs or plugin.refused):
-            state, summary = ("broken", "see below") if plugin.error else ("ok", "watches runs")
-            yield Row(kind="plugin", name=plugin.name, group="plugin", **origin, state=state, summary=summary)
+            yield Row(kind=spec.kind, name=spec.name, group=spec.kind, **origin, state="refused", summary="see below")
+        own = {"kind": "plugin", "name": plugin.name, "group": "plugin"}
+        if plugin.error:
+            yield Row(**own, **origin, state="broken", summary="see below")
+        elif not (plugin.specs or plugin.refused):
+            yield Row(**own, **origin, summary="watches runs")
+
+
+def _state(plugin: registry.Plugin, spec: Spec, commands: Collection[str]) -> str:
+    if spec.kind == "command" and spec.name in commands:
+        return "hidden"
+    meant = registry.named(spec.kind, spec.name)
+    if len(meant) > 1:
+        return "ambiguous"
+    return "ok" if (plugin, spec) in meant else "hidden"
 
 
 def _not_installed() -> Iterator[Row]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from grpokit import registry
-from grpokit.cli.catalogue import GROUPS, needs
+from grpokit.cli.catalogue import GROUPS, group_of, needs
 from grpokit.config import presets
 from grpokit.registry import shipped
 from grpokit.registry.specs import EvaluationSpec, PresetSpec, RewardSpec, Spec
@@ -39,9 +39,18 @@ def facts(kind: str, name: str) -> dict[str, Any]:
     from grpokit.errors import GrpokitError
 
     plugin, spec = registry.find(kind, name)
-    about: dict[str, Any] = {"kind": kind, "name": spec.name, "package": plugin.package, "version": plugin.version}
-    about |= {"state": "ok", "summary": spec.summary, "parameters": [], "problem": "", "needs": needs(spec)}
-    about["example"] = spec.example.strip()
+    about: dict[str, Any] = {
+        "kind": kind,
+        "name": spec.name,
+        "package": plugin.package,
+        "version": plugin.version,
+        "state": "ok",
+        "summary": spec.summary,
+        "parameters": [],
+        "problem": "",
+        "needs": needs(spec),
+        "example": spec.example.strip(),
+    }
     try:
         about |= _of_file(spec, name) if isinstance(spec, PresetSpec | EvaluationSpec) else _of_factory(spec, name)
         if kind == "preset":
@@ -68,8 +77,13 @@ def _of_factory(spec: Spec, name: str) -> dict[str, Any]:
     parameters = []
     for key, parameter in declared.items():
         needed = parameter.default is parameter.empty
-        default, words = None if needed else parameter.default, type_text(parameter.annotation)
-        fact = {"name": key, "type": words, "needed": needed, "default": default, "meaning": described.get(key, "")}
+        fact = {
+            "name": key,
+            "type": type_text(parameter.annotation),
+            "needed": needed,
+            "default": None if needed else parameter.default,
+            "meaning": described.get(key, ""),
+        }
         parameters.append(fact)
     return {"parameters": parameters, "example": example(spec, name, declared)}
 
@@ -105,12 +119,15 @@ def lines(about: Mapping[str, Any]) -> list[str]:
 
 def scores(spec: RewardSpec) -> str:
     """What a reward scores, and its lowest and highest score."""
-    low, high = (f"{bound:g}" if bound is not None and math.isfinite(bound) else None for bound in spec.range)
-    bounds = f"{low} to {high}"
-    if low is None:
-        bounds = "any number" if high is None else f"at most {high}"
-    elif high is None:
-        bounds = f"at least {low}"
+    low, high = (bound if bound is not None and math.isfinite(bound) else None for bound in spec.range)
+    if low is not None and high is not None:
+        bounds = f"{low:g} to {high:g}"
+    elif low is not None:
+        bounds = f"at least {low:g}"
+    elif high is not None:
+        bounds = f"at most {high:g}"
+    else:
+        bounds = "any number"
     group = "" if spec.per_sample else "; it compares the samples of a group"
     return f"{', '.join(sorted(spec.accepts))}: {bounds}{group}"
 
@@ -135,7 +152,7 @@ def example(spec: Spec, name: str, parameters: Mapping[str, inspect.Parameter]) 
         return spec.example.strip()
     values = {key: _value(p) for key, p in parameters.items() if p.default is p.empty}
     keys = [f"{key}: {json.dumps(value)}" for key, value in values.items()]
-    group = "statistic" if getattr(spec, "statistic", None) else spec.kind
+    group = group_of(spec)
     _, use = GROUPS.get(group, ("", "{SETTINGS}"))
     text = _EXAMPLES.get(group, use)
     return text.replace("NAME", name).replace("SETTINGS", ", ".join([f"use: {name}", *keys]))

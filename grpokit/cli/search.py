@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from grpokit import registry
-from grpokit.cli.catalogue import Row, rank
+from grpokit.cli.catalogue import Row, place
 from grpokit.registry.entry_points import normal
 
 _KEYWORD = "grpokit-plugin"  # that packages with components have in their metadata
@@ -42,8 +42,8 @@ def terms(words: Iterable[str]) -> list[str]:
     ['text', 'picture']
     """
     every = _tokens(" ".join(words))
-    telling = [word for word in every if word not in _LITTLE] or every
-    return [_singular(word) for word in telling]
+    telling = [word for word in every if word not in _LITTLE]
+    return [_singular(word) for word in telling or every]
 
 
 def silent(packages: Mapping[str, Package]) -> list[Row]:
@@ -68,12 +68,10 @@ def search(wanted: Sequence[str], rows: Iterable[Row], packages: Mapping[str, Pa
     """The rows that have the most of some `terms`, the nearest of each group first, and how many of them they have."""
     points = {row: _points(row, wanted, packages.get(row.package)) for row in rows}
     most = max((len(each) for each in points.values()), default=0)
-    found = [row for row, each in points.items() if most and len(each) == most]
-
-    def order(row: Row) -> tuple[int, bool, str, int]:
-        return rank(row.group), row.state == "not installed", row.install, -sum(points[row])
-
-    return sorted(found, key=order), most
+    if most == 0:
+        return [], 0
+    nearest = [row for row, each in points.items() if len(each) == most]
+    return sorted(nearest, key=lambda row: (*place(row), -sum(points[row]))), most
 
 
 def packages_of_plugins() -> dict[str, Package]:
@@ -98,19 +96,20 @@ def _points(row: Row, wanted: Iterable[str], package: Package | None) -> list[in
     tokens = [_tokens(text) for text in (row.name, row.summary, about, description)]
     points = []
     for term in wanted:
-        exact = [8 - 2 * n for n, words in enumerate(tokens) if _has(words, {term})]
-        alike = [7 - 2 * n for n, words in enumerate(tokens) if _has(words, _alike(term))]
-        if exact or alike:
-            points.append(max(exact + alike))
+        alike = next((words for words in _ALIKE if term in words), {term})
+        nearness = 0
+        for part, words in enumerate(tokens):
+            if _has(words, {term}):
+                nearness = max(nearness, 8 - 2 * part)
+            elif _has(words, alike):
+                nearness = max(nearness, 7 - 2 * part)
+        if nearness:
+            points.append(nearness)
     return points
 
 
 def _has(words: Iterable[str], beginnings: Iterable[str]) -> bool:
     return any(word.startswith(tuple(beginnings)) for word in words)
-
-
-def _alike(term: str) -> set[str]:
-    return next((words for words in _ALIKE if term in words), {term})
 
 
 def _singular(word: str) -> str:

@@ -23,19 +23,15 @@ _OF_A_ROW = {"completion", "solution_str"}
 _OF_ALL_ROWS = {"completions", "completion_ids", "solution_strs"}
 """A reward with one of these is called once, with a list per parameter."""
 
-_OUTPUTS = {"completion", "completions"}
-_PROMPTS = {"prompt", "prompts"}
-_TEXTS = {"solution_str", "solution_strs"}
+_OF_CALL = {"trainer_state", "log_extra", "log_metric"}
+"""Parameters that have one value for all samples."""
+
+_OTHERS = {"prompt", "prompts", "image", "images", "metadata", "state", "environments"}
+COMPUTED = frozenset(_OF_A_ROW | _OF_ALL_ROWS | _OF_CALL | _OTHERS)
+"""Parameters that are no columns of the data, so nobody else may set them."""
+
 _TARGETS = ("target", "answer", "solution", "ground_truth", "label")
 """What data may call a target; a column of that name comes first."""
-
-_NEEDS_NO_COLUMN = {f"{name}{ending}" for name in (*_TARGETS, "extra_info") for ending in ("", "s")}
-
-_OF_CALL = ("trainer_state", "log_extra", "log_metric")
-COMPUTED = frozenset(
-    {*_OUTPUTS, *_PROMPTS, *_TEXTS, *_OF_CALL, "completion_ids", "environments", "image", "images", "metadata", "state"}
-)
-"""Parameters that are no columns of the data, so nobody else may set them."""
 
 _ERRORS = {
     "messages": "string indices must be integers|'str' object has no attribute 'get'",
@@ -51,10 +47,11 @@ def takes_columns(reward: Any) -> bool:
     """Whether a reward is to be called with columns; one with a single parameter `completions` takes samples."""
     parameters = _open_parameters(reward)
     required = {name for name, p in parameters.items() if _is_required(p)}
-    if {"completion"} & required or {"images", "prompts"} <= required:
+    if "completion" in required or {"images", "prompts"} <= required:
         return True
-    others = len(required) > 1 or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return others and bool((_OF_A_ROW | _OF_ALL_ROWS) & required)
+    if required.isdisjoint(_OF_A_ROW | _OF_ALL_ROWS):
+        return False
+    return len(required) > 1 or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def makes_reward(function: Any, parameters: Mapping[str, Any]) -> bool:
@@ -107,11 +104,13 @@ class ColumnReward:
         self._required = [name for name, p in parameters.items() if _is_required(p)]
         self._optional = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
         self._takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        self._constants = set(_bound(reward))
-        self._by_row = bool(_OF_A_ROW & {*self._required})
-        self._of_pictures = not (_OF_A_ROW | _OF_ALL_ROWS) & {*self._required}  # Flow-GRPO's images are outputs
+        self._constants = _bound(reward)
+        texts = (_OF_A_ROW | _OF_ALL_ROWS) & {*self._required}
+        self._by_row = bool(texts & _OF_A_ROW)
+        self._of_pictures = not texts
         self._form = _annotated_form(parameters)
-        self.columns = [name for name in self._required if name not in COMPUTED | _NEEDS_NO_COLUMN]
+        columns = [name for name in self._required if name not in COMPUTED]
+        self.columns = [name for name in columns if _singular(name) not in (*_TARGETS, "extra_info")]
         if "environments" in self._required:
             raise error(f"{self.__name__} takes `environments`, which only TRL's trainer has. Rewrite it without.")
 
@@ -123,7 +122,7 @@ class ColumnReward:
         try:
             return self._scores(samples, form)
         except (AttributeError, TypeError) as wrong:
-            better = _form_that_is_missed(wrong)
+            better = next((wanted for wanted, words in _ERRORS.items() if re.search(words, str(wrong))), None)
             if better in (None, form):
                 raise
         except IndexError:  # such as `completion[0]` of an empty text, which says nothing: the others do
@@ -142,29 +141,35 @@ class ColumnReward:
         columns = self._columns(samples, form)
         shared = {name: value for name, value in _of_call(samples).items() if self._wants(name)}
         if self._by_row:
-            rows = [{name: column[row] for name, column in columns.items()} for row in range(len(samples))]
-            return [_score(value) for value in _awaited([self.reward(**row, **shared) for row in rows])]
-        (values,) = _awaited([self.reward(**columns, **shared)])
-        if self._of_pictures and isinstance(values, tuple):
-            values = values[0]  # behind it are details
-        if isinstance(values, Mapping):
-            values = values.get("avg", values)  # of several scores of Flow-GRPO
-        if hasattr(values, "tolist"):
-            values = values.tolist()
-        return [_score(value) for value in values] if isinstance(values, (list, tuple)) else values
+            values = []
+            for row in range(len(samples)):
+                own = {name: column[row] for name, column in columns.items()}
+                values.append(self.reward(**own, **shared))
+            return [_score(value) for value in _awaited(values)]
+        if self._of_pictures and form == "array":
+            columns["images"] = _array(columns["images"])
+        (scores,) = _awaited([self.reward(**columns, **shared)])
+        if self._of_pictures and isinstance(scores, tuple):
+            scores = scores[0]  # behind it are details
+        if isinstance(scores, Mapping):
+            scores = scores.get("avg", scores)  # of several scores of Flow-GRPO
+        if hasattr(scores, "tolist"):
+            scores = scores.tolist()
+        return [_score(score) for score in scores] if isinstance(scores, (list, tuple)) else scores
 
     def _wants(self, name: str) -> bool:
         return name in {*self._required, *self._optional} or (self._takes_more and name not in self._constants)
 
-    def _columns(self, samples: Sequence[Any], form: str) -> dict[str, list[Any]]:
+    def _columns(self, samples: Sequence[Any], form: str) -> dict[str, Any]:
         names = self._required + [name for name, default in self._optional.items() if default is None]
         if self._takes_more:
             names += ["prompt", "state"] if self._by_row else ["prompts", "completions", "completion_ids", "images"]
             names += [name for name in _TARGETS if name not in self._optional]
-        names += [name for sample in samples for name in sample.prompt.meta if self._wants(name)]
+        for sample in samples:
+            names += sample.prompt.meta
         columns = {}
         for name in dict.fromkeys(names):
-            if name in _OF_CALL or name in self._constants:
+            if name in _OF_CALL or not self._wants(name):
                 continue
             column = self._column(name, samples, form)
             if column is not None:
@@ -175,30 +180,30 @@ class ColumnReward:
 
     def _column(self, name: str, samples: Sequence[Any], form: str) -> list[Any] | None:
         """What the samples have under a name, or of several rows under its singular; None if none of them has it."""
-        for each in [name] if self._by_row or not name.endswith("s") else [name, name[:-1]]:
-            column = [self._cell(each, sample, form) for sample in samples]
-            if any(value is not _ABSENT for value in column):
-                break
-        else:
-            return None
-        if form == "array" and name == "images" and self._of_pictures:
-            return _array(column)  # type: ignore[no-any-return]
-        return [None if value is _ABSENT else value for value in column]
+        names = [name] if self._by_row else [name, _singular(name)]
+        for each in names:
+            cells = [self._cell(each, sample, form) for sample in samples]
+            if any(cell is not _ABSENT for cell in cells):
+                return [None if cell is _ABSENT else cell for cell in cells]
+        return None
 
     def _cell(self, name: str, sample: Any, form: str) -> Any:
         """What a sample has under a name, or `_ABSENT`."""
         prompt = sample.prompt
-        if name in _OUTPUTS:
-            return self._output(sample) if form != "messages" else self._answer(sample)
-        if name in _TEXTS:
+        if name in ("completion", "completions"):
+            return self._answer(sample) if form == "messages" else self._output(sample)
+        if name in ("solution_str", "solution_strs"):
             return self._output(sample)
-        if name in _PROMPTS:
-            return prompt.text if form != "messages" else _question(prompt)
-        if name == "images" and self._of_pictures:
+        if name in ("prompt", "prompts"):
+            if form == "messages":
+                return prompt.meta.get("messages") or [{"role": "user", "content": prompt.text}]
+            return prompt.text
+        if name == "images" and self._of_pictures:  # Flow-GRPO's are outputs
             return self._output(sample)
-        if name in ("image", "images"):
-            pictures = list(prompt.images)
-            return (pictures if name == "images" else pictures[0]) if pictures else _ABSENT
+        if name == "images":
+            return list(prompt.images) or _ABSENT
+        if name == "image":
+            return next(iter(prompt.images), _ABSENT)
         if name == "completion_ids":
             ids = sample.info.get("token_ids", _ABSENT)
             return ids.tolist() if hasattr(ids, "tolist") else ids
@@ -211,12 +216,15 @@ class ColumnReward:
             return prompt.meta[name]
         if name == "extra_info":  # verl's data need not have it
             return {}
-        return prompt.target if name in _TARGETS and prompt.target is not None else _ABSENT
+        if name in _TARGETS and prompt.target is not None:
+            return prompt.target
+        return _ABSENT
 
     def _output(self, sample: Any) -> Any:
-        expected, fits = "a text", isinstance(sample.output, str)
         if self._of_pictures:
             expected, fits = "a picture", hasattr(sample.output, "getbands")
+        else:
+            expected, fits = "a text", isinstance(sample.output, str)
         if not fits:
             raise self.error(f"{self.__name__} scores {expected}, and got {type(sample.output).__name__}.")
         return sample.output
@@ -258,6 +266,10 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return is_named and parameter.default is parameter.empty
 
 
+def _singular(name: str) -> str:
+    return name[:-1] if name.endswith("s") else name
+
+
 def _function_of(reward: Any) -> Any:
     return reward.func if isinstance(reward, functools.partial) else reward
 
@@ -276,25 +288,13 @@ def _is_async(reward: Any) -> bool:
 
 def _annotated_form(parameters: Mapping[str, inspect.Parameter]) -> str | None:
     """Whether its completions are messages or texts, as their annotation says; None if it does not say so."""
-    for name in _OUTPUTS & parameters.keys():
+    for name in {"completion", "completions"} & parameters.keys():
         annotation = str(parameters[name].annotation)
         if re.search("dict|message", annotation, re.IGNORECASE):
             return "messages"
         if re.search(r"\bstr\b", annotation):
             return "texts"
     return None
-
-
-def _form_that_is_missed(error: Exception) -> str | None:
-    """What a reward wants instead of what it got, by the error that it raised; None if that says nothing of it."""
-    for form, words in _ERRORS.items():
-        if re.search(words, str(error)):
-            return form
-    return None
-
-
-def _question(prompt: Any) -> list[Any]:
-    return prompt.meta.get("messages") or [{"role": "user", "content": prompt.text}]
 
 
 def _array(pictures: Sequence[Any]) -> Any:

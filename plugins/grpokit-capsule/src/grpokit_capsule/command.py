@@ -45,15 +45,15 @@ def capsules(
 
 def _build(source: str, *, offline: bool) -> None:
     config, _ = presets.read_config(source)
-    names = []
+    is_needed = False
     for use, options in _capsules(config):
         requires, python = options.get("requires", ()), options.get("python")
         if environments.ready_made(requires, python) is None:
+            is_needed = True
             needs = Needs.of(requires, python)
             built = environments.environment(needs, what=f"'{use}'", offline=offline)
             print(f"{built.name}  {use}")
-            names.append(built.name)
-    if not names:
+    if not is_needed:
         raise UsageError(f"Nothing of {source} runs in a capsule that would be built.")
 
 

@@ -67,7 +67,8 @@ class Copy:
         option: str,
         log: Path,
     ) -> None:
-        self.what, self.python, self.order, self.variables = what, python, order, _variables(gpu, python)
+        self.what, self.python, self.order = what, python, order
+        self.variables = _variables(gpu, python)
         self.timeout, self.option, self.log = timeout, option, log
         self.versions: dict[str, str] = {}
         self.tools: list[Any] = []

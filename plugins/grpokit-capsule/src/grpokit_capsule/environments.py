@@ -295,7 +295,9 @@ class _Uv:
 
     def __call__(self, *words: str) -> None:
         watched = [sys.executable, "-I", runner.__file__, str(os.getpid()), "1"]  # it ends with the run
-        command = [*watched, uv.find_uv_bin(), *words, "--no-progress", *(["--offline"] if self.offline else [])]
+        command = [*watched, uv.find_uv_bin(), *words, "--no-progress"]
+        if self.offline:
+            command.append("--offline")
         path = os.pathsep.join([os.environ.get("PATH", ""), *_pyenv()])
         variables = {**without_own_packages(), "PATH": path, "NO_COLOR": "1"}
         with self.log.open("a", encoding="utf-8") as log, self.requirements.open("rb") as requirements:

@@ -2,7 +2,7 @@
 
 The file is run by the capsule's own Python, 3.8 or newer, with the standard library and Pillow. It imports nothing of
 grpokit, so none of grpokit's requirements reach the capsule. The run imports it too, for `send` and `receive`: a
-message is two lengths, JSON, and the bytes that the JSON refers to. Nothing is pickled.
+message is the length of its JSON, the JSON, and the bytes that the JSON refers to. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-_LENGTHS = struct.Struct(">QQ")  # bytes of the JSON, and of what follows it
+_LENGTH = struct.Struct(">Q")
 _FORMATS: dict[str, Any] = {"int64": "q", "int32": "i", "uint8": "B", "float64": "d", "float32": "f", "bool": "?"}
 _DIE_WITH_PARENT, _SUBREAPER = 1, 36  # of prctl; the second makes orphans of this process its children
 
@@ -80,8 +80,9 @@ def to_bytes(message: Any) -> list[bytes]:
         Exception: what it holds cannot be read, such as a picture whose file is cut.
     """
     parts: list[bytes] = []
-    text = json.dumps(_packed(message, parts)).encode()
-    return [_LENGTHS.pack(len(text), sum(map(len, parts))), text, *parts]
+    packed = _packed(message, parts)
+    text = json.dumps([packed, [len(part) for part in parts]]).encode()
+    return [_LENGTH.pack(len(text)), text, *parts]
 
 
 def send(stream: BinaryIO, data: Sequence[bytes]) -> None:
@@ -102,9 +103,10 @@ def receive(stream: BinaryIO) -> Any:
         EOFError: the other end is closed.
         ValueError: what came is no message.
     """
-    text_length, parts_length = _LENGTHS.unpack(_read(stream, _LENGTHS.size))
-    packed = json.loads(_read(stream, text_length))
-    return _unpacked(packed, memoryview(_read(stream, parts_length)))
+    (length,) = _LENGTH.unpack(_read(stream, _LENGTH.size))
+    packed, lengths = json.loads(_read(stream, length))
+    parts = [_read(stream, each) for each in lengths]
+    return _unpacked(packed, parts)
 
 
 def _read(stream: BinaryIO, length: int) -> bytes:
@@ -153,61 +155,56 @@ def _packed(value: Any, parts: list[bytes]) -> Any:
     )
 
 
-def _stored(data: bytes, parts: list[bytes]) -> list[int]:
-    """Add bytes to the parts; returns where they begin and end."""
-    begin = sum(map(len, parts))
+def _stored(data: bytes, parts: list[bytes]) -> int:
+    """Add bytes to the parts; returns their place among them."""
     parts.append(data)
-    return [begin, begin + len(data)]
+    return len(parts) - 1
 
 
-def _unpacked(packed: Any, data: memoryview) -> Any:
+def _unpacked(packed: Any, parts: Sequence[bytes]) -> Any:
     """A value as `_packed` took it apart."""
     if isinstance(packed, list):
-        return [_unpacked(part, data) for part in packed]
+        return [_unpacked(value, parts) for value in packed]
     if not isinstance(packed, dict):
         return packed
     ((kind, content),) = packed.items()
     if kind == "$tuple":
-        return tuple(_unpacked(content, data))
+        return tuple(_unpacked(content, parts))
     if kind == "$dict":
-        return dict(_unpacked(content, data))
+        return dict(_unpacked(content, parts))
     if kind == "$bytes":
-        return _taken(content, data)
+        return parts[content]
     if kind == "$picture":
-        return _picture(content, data)
-    return _array(kind, content, data)
+        return _picture(content, parts)
+    return _array(kind, content, parts)
 
 
-def _taken(place: Sequence[int], data: memoryview) -> bytes:
-    begin, end = place
-    return bytes(data[begin:end])
-
-
-def _picture(content: Sequence[Any], data: memoryview) -> Any:
+def _picture(content: Sequence[Any], parts: Sequence[bytes]) -> Any:
     from PIL import Image
 
     mode, size, place, palette, transparency = content
-    picture = Image.frombytes(mode, tuple(size), _taken(place, data))
+    picture = Image.frombytes(mode, tuple(size), parts[place])
     if palette is not None:
         picture.putpalette(*palette)
     if transparency is not None:
-        picture.info["transparency"] = _unpacked(transparency, data)
+        picture.info["transparency"] = _unpacked(transparency, parts)
     return picture
 
 
-def _array(kind: str, content: Sequence[Any], data: memoryview) -> Any:
+def _array(kind: str, content: Sequence[Any], parts: Sequence[bytes]) -> Any:
     """A tensor, an array or a number of numpy; what is not installed is replaced by what is."""
-    dtype, shape, place = content
-    values = _taken(place, data)
+    name, shape, place = content
+    data = parts[place]
     torch = _module("torch") if kind == "$tensor" else None
     if torch is not None:
-        empty = torch.empty(0, dtype=getattr(torch, dtype))
-        flat = torch.frombuffer(bytearray(values), dtype=empty.dtype) if values else empty
-        return flat.reshape(shape)
+        dtype = getattr(torch, name)
+        if not data:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
     numpy = _module("numpy")
-    if numpy is None or dtype == "bfloat16":
-        return Array(dtype, shape, values)
-    array = numpy.frombuffer(values, dtype=dtype).reshape(shape)
+    if numpy is None or name == "bfloat16":
+        return Array(name, shape, data)
+    array = numpy.frombuffer(data, dtype=name).reshape(shape)
     return array[()] if kind == "$number" else array.copy()
 
 
@@ -293,11 +290,14 @@ class Worlds:
 def code(order: Mapping[str, Any]) -> str:
     """A digest of the modules that were imported from the user's own folders, without comments and blank lines."""
     digest = hashlib.sha256()
-    shipped = [*map(os.path.dirname, order["modules"].values())]
+    folders = [*order["path"], order["folder"]]
+    folders_of_plugin = [os.path.dirname(file) for file in order["modules"].values()]
     for name, module in sorted(sys.modules.items()):
         file = str(getattr(module, "__file__", None) or "")
-        is_own = _is_below(file, [*order["path"], order["folder"]]) and "site-packages" not in file
-        if file.endswith(".py") and file != __file__ and (is_own or _is_below(file, shipped)):
+        if not file.endswith(".py") or file == __file__:
+            continue
+        is_own = _is_below(file, folders) and "site-packages" not in file
+        if is_own or _is_below(file, folders_of_plugin):
             with open(file, "rb") as source:
                 digest.update(f"{name} {ast.dump(ast.parse(source.read()))}".encode())
     return digest.hexdigest()[:16]
@@ -323,7 +323,7 @@ def answer(reward: Callable[[list[Sample]], Any], message: Mapping[str, Any]) ->
     """The scores of a request's samples as "values", or how it failed: "failure" of a call, "error" of its answer."""
     samples = samples_in(message)
     torch = sys.modules.get("torch")
-    order = [*map(id, samples)]
+    order = [id(sample) for sample in samples]
     try:
         with torch.no_grad() if torch else nullcontext():
             values = reward(samples)
@@ -331,7 +331,7 @@ def answer(reward: Callable[[list[Sample]], Any], message: Mapping[str, Any]) ->
         return {"error": str(error)}
     except BaseException as error:
         return {"failure": f"raised {described(error)}"}
-    if order != [*map(id, samples)]:
+    if order != [id(sample) for sample in samples]:
         return {"error": "it changed the order of the samples in its list; sort a copy: `sorted(samples, key=...)`."}
     if hasattr(values, "tolist"):  # of numpy or torch
         values = values.tolist()
@@ -354,9 +354,10 @@ def _number(value: Any) -> Any:
 
 def described(error: BaseException) -> str:
     """An exception on one line, with the place in the reward's own code where it was raised."""
+    name = type(error).__name__
     words = " ".join(str(error).split())[:500]
     place = raised_in(error)
-    return f"{type(error).__name__}: {words}{place}" if words else f"{type(error).__name__}{place}"
+    return f"{name}: {words}{place}" if words else f"{name}{place}"
 
 
 def raised_in(error: BaseException) -> str:
@@ -379,14 +380,14 @@ def versions() -> dict[str, str]:
 
 def descendants(process: int) -> list[int]:
     """A process's children, their children and so on, in whatever session they are."""
-    found: list[int] = []
+    processes: list[int] = []
     with suppress(OSError):  # it is gone
         for thread in os.listdir(f"/proc/{process}/task"):
             with open(f"/proc/{process}/task/{thread}/children") as file:
-                children = [*map(int, file.read().split())]
+                children = [int(number) for number in file.read().split()]
             for child in children:
-                found += [child, *descendants(child)]
-    return found
+                processes += [child, *descendants(child)]
+    return processes
 
 
 def end_descendants(process: int) -> None:
@@ -457,7 +458,9 @@ def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
         about = {"code": code(order), **versions()}
         send(writer, to_bytes({"versions": about, "tools": worlds.tools if worlds else []}))
     except BaseException as error:
-        missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+        missing = ""
+        if isinstance(error, ModuleNotFoundError):
+            missing = error.name or ""
         send(writer, to_bytes({"error": described(error), "missing": missing}))
         return
     while True:

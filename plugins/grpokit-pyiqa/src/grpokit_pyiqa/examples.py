@@ -10,18 +10,17 @@ from skimage import data
 
 SIZE = (192, 192)
 
-Pairs = list[tuple[dict[str, Any], dict[str, Any]]]
 
-
-def pairs() -> Pairs:
+def pairs() -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Each photograph against its blurred copy, and against its copy with blocks of JPEG."""
-    made = []
+    examples = []
     for photograph in (data.astronaut(), data.coffee()):  # type: ignore[no-untyped-call]
         picture = Image.fromarray(photograph).resize(SIZE)
-        prompt = {"prompt": "a photograph", "target": picture}
         blurred = picture.filter(ImageFilter.GaussianBlur(4))
-        made += [({**prompt, "output": picture}, {**prompt, "output": worse}) for worse in (blurred, _blocks(picture))]
-    return made
+        prompt = {"prompt": "a photograph", "target": picture}
+        for worse in (blurred, _blocks(picture)):
+            examples.append((prompt | {"output": picture}, prompt | {"output": worse}))
+    return examples
 
 
 def _blocks(picture: Image.Image) -> Image.Image:

@@ -21,7 +21,10 @@ import torch
 from PIL import Image
 
 NO_SCORES = {
-    **dict.fromkeys(("fid", "fid_dinov2", "inception_score", "sfid"), "compares sets of pictures"),
+    "fid": "compares sets of pictures",
+    "fid_dinov2": "compares sets of pictures",
+    "inception_score": "compares sets of pictures",
+    "sfid": "compares sets of pictures",
     "fgresq_pair": "says which of two outputs is better",
 }
 """Metrics that do not score a picture -> what they do."""
@@ -128,8 +131,9 @@ def check_name(name: str) -> None:
     metrics = pyiqa.list_models()
     if name not in metrics:
         near = ", ".join(difflib.get_close_matches(name, metrics, n=5))
+        guess = f" (did you mean {near}?)" if near else ""
         raise MetricError(
-            f"pyiqa has no metric '{name}'{near and f' (did you mean {near}?)'}. It has {len(metrics)}: "
+            f"pyiqa has no metric '{name}'{guess}. It has {len(metrics)}: "
             'python -c "import pyiqa; print(*pyiqa.list_models())"'
         )
     if name in NO_SCORES:

@@ -8,5 +8,6 @@ from grpokit_reasoning_gym.tasks import TASKS
 
 for task in TASKS:
     _, settings = DATASETS[task]
-    own = [field for field in dataclasses.fields(settings) if field.name not in ("seed", "size")]
-    print(f"{task}:", ", ".join(f"{field.name}={getattr(settings(), field.name)!r}" for field in own))
+    defaults = settings()
+    own = [field.name for field in dataclasses.fields(settings) if field.name not in ("seed", "size")]
+    print(f"{task}:", ", ".join(f"{name}={getattr(defaults, name)!r}" for name in own))

@@ -40,17 +40,17 @@ def questions(
     """
     if "{question}" not in prompt:
         raise UsageError(f"prompt must have a place for the {{question}}, got {prompt!r}.")
-    given = tasks if isinstance(tasks, Mapping) else dict.fromkeys(tasks)
-    generators = {task: dict(parameters or {}) for task, parameters in given.items()}
+    by_task = tasks if isinstance(tasks, Mapping) else dict.fromkeys(tasks)
+    generators = {task: dict(parameters or {}) for task, parameters in by_task.items()}
     for task, parameters in generators.items():
         if own := parameters.keys() & {"seed", "size"}:
             raise UsageError(f"tasks.{task}: {own.pop()} is a key beside tasks, the same for all of them.")
-    evaluated = _of_split("eval", generators, held_out, seed)
-    chosen = evaluated
+    evaluation = _of_split("eval", generators, held_out, seed)
+    metas = evaluation
     if split == "train":
-        learned = _of_split("train", generators, size, seed)
-        chosen = {question: meta for question, meta in learned.items() if question not in evaluated}
-    return [_prompt(question, meta, prompt) for question, meta in chosen.items()]
+        training = _of_split("train", generators, size, seed)
+        metas = {question: meta for question, meta in training.items() if question not in evaluation}
+    return [_prompt(question, meta, prompt) for question, meta in metas.items()]
 
 
 def _of_split(split: str, generators: Generators, size: int, seed: int) -> dict[str, dict[str, Any]]:

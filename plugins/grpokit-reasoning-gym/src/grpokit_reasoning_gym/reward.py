@@ -54,8 +54,9 @@ def examples() -> list[tuple[dict[str, Any], dict[str, Any]]]:
     pairs = []
     for prompt in questions("eval", tasks=["chain_sum", "spell_backward", "number_sorting"], held_out=1):
         sample = {"prompt": prompt.text, "target": prompt.target, "meta": prompt.meta}
-        right, wrong = (f"<answer>{answer}</answer>" for answer in (prompt.target, "none"))
-        pairs.append((sample | {"output": right}, sample | {"output": wrong}))
+        right = sample | {"output": f"<answer>{prompt.target}</answer>"}
+        wrong = sample | {"output": "<answer>none</answer>"}
+        pairs.append((right, wrong))
     return pairs
 
 

@@ -64,8 +64,7 @@ def generator(task: str, parameters: Mapping[str, Any]) -> ProceduralDataset:
 def _entry(task: str, parameters: str, index: int) -> dict[str, Any]:
     entries = _generator(task, parameters)
     with _seeded(index):
-        made: dict[str, Any] = entries[index]
-    return made
+        return dict(entries[index])
 
 
 @functools.cache
