@@ -47,11 +47,12 @@ def takes_columns(reward: Any) -> bool:
     """Whether a reward is to be called with columns; one with a single parameter `completions` takes samples."""
     parameters = _open_parameters(reward)
     required = {name for name, p in parameters.items() if _is_required(p)}
-    if "completion" in required or {"images", "prompts"} <= required:
-        return True
-    if required.isdisjoint(_OF_A_ROW | _OF_ALL_ROWS):
-        return False
-    return len(required) > 1 or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    has_keywords = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if "completions" in required:
+        return len(required) > 1 or has_keywords or any(map(_is_filled, parameters.keys() - required))
+    no_place_for_samples = has_keywords and len(parameters) == 1
+    of_texts = bool(required & (_OF_A_ROW | _OF_ALL_ROWS))
+    return of_texts or {"images", "prompts"} <= required or no_place_for_samples
 
 
 def makes_reward(function: Any, parameters: Mapping[str, Any]) -> bool:
@@ -107,10 +108,9 @@ class ColumnReward:
         self._constants = _bound(reward)
         texts = (_OF_A_ROW | _OF_ALL_ROWS) & {*self._required}
         self._by_row = bool(texts & _OF_A_ROW)
-        self._of_pictures = not texts
+        self._of_pictures = "images" in self._required and not texts
         self._form = _annotated_form(parameters)
-        columns = [name for name in self._required if name not in COMPUTED]
-        self.columns = [name for name in columns if _singular(name) not in (*_TARGETS, "extra_info")]
+        self.columns = [name for name in self._required if not _is_filled(name) and _singular(name) != "extra_info"]
         if "environments" in self._required:
             raise error(f"{self.__name__} takes `environments`, which only TRL's trainer has. Rewrite it without.")
 
@@ -161,7 +161,11 @@ class ColumnReward:
         return name in {*self._required, *self._optional} or (self._takes_more and name not in self._constants)
 
     def _columns(self, samples: Sequence[Any], form: str) -> dict[str, Any]:
-        names = self._required + [name for name, default in self._optional.items() if default is None]
+        names = [*self._required]
+        has_target = any(map(_is_target, names))
+        for name, default in self._optional.items():
+            if default is None or name in COMPUTED or (_is_target(name) and not has_target):
+                names.append(name)
         if self._takes_more:
             names += ["prompt", "state"] if self._by_row else ["prompts", "completions", "completion_ids", "images"]
             names += [name for name in _TARGETS if name not in self._optional]
@@ -264,6 +268,15 @@ def _bound(reward: Any) -> Mapping[str, Any]:
 def _is_required(parameter: inspect.Parameter) -> bool:
     is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     return is_named and parameter.default is parameter.empty
+
+
+def _is_target(parameter: str) -> bool:
+    return _singular(parameter) in _TARGETS
+
+
+def _is_filled(parameter: str) -> bool:
+    """Whether a parameter gets a value whatever columns the data has."""
+    return parameter in COMPUTED or _is_target(parameter)
 
 
 def _singular(name: str) -> str:

@@ -86,9 +86,26 @@ def seen(completions: list[str], images: list[Any]) -> list[float]:
     return [float(len(own)) for own in images]
 
 
-def stripped(completions, label="4", **kwargs):  # type: ignore[no-untyped-def]
-    """Texts, though the prompts are conversations, and a default that no target replaces."""
-    return [float(completion.strip() == label) for completion in completions]
+def stripped(completions, word="4", **kwargs):  # type: ignore[no-untyped-def]
+    """Texts, though the prompts are conversations."""
+    return [float(completion.strip() == word) for completion in completions]
+
+
+def defaulted(completions, answer=""):  # type: ignore[no-untyped-def]
+    return [float(completion == given) for completion, given in zip(completions, answer, strict=True)]
+
+
+def compared(solution_str, ground_truth="", label=""):  # type: ignore[no-untyped-def]
+    return float(solution_str in (ground_truth, label))
+
+
+def labelled(completions, solution, label="5"):  # type: ignore[no-untyped-def]
+    """It names its target, so the other default stays."""
+    return [float(c in (s, label)) for c, s in zip(completions, solution, strict=True)]
+
+
+def gathered(**columns):  # type: ignore[no-untyped-def]
+    return [float(c == t) for c, t in zip(columns["completions"], columns["target"], strict=True)]
 
 
 def answered(completions, **kwargs):  # type: ignore[no-untyped-def]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import math
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,8 @@ def everything() -> list[Sample]:
         "half": torch.linspace(0, 1, 5, dtype=torch.bfloat16),
         "one": torch.tensor(3.5),
         "none of them": torch.zeros(0, 3),
+        "dates": [datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 12, 30, 1, 5, datetime.UTC)],
+        "price": Decimal("1.10"),
     }
     prompt = Prompt("Würfel \U0001f3b2", images=[picture("RGB", 3), picture("RGBA", 4)], target=picture("L"), meta=meta)
     modes = ("1", "L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I", "F", "I;16")
@@ -225,6 +229,11 @@ def test_an_invalid_answer_stops_the_run_as_it_does_here(as_told: CapsuleReward,
         scores(as_told, samples)
     with pytest.raises(RewardError, match=r"Reward 'r': it (returned|gave|changed)"):
         scores(capsule_scorers.as_told, samples)
+
+
+def test_of_a_forked_scorer_one_process_answers(as_told: CapsuleReward) -> None:
+    assert as_told([*texts("fork"), *texts("ab", group=1), *texts("abc", group=2)]) == [2.0, 2.0, 3.0]
+    assert as_told([*texts("abcd"), *texts("a", group=1)]) == [4.0, 1.0]
 
 
 def test_what_is_printed_goes_to_a_log_of_limited_size(cache: Path) -> None:

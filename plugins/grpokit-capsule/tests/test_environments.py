@@ -141,8 +141,9 @@ def test_files_beside_the_requirements(cache: Path, tmp_path: Path) -> None:
                 wheel.writestr(f"made_here-{version}.dist-info/{name}", text)
     file, base = tmp_path / "requirements.txt", tmp_path / "base.txt"
     file.write_text("--find-links ./wheels\n-r base.txt\n")
+    base.write_text("-r last.txt\n")
     for version in ("1.0", "2.0"):
-        base.write_text(f"made-here=={version}\n")
+        (tmp_path / "last.txt").write_text(f"made-here=={version}\n")
         assert [*built(str(file)).folder.rglob(f"made_here-{version}.dist-info")]
 
 
@@ -155,6 +156,26 @@ def test_packages_are_built_without_those_of_the_run(
     (package / "setup.py").write_text(setup)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert [*built([str(package)]).folder.rglob("made_here-0.0.0.dist-info")]
+
+
+@pytest.mark.parametrize("requirement", ["packages/made", "-e packages/made"])
+def test_a_package_in_a_folder(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requirement: str) -> None:
+    """That of another working folder is another one, and what it requires now is what a new build installs."""
+    for name in ("one", "two"):
+        package = tmp_path / name / "packages" / "made"
+        package.mkdir(parents=True)
+        (package / "setup.py").write_text(f"from setuptools import setup\nsetup(name='made-in-{name}', version='1')\n")
+        monkeypatch.chdir(tmp_path / name)
+        environment = built([requirement])
+        assert [*environment.folder.rglob(f"made_in_{name}-1.dist-info")]
+    (package / "setup.py").write_text("from setuptools import setup\nsetup(name='made-in-two', version='2')\n")
+    environments.remove(environment.name)
+    assert [*built([requirement]).folder.rglob("made_in_two-2.dist-info")]
+
+
+def test_what_is_no_python_is_refused() -> None:
+    with pytest.raises(UsageError, match="Python"):
+        environments.ready_made((), "/bin/ls")
 
 
 def test_an_interpreter_by_its_path(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ Requests go to its stdin and answers come through a pipe of their own. What it p
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 import signal
@@ -28,7 +29,8 @@ _SILENT = 10.0  # seconds to wait for what is being built without a word
 _STANDING = 600.0  # seconds that building it may take at least
 _ENDING = 2.0  # seconds
 _PRINTED = 4 * 2**20  # bytes of what it prints, of which the last are kept
-_LINE = 2**16  # bytes
+_CHUNK = 2**16  # bytes
+_LAST_WORDS = 1_000  # characters of what it prints that a message may tell
 _OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -79,7 +81,7 @@ class Copy:
         """Start a process that builds what the order says."""
         self._late = False
         self._standing = False
-        self._last_lines: deque[str] = deque(maxlen=3)
+        self._printed: deque[str] = deque(maxlen=_LAST_WORDS)  # characters
         answers, theirs = os.pipe()
         command = [self.python, "-u", "-I", runner.__file__, str(os.getpid()), str(theirs)]
         try:
@@ -200,7 +202,8 @@ class Copy:
             code = self._process.wait()
         self._printing.join(timeout=1)
         ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        words = on_one_line(" ".join(self._last_lines), most=200)
+        last_lines = "".join(self._printed).splitlines()[-3:]
+        words = on_one_line(" ".join(last_lines), most=200)
         printed = f" and printed last: {words} (all of it is in {self.log})," if words else ""
         return f"lost its capsule's process, which {ended},{printed}"
 
@@ -224,14 +227,16 @@ class Copy:
     def _keep_printed(self, process: subprocess.Popen[bytes]) -> None:
         """Write what a process prints into the log; where that fails, it is still read."""
         assert process.stdout is not None
-        last_lines = self._last_lines
+        printed = self._printed
         with suppress(OSError):
             self.log.parent.mkdir(parents=True, exist_ok=True)
         handler = RotatingFileHandler(self.log, maxBytes=_PRINTED, backupCount=1, encoding="utf-8", delay=True)
         handler.handleError = lambda record: None  # type: ignore[method-assign]  # such as a full disk
-        while line := process.stdout.readline(_LINE):
-            text = line.decode(errors="replace").rstrip()
-            last_lines.append(text)
+        handler.terminator = ""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        while chunk := process.stdout.read1(_CHUNK):  # type: ignore[attr-defined]
+            text = decoder.decode(chunk)
+            printed.extend(text[-_LAST_WORDS:])
             handler.emit(logging.makeLogRecord({"msg": text}))
         handler.close()
         process.stdout.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from grpokit.files import parse_json
 from grpokit_capsule import runner
 
 _log = logging.getLogger(__name__)
+_log_numbers = itertools.count()
 _MARK, _LOCK, _LOG = "capsule.json", "requirements.lock", "build.log"
 _KEEP = 7 * 86_400  # seconds
 _PATIENCE = 30.0  # seconds to build without a word
@@ -49,14 +51,22 @@ def ready_made(requires: str | Sequence[str], python: str | None) -> Path | None
     """The interpreter of an environment that the user has made; None where one is to be built.
 
     Raises:
-        UsageError: it is no interpreter.
+        UsageError: it is no interpreter, or an old one.
     """
     if requires or not python or "/" not in python:
         return None
     file = Path(python).expanduser().absolute()
-    if file.is_dir() or not os.access(file, os.X_OK):
-        raise UsageError(f"python is {python!r}; expected an interpreter such as venv/bin/python.")
+    if file.is_dir() or not os.access(file, os.X_OK) or not _is_new_enough(file):
+        raise UsageError(
+            f"python is {python!r}; expected an interpreter of Python 3.8 or newer, such as venv/bin/python."
+        )
     return file
+
+
+def _is_new_enough(python: Path) -> bool:
+    """Whether a file is an interpreter that can run `runner`."""
+    question = [python, "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 8))"]
+    return subprocess.run(question, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
 
 
 def interpreter(requires: str | Sequence[str], python: str | None, *, what: str, offline: bool) -> str:
@@ -85,14 +95,14 @@ def folders(path: str | None) -> list[str]:
     return [str(folder.absolute())]
 
 
-def log_of(use: str, number: int) -> Path:
+def new_log(use: str) -> Path:
     """The file for what a copy of a reward prints; those of more than a week ago are deleted."""
     logs = cache() / "logs"
     for old in logs.glob("*.log*"):
         with suppress(OSError):  # another process has deleted it
             if time.time() - old.stat().st_mtime > _KEEP:
                 old.unlink()
-    return logs / f"{use.replace(':', '.')}.{os.getpid()}.{number}.log"
+    return logs / f"{use.replace(':', '.')}.{os.getpid()}.{next(_log_numbers)}.log"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +136,11 @@ class Needs:
                     f"requires is {brief(requires)}, and there is no such file (looked in {Path.cwd()}); expected a "
                     "requirements.txt or a list such as ['hpsv2==1.2.0']."
                 )
-            return cls(requires=file.read_text("utf-8").splitlines(), python=version, folder=file.absolute().parent)
+            try:
+                lines = file.read_text("utf-8").splitlines()
+            except UnicodeDecodeError:
+                raise UsageError(f"requires is {brief(requires)}, which is not UTF-8. Save it so.") from None
+            return cls(requires=lines, python=version, folder=file.absolute().parent)
         if not all(isinstance(requirement, str) for requirement in requires):
             raise UsageError(f"requires is {brief(requires)}; expected a list of texts such as ['hpsv2==1.2.0'].")
         return cls(requires=[*requires], python=version, folder=Path.cwd())
@@ -134,22 +148,37 @@ class Needs:
     @property
     def key(self) -> str:
         """The name of the environment's folder."""
-        local = str(self.folder) if any(_is_local(line) for line in self.requires) else ""
+        is_local = self.has_own_packages or any(re.match(r"\s*(-r|-c|--)", line) for line in self.requires)
+        local = str(self.folder) if is_local else ""
         machine = [platform.system(), platform.machine(), *platform.libc_ver()]
-        facts = [*map(str.strip, self.requires), self.python, *machine, local, *self._other_files()]
+        facts = [
+            *map(str.strip, self.requires),
+            self.python,
+            *machine,
+            local,
+            *_other_files(self.requires, self.folder),
+        ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
-    def _other_files(self) -> Iterator[str]:
-        """What stands in the files of lines such as "-r base.txt"."""
-        for line in self.requires:
-            named = re.match(r"\s*(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)", line)
-            if named and (self.folder / named[1]).is_file():
-                yield (self.folder / named[1]).read_text("utf-8")
+    @property
+    def has_own_packages(self) -> bool:
+        """Whether folders of this machine are among the requirements, whose own requirements may change."""
+        return any(re.match(r"\s*(\.|-e|--editable)", line) or _has_path(line) for line in self.requires)
 
 
-def _is_local(requirement: str) -> bool:
-    """Whether a line of requirements depends on the folder that it is read in."""
-    return bool(re.match(r"\s*(\.|-r|-c|-e|--)", requirement))
+def _has_path(requirement: str) -> bool:
+    return "/" in requirement and "://" not in requirement and not requirement.lstrip().startswith(("-", "#"))
+
+
+def _other_files(requirements: Iterable[str], folder: Path) -> Iterator[str]:
+    """What stands in the files of lines such as "-r base.txt", and in files that those name."""
+    for line in requirements:
+        named = re.match(r"\s*(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)", line)
+        if named and (folder / named[1]).is_file():
+            file = folder / named[1]
+            text = file.read_text("utf-8")
+            yield text
+            yield from _other_files(text.splitlines(), file.parent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,8 +277,10 @@ def _build(folder: Path, needs: Needs, *, what: str, offline: bool) -> Environme
     uv_runs = _Uv(log=folder / _LOG, folder=needs.folder, requirements=requirements, offline=offline, what=what)
     uv_runs("venv", "--no-project", "--python", needs.python, str(place))
     python = str(place / "bin" / "python")
+    if not _is_new_enough(place / "bin" / "python"):
+        raise UsageError(f"The capsule of {what} has Python {needs.python}; expected 3.8 or newer.")
     lock = folder / _LOCK
-    if not lock.exists():
+    if not lock.exists() or needs.has_own_packages:
         resolved = folder / f"{_LOCK}.new"
         uv_runs("pip", "compile", "--python", python, "--output-file", str(resolved), "-")
         resolved.replace(lock)

@@ -47,6 +47,8 @@ def place(
     """
     if replicas < 1:
         raise UsageError(f"replicas is {replicas}; expected 1 or more.")
+    if gpu is not None and gpu < 0:
+        raise UsageError(f"gpu is {gpu}; expected the number of a GPU, such as 0.")
     folders = environments.folders(path)
     interpreter = environments.interpreter(requires, python, what=f"'{use}'", offline=offline)
     reward = CapsuleReward(use, params, interpreter, folders, timeout=timeout, replicas=replicas, gpu=gpu)
@@ -99,7 +101,7 @@ class CapsuleReward(RewardElsewhere):
         """
         atexit.register(self.close)
         order = self._order()
-        for number in range(self.replicas):
+        for _ in range(self.replicas):
             copy = Copy(
                 f"reward '{self.use}'",
                 self.interpreter,
@@ -107,7 +109,7 @@ class CapsuleReward(RewardElsewhere):
                 gpu=self.gpu,
                 timeout=self.timeout,
                 option="reward_timeout",
-                log=environments.log_of(self.use, number),
+                log=environments.new_log(self.use),
             )
             self._copies.append(copy)
         for copy in self._copies:
@@ -151,8 +153,7 @@ def _ask(copy: Copy, rows: list[int], samples: list[Sample]) -> Portion:
         reply = copy.exchange(_request(samples))
     except TypeError as error:
         raise UsageError(
-            f"samples cannot be sent to its capsule: {error}. Remove `placement`, so that it runs in the run's "
-            "own process."
+            f"samples cannot be sent to its capsule: {error}. Leave that out of the prompts, or write it as text."
         ) from error
     except LostError as error:
         return Portion(rows=rows, failure=str(error))

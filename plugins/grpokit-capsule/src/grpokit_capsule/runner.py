@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import datetime
+import decimal
 import functools
 import hashlib
 import importlib
@@ -31,6 +33,7 @@ from typing import Any, BinaryIO
 
 _LENGTH = struct.Struct(">Q")
 _FORMATS: dict[str, Any] = {"int64": "q", "int32": "i", "uint8": "B", "float64": "d", "float32": "f", "bool": "?"}
+_AS_TEXT: dict[str, Any] = {each.__name__: each for each in (datetime.date, datetime.datetime, decimal.Decimal)}
 _DIE_WITH_PARENT, _SUBREAPER = 1, 36  # of prctl; the second makes orphans of this process its children
 
 
@@ -130,6 +133,8 @@ def _packed(value: Any, parts: list[bytes]) -> Any:
         for key, part in value.items():
             pairs.append([_packed(key, parts), _packed(part, parts)])
         return {"$dict": pairs}
+    if type(value) in _AS_TEXT.values():
+        return {"$text": [type(value).__name__, str(value)]}
     if isinstance(value, bytes):
         return {"$bytes": _stored(value, parts)}
     if hasattr(value, "getbands"):  # of Pillow
@@ -150,8 +155,8 @@ def _packed(value: Any, parts: list[bytes]) -> Any:
         kind = "$array" if value.shape else "$number"
         return {kind: [str(value.dtype), list(value.shape), _stored(value.tobytes(), parts)]}
     raise TypeError(
-        f"{type(value).__module__}.{type(value).__qualname__}; expected text, numbers, pictures, arrays, tensors, "
-        "lists or dicts of them"
+        f"{type(value).__module__}.{type(value).__qualname__}; expected text, numbers, dates, pictures, arrays, "
+        "tensors, lists or dicts of them"
     )
 
 
@@ -174,6 +179,10 @@ def _unpacked(packed: Any, parts: Sequence[bytes]) -> Any:
         return dict(_unpacked(content, parts))
     if kind == "$bytes":
         return parts[content]
+    if kind == "$text":
+        name, text = content
+        parse = getattr(_AS_TEXT[name], "fromisoformat", _AS_TEXT[name])
+        return parse(text)
     if kind == "$picture":
         return _picture(content, parts)
     return _array(kind, content, parts)
@@ -463,8 +472,11 @@ def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
             missing = error.name or ""
         send(writer, to_bytes({"error": described(error), "missing": missing}))
         return
+    process = os.getpid()
     while True:
         message = reply(receive(reader))
+        if os.getpid() != process:  # a fork that the reward has left running
+            os._exit(0)
         try:
             data = to_bytes(message)
         except TypeError as error:  # of what a world returned

@@ -59,7 +59,7 @@ class CapsuleWorld:
         if key not in _processes:
             python = environments.interpreter(requires, python, what=f"world '{world}'", offline=offline)
             order = _order(world, path, parameters)
-            log = environments.log_of(world, len(_processes))
+            log = environments.new_log(world)
             copy = Copy(f"world '{world}'", python, order, gpu=gpu, timeout=timeout, option="timeout", log=log)
             atexit.register(copy.end)
             copy.ready()

@@ -113,6 +113,12 @@ def _orphans_and_crash(samples):
     _crash(samples)
 
 
+def _fork(samples):
+    """A child that goes on as the parent does."""
+    os.fork()
+    return [2.0] * len(samples)
+
+
 def _sorted(samples):
     samples.sort(key=lambda sample: sample.output)
     return [1.0] * len(samples)
@@ -126,6 +132,7 @@ _ACTS = {
     "print": _print,
     "orphans": _orphans,
     "orphans and crash": _orphans_and_crash,
+    "fork": _fork,
     "sort": _sorted,
     "nothing": lambda samples: None,
     "words": lambda samples: ["good"] * len(samples),
