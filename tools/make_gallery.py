@@ -14,16 +14,19 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), *(str(folder) for folder in sorted(ROOT.glob("plugins/*/src")))]
 
 import shipped_components  # noqa: E402  # only now that the path leads here
 
-from grpokit import GrpokitError, RewardSpec, create, registry, settings  # noqa: E402
+from grpokit import GrpokitError, RewardSpec, Sample, create, registry, settings  # noqa: E402
 from grpokit.cli.catalogue import GROUPS, needs  # noqa: E402
 from grpokit.cli.component_page import example, scores  # noqa: E402
 from grpokit.registry import shipped  # noqa: E402
@@ -52,8 +55,8 @@ service, or a parameter; `grpokit check NAME` grades it on your machine.
 """
 YOURS = """## Write yours
 
-Any function from samples to numbers is a reward: `rewards: [{use: "my_module:score"}]` takes it from a file beside the
-config. As a package it has a name, and others can install it:
+Any function from samples to numbers is a reward: `rewards: [{use: "my_module:score"}]` takes it from a file in the
+folder where you run the command. As a package it has a name, and others can install it:
 
 ```bash
 grpokit new reward shine            # a package that works, with tests, a licence and workflows
@@ -90,20 +93,30 @@ def measured(spec: RewardSpec) -> dict[str, Any]:
         return {}
     pairs = spec_examples(spec)
     seconds = []
-    for _ in range(REPEATS):
+    for repeat in range(REPEATS):
+        fresh = [_marked(sample, SAMPLES * repeat + number) for number, sample in enumerate(samples)]
         begin = time.perf_counter()
-        reward(samples)
+        reward(fresh)
         seconds.append(time.perf_counter() - begin)
     speed = len(samples) / min(seconds)
     figures: dict[str, Any] = {"per_second": float(f"{speed:.2g}")}
     graded = ladder(reward, spec=spec)
     figures |= {"grade": graded.grade, "overall": graded.overall}
     better, worse = pairs[0] if pairs else example_samples(spec.accepts)[:2]
-    figures["example"] = [
-        {"score": float(f"{reward([sample])[0]:.3g}"), **_shown(spec.name, side, sample.output)}
-        for side, sample in (("better", better), ("worse", worse))
-    ]
+    scored = [float(f"{reward([sample])[0]:.3g}") for sample in (better, worse)]
+    if scored[0] != scored[1]:
+        shown = [_shown(spec.name, "better", better.output), _shown(spec.name, "worse", worse.output)]
+        figures["example"] = [{"score": score, **output} for score, output in zip(scored, shown, strict=True)]
     return figures
+
+
+def _marked(sample: Sample, number: int) -> Sample:
+    """A sample whose picture differs from all others in a pixel, so that no reward remembers it."""
+    if not isinstance(sample.output, Image.Image):
+        return sample
+    picture = sample.output.convert("RGB")
+    picture.putpixel((0, 0), (number % 256, number // 256, 0))
+    return replace(sample, output=picture)
 
 
 def _shown(name: str, side: str, output: Any) -> dict[str, str]:
@@ -160,6 +173,7 @@ def _reward(spec: RewardSpec, figures: dict[str, Any]) -> str:
     lines.append(" · ".join(facts) + "\n")
     if figures:
         lines.append(f"{figures['overall'][:1].upper()}{figures['overall'][1:]}.\n")
+    if "example" in figures:
         cells = [_example(side, each) for side, each in zip(("better", "worse"), figures["example"], strict=True)]
         score = " | ".join(f"score {each['score']:g}" for each in figures["example"])
         lines.append(f"| {cells[0]} | {cells[1]} |\n|---|---|\n| {score} |\n")

@@ -192,6 +192,7 @@ def test_it_is_no_process_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
         ("exit", "exit code 3, and printed last: no more of this"),
         ("hang", "no answer within 2 s"),
         ("raise", "raised ValueError: no such word .*capsule_scorers.py, line"),
+        ("import", "No module named 'no_such_module'.* that its capsule lacks"),
         ("orphans and crash", "ended by SIGSEGV"),
     ],
 )

@@ -742,7 +742,8 @@ def test_what_was_not_checked_for_one_reason_is_one_row(call: Call) -> None:
     assert "ladder: not measured, since numbers failed" in done.out
     done = call("check", "length", "maximum=5")
     assert re.search(
-        r"^ladder-letters, ladder-blank, +not checked +does not compare with the target *\nladder-extra-text *\n",
+        r"^ladder-letters, ladder-blank, +not checked +compares no built-in text with *\n"
+        r"ladder-extra-text +the target *\n",
         done.out,
         re.MULTILINE,
     ), done.out

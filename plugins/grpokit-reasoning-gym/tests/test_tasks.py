@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Collection
 
 import pytest
+import yaml
 from task_reports import SIZE, reports
 
 from grpokit import UsageError
@@ -32,6 +34,16 @@ def test_all_processes_make_the_same_questions_and_own_answers_score_1(tasks: Co
     assert {task for task, report in made.items() if report["runs_code"]} == RUN_CODE & {*tasks}
     other = reports([task for task in tasks if task not in HASHED], state=2, hash_seed="1")
     assert [task for task, report in other.items() if report != made[task]] == []
+
+
+def test_the_listed_parameters_are_those_that_a_task_has_without() -> None:
+    listed = subprocess.run([sys.executable, "-m", "grpokit_reasoning_gym"], check=True, capture_output=True, text=True)
+    tasks = yaml.safe_load(listed.stdout)
+    assert tasks.keys() == {*TASKS}
+    few = [task for task in FEW if task not in HASHED]
+    with_parameters = questions("eval", tasks={task: tasks[task] for task in few}, held_out=SIZE)
+    without = questions("eval", tasks=few, held_out=SIZE)
+    assert [prompt.text for prompt in with_parameters] == [prompt.text for prompt in without]
 
 
 @pytest.mark.skipif(not sys.flags.hash_randomization, reason="PYTHONHASHSEED is 0")

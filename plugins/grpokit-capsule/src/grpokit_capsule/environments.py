@@ -65,7 +65,7 @@ def ready_made(requires: str | Sequence[str], python: str | None) -> Path | None
 
 def _is_new_enough(python: Path) -> bool:
     """Whether a file is an interpreter that can run `runner`."""
-    question = [python, "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 8))"]
+    question = [str(python), "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 8))"]
     return subprocess.run(question, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
 
 

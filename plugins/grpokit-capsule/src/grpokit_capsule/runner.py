@@ -339,7 +339,8 @@ def answer(reward: Callable[[list[Sample]], Any], message: Mapping[str, Any]) ->
     except UnfitError as error:
         return {"error": str(error)}
     except BaseException as error:
-        return {"failure": f"raised {described(error)}"}
+        lacks = ", a package that its capsule lacks," if isinstance(error, ModuleNotFoundError) else ""
+        return {"failure": f"raised {described(error)}{lacks}"}
     if order != [id(sample) for sample in samples]:
         return {"error": "it changed the order of the samples in its list; sort a copy: `sorted(samples, key=...)`."}
     if hasattr(values, "tolist"):  # of numpy or torch

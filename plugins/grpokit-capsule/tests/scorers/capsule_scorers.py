@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import subprocess
 import sys
@@ -113,6 +114,10 @@ def _orphans_and_crash(samples):
     _crash(samples)
 
 
+def _import(samples):
+    importlib.import_module("no_such_module")
+
+
 def _fork(samples):
     """A child that goes on as the parent does."""
     os.fork()
@@ -132,6 +137,7 @@ _ACTS = {
     "print": _print,
     "orphans": _orphans,
     "orphans and crash": _orphans_and_crash,
+    "import": _import,
     "fork": _fork,
     "sort": _sorted,
     "nothing": lambda samples: None,

@@ -1,13 +1,37 @@
-"""Lists the tasks with the parameters of their generators: `python -m grpokit_reasoning_gym`."""
+"""Lists tasks with the parameters that a config can give them: `python -m grpokit_reasoning_gym [TASK ...]`."""
+
+from __future__ import annotations
 
 import dataclasses
+import sys
+from typing import Any
 
+import yaml
 from reasoning_gym.factory import DATASETS
 
 from grpokit_reasoning_gym.tasks import TASKS
 
-for task in TASKS:
+
+def is_plain(value: Any) -> bool:
+    """Whether a config can hold a value; objects of reasoning-gym's own classes it cannot."""
+    if isinstance(value, list | tuple):
+        return all(is_plain(part) for part in value)
+    return type(value) in (bool, int, float, str, type(None))
+
+
+def listed(task: str) -> str:
+    """A task as YAML."""
     _, settings = DATASETS[task]
     defaults = settings()
-    own = [field.name for field in dataclasses.fields(settings) if field.name not in ("seed", "size")]
-    print(f"{task}:", ", ".join(f"{name}={getattr(defaults, name)!r}" for name in own))
+    parameters = {}
+    for field in dataclasses.fields(defaults):
+        value = getattr(defaults, field.name)
+        if field.name not in ("seed", "size") and is_plain(value):
+            parameters[field.name] = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump({task: parameters}, default_flow_style=None, sort_keys=False, width=10_000)
+
+
+for name in sys.argv[1:] or TASKS:
+    if name not in TASKS:
+        sys.exit(f"There is no task {name!r}; without a name all are listed.")
+    print(listed(name), end="")

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from grpokit.rewards.terms import Reward
-from grpokit.types import Sample
+from grpokit.types import Prompt, Sample
 from grpokit_check.check import attempt, expect
 from grpokit_check.robustness import ladder_outputs
 from grpokit_check.robustness.grades import Section
@@ -64,22 +64,31 @@ def texts(reward: Reward, examples: Sequence[tuple[Sample, Sample]]) -> Section:
 
     Of another reward the examples of its spec are attacked: the better side is 1 on the honest scale, the worse side 0.
     """
+    note = ""
     for words in (TEXTS, NUMBERS):
         rights = [word.right for word in words]
         quotes = [f'Write "{right}".' for right in rights]
         prompts, reason = scorable_prompts(reward, words, targets=rights, words=rights, texts=quotes)
-        if prompts is not None:
+        if prompts is None:
+            note = note or f"does not score the built-in texts{reason}"
+        elif _compares(reward, words, prompts, may_be_inverted=not examples):
             break
-    if prompts is None:
-        return _examples(reward, examples, f"does not score the built-in texts{reason}")
-    gaps = [right - wrong for right, wrong in scores(reward, words, prompts)]
-    inverted = not examples and max(gaps) < -SAME
-    if "target text" not in read_parts(reward, words, prompts) or not (min(gaps) > SAME or inverted):
-        return _examples(reward, examples, "does not compare with the target")
+        else:
+            note = "compares no built-in text with the target"
+    else:
+        return _examples(reward, examples, note)
     blanks = {"an empty text": "", "white space": " \n"}
     attacks = [ladder_outputs.texts(word.right, prompt.text) for word, prompt in zip(words, prompts, strict=True)]
     tables = [_spellings(word, str) | blanks | own for word, own in zip(words, attacks, strict=True)]
     return _judged("texts", "target text", named_scores(reward, tables, prompts), attacks[0], blanks, None)
+
+
+def _compares(reward: Reward, words: Sequence[Word], prompts: Sequence[Prompt], *, may_be_inverted: bool) -> bool:
+    """Whether the right words score more than the wrong ones, or all of them less, and by the target."""
+    if "target text" not in read_parts(reward, words, prompts):
+        return False
+    gaps = [right - wrong for right, wrong in scores(reward, words, prompts)]
+    return min(gaps) > SAME or (may_be_inverted and max(gaps) < -SAME)
 
 
 def _examples(reward: Reward, examples: Sequence[tuple[Sample, Sample]], note: str) -> Section:
