@@ -52,6 +52,14 @@ def test_workflows_try_three_versions_of_python_and_publish_without_a_token() ->
     assert "secrets." not in "".join(path.read_text() for path in WORKFLOWS)
 
 
+def test_no_pattern_repeats_a_group_possessively() -> None:
+    """Python before 3.11.5, such as that of Debian 12, matches some of these wrongly (python/cpython#106052)."""
+    possessive = re.compile(r"\)(?:[*+?]|\{\d*,?\d*\}|\{\{\d*,?\d*\}\})\+")
+    assert possessive.search(r"(?:ab?c)*+")
+    sources = [*ROOT.glob("grpokit/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
+    assert [str(file) for file in sources if possessive.search(file.read_text())] == []
+
+
 @pytest.mark.parametrize("name", ["bug", "idea"])
 def test_an_issue_form_asks_for_something(name: str) -> None:
     form = yaml.safe_load((ROOT / f".github/ISSUE_TEMPLATE/{name}.yml").read_text())

@@ -21,16 +21,18 @@ _DIGIT = re.compile(r"\d")
 _VULGAR = re.compile(r"([0-9]?)([\u00bc-\u00be\u2150-\u215e])")  # 1½
 
 _SEPARATOR = r"(?:\{?,\}?(?:\\!)?|\\[,;:!]|[\u00a0\u2007\u2009\u202f])"
-_DIGITS = rf"[0-9]++(?:(?:{_SEPARATOR}[0-9]{{2}}(?![0-9])){{0,4}}+{_SEPARATOR}[0-9]{{3}}(?![0-9]))*+"
+# Atomic groups, since Python before 3.11.5 matches possessive repeats of groups wrongly (python/cpython#106052).
+_PAIRS = rf"(?>(?:{_SEPARATOR}[0-9]{{2}}(?![0-9])){{0,4}})"
+_DIGITS = rf"[0-9]++(?>(?:{_PAIRS}{_SEPARATOR}[0-9]{{3}}(?![0-9]))*)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]*+)?|(?<![\w.])\.[0-9]++)"
 _POWER = r"(?:[eE]|\s?(?:[×·*]|\\times|\\cdot)\s?10\s?\^\s?\{?)[-+]?[0-9]++\}?"
-_PLAIN = rf"{_DECIMAL}(?:{_POWER})?+"
+_PLAIN = rf"{_DECIMAL}(?>(?:{_POWER})?)"
 _ARGUMENT = r"\s?(?:[0-9]|\{[^{}]{1,80}\})"
 _NUMBER = re.compile(
     rf"""(?: (?<![^\W_]) (?<![)\]}}%]) (?P<sign>[-+]) (?:\\?[$€£¥₹]\ ?)? )?  # not that of a difference or a hyphen
     (?: (?P<whole>[0-9]{{1,12}}+) (?:\ ?(?=\\[dtc]?frac)|\ (?=[0-9]{{1,12}}+\ ?/\ ?[0-9])) )?
     (?: \\[dtc]?frac (?P<above>{_ARGUMENT}) (?P<below>{_ARGUMENT})
-      | (?P<one>{_PLAIN}) (?: \ ?/\ ? (?P<other>{_PLAIN}) )?+ )""",
+      | (?P<one>{_PLAIN}) (?> (?: \ ?/\ ? (?P<other>{_PLAIN}) )? ) )""",
     re.VERBOSE,
 )
 

@@ -6,16 +6,17 @@ import re
 
 _LETTER = r"[0-9A-Za-z\u00aa-\u024f\u0370-\u052f]"  # of scripts that have apostrophes and inch marks
 _INSIDE = f"(?<={_LETTER}){{}}(?={_LETTER})"
+# Atomic groups, since Python before 3.11.5 matches possessive repeats of groups wrongly (python/cpython#106052).
 _QUOTED = re.compile(
-    rf"""(?<![0-9])"((?:[^"“”]|“[^“”]*”)*+)["”]        # "..." around “...”, and closed by another kind
-    | “((?:[^"“”]|(?<=[\s“])"[^"“”]*")*+)["”]
+    rf"""(?<![0-9])"((?>(?:[^"“”]|“[^“”]*”)*))["”]      # "..." around “...”, and closed by another kind
+    | “((?>(?:[^"“”]|(?<=[\s“])"[^"“”]*")*))["”]
     | ”([^“”]*+)”
     | „([^"„“”]*+)["“”]
     | «([^«»]*+)» | »([^«»]*+)[«»]
     | ‹([^‹›]*+)› | ›([^‹›]*+)[‹›]
     | 「([^「」]*+)」 | 『([^『』]*+)』
-    | (?<!{_LETTER})'((?:[^'"“”]|{_INSIDE.format("'")})*+)(?<=\S)'(?!{_LETTER})
-    | ‘((?:[^‘’"“”]|{_INSIDE.format("’")})*+)’""",
+    | (?<!{_LETTER})'((?>(?:[^'"“”]|{_INSIDE.format("'")})*))(?<=\S)'(?!{_LETTER})
+    | ‘((?>(?:[^‘’"“”]|{_INSIDE.format("’")})*))’""",
     re.VERBOSE,
 )
 

@@ -120,6 +120,7 @@ def test_a_lost_process_costs_the_worlds_that_were_open(word: str, words: str) -
 
 
 def test_an_answer_that_comes_after_an_interrupt_is_not_the_next_one() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     there = world()
     there.start(Prompt("p"), 0)
     interrupt = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
