@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from typing import Any
 
-import yaml
 from reasoning_gym.factory import DATASETS
 
 from grpokit_reasoning_gym.tasks import TASKS
@@ -20,18 +20,18 @@ def is_plain(value: Any) -> bool:
 
 
 def listed(task: str) -> str:
-    """A task as YAML."""
+    """A task as a line of YAML, of which JSON is a part."""
     _, settings = DATASETS[task]
     defaults = settings()
     parameters = {}
     for field in dataclasses.fields(defaults):
         value = getattr(defaults, field.name)
         if field.name not in ("seed", "size") and is_plain(value):
-            parameters[field.name] = list(value) if isinstance(value, tuple) else value
-    return yaml.safe_dump({task: parameters}, default_flow_style=None, sort_keys=False, width=10_000)
+            parameters[field.name] = value
+    return f"{task}: {json.dumps(parameters, ensure_ascii=False)}"
 
 
 for name in sys.argv[1:] or TASKS:
     if name not in TASKS:
         sys.exit(f"There is no task {name!r}; without a name all are listed.")
-    print(listed(name), end="")
+    print(listed(name))
