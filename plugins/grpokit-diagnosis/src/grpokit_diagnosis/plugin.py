@@ -12,7 +12,7 @@ _PICTURES = (
     ("contrast", "less contrast", "more contrast", (0, 0.5), "how far the brightness varies in the picture"),
     ("saturation", "paler", "more colourful", (0, 1), "how far the picture's colours are from grey"),
     ("hue-entropy", "fewer hues", "more hues", (0, 1), "how many hues the picture has"),
-    ("sharpness", "blurrier", "sharper", (0, 1), "what a blur would take away (Crete et al., 2007)"),
+    ("sharpness", "blurrier", "sharper", (0, 1), "the detail that a blur would remove (Crete et al., 2007)"),
     ("edge-strength", "fewer edges", "more edges", (0, 2), "the mean gradient of the picture's brightness"),
     ("symmetry", "less symmetric", "more symmetric", (-1, 1), "how like its mirror image the picture is"),
     ("text-area", "less like text", "more like text", (0, 1), "the share with thin strokes in two tones, as text has"),
