@@ -494,7 +494,7 @@ def problem(value: Any, hint: Any) -> str:
         choices += map(str, get_args(rule)) if get_origin(rule) is Literal else []
     hint_text = nearest(value, choices) if isinstance(value, str) else ""
     if _PLAIN[str] in requirements and isinstance(value, int | float):  # which YAML has made of a text such as 3.10
-        hint_text = " (write it in quotes)"
+        hint_text = " (put it in quotes)"
     return f"must be {', or '.join(requirements)}, got {brief(value)}{hint_text}"
 
 

@@ -102,12 +102,13 @@ def _installed(commands: Collection[str]) -> Iterator[Row]:
                 words=" ".join(sorted(outputs)),
             )
         for spec in plugin.refused:
-            yield Row(kind=spec.kind, name=spec.name, group=spec.kind, **origin, state="refused", summary="see below")
-        own = {"kind": "plugin", "name": plugin.name, "group": "plugin"}
+            named = {"kind": spec.kind, "name": spec.name, "group": spec.kind}
+            yield Row(**named, **origin, state="refused", summary="see below")
+        named = {"kind": "plugin", "name": plugin.name, "group": "plugin"}
         if plugin.error:
-            yield Row(**own, **origin, state="broken", summary="see below")
+            yield Row(**named, **origin, state="broken", summary="see below")
         elif not (plugin.specs or plugin.refused):
-            yield Row(**own, **origin, summary="watches runs")
+            yield Row(**named, **origin, summary="watches runs")
 
 
 def _state(plugin: registry.Plugin, spec: Spec, commands: Collection[str]) -> str:

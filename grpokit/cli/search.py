@@ -71,7 +71,8 @@ def search(wanted: Sequence[str], rows: Iterable[Row], packages: Mapping[str, Pa
     if most == 0:
         return [], 0
     nearest = [row for row, each in points.items() if len(each) == most]
-    return sorted(nearest, key=lambda row: (*place(row), -sum(points[row]))), most
+    nearest.sort(key=lambda row: -sum(points[row]))
+    return sorted(nearest, key=place), most
 
 
 def packages_of_plugins() -> dict[str, Package]:

@@ -109,6 +109,7 @@ class ColumnReward:
         texts = (_OF_A_ROW | _OF_ALL_ROWS) & {*self._required}
         self._by_row = bool(texts & _OF_A_ROW)
         self._of_pictures = "images" in self._required and not texts
+        self._names = self._looked_for()
         self._form = _annotated_form(parameters)
         self.columns = [name for name in self._required if not _is_filled(name) and _singular(name) != "extra_info"]
         if "environments" in self._required:
@@ -122,9 +123,10 @@ class ColumnReward:
         try:
             return self._scores(samples, form)
         except (AttributeError, TypeError) as wrong:
-            better = next((wanted for wanted, words in _ERRORS.items() if re.search(words, str(wrong))), None)
-            if better in (None, form):
+            wanted = [each for each, words in _ERRORS.items() if re.search(words, str(wrong))]
+            if not wanted or wanted[0] == form:
                 raise
+            better = wanted[0]
         except IndexError:  # such as `completion[0]` of an empty text, which says nothing: the others do
             others = [sample for sample in samples if sample.output]
             if form == self._form or len(others) == len(samples):
@@ -160,7 +162,8 @@ class ColumnReward:
     def _wants(self, name: str) -> bool:
         return name in {*self._required, *self._optional} or (self._takes_more and name not in self._constants)
 
-    def _columns(self, samples: Sequence[Any], form: str) -> dict[str, Any]:
+    def _looked_for(self) -> list[str]:
+        """The names of parameters that are filled where it can be done, whatever columns the data has."""
         names = [*self._required]
         has_target = any(map(_is_target, names))
         for name, default in self._optional.items():
@@ -169,6 +172,10 @@ class ColumnReward:
         if self._takes_more:
             names += ["prompt", "state"] if self._by_row else ["prompts", "completions", "completion_ids", "images"]
             names += [name for name in _TARGETS if name not in self._optional]
+        return names
+
+    def _columns(self, samples: Sequence[Any], form: str) -> dict[str, Any]:
+        names = [*self._names]
         for sample in samples:
             names += sample.prompt.meta
         columns = {}

@@ -63,8 +63,12 @@ def versions_elsewhere(
     terms: Sequence[RewardTerm], own_terms: Mapping[str, Sequence[RewardTerm]]
 ) -> dict[str, dict[str, str]]:
     """The versions of what scores in environments of their own, by the rewards' names (see `all_rewards`)."""
-    rewards: list[tuple[str, object]] = [(term.name, term.reward) for term in chain(terms, *own_terms.values())]
-    return {name: dict(reward.versions) for name, reward in rewards if isinstance(reward, Versioned)}
+    versions = {}
+    for term in chain(terms, *own_terms.values()):
+        reward: object = term.reward
+        if isinstance(reward, Versioned):
+            versions[term.name] = dict(reward.versions)
+    return versions
 
 
 def close(terms: Sequence[RewardTerm]) -> None:

@@ -643,7 +643,7 @@ class Typed:
         ({"count": 2.5}, "count must be a whole number, or None, got 2.5."),
         ({"count": [1]}, "count must be a whole number, or None, got a list of 1."),
         ({"mode": "c"}, "mode must be 'a' or 'b', got 'c'."),
-        ({"name": 5}, "name must be a text, got 5 (write it in quotes)."),
+        ({"name": 5}, "name must be a text, got 5 (put it in quotes)."),
         ({"on": "no"}, "on must be true or false, got 'no'."),
     ],
 )

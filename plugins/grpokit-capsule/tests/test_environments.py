@@ -158,13 +158,14 @@ def test_packages_are_built_without_those_of_the_run(
     assert [*built([str(package)]).folder.rglob("made_here-0.0.0.dist-info")]
 
 
-@pytest.mark.parametrize("requirement", ["packages/made", "-e packages/made"])
+@pytest.mark.parametrize("requirement", ["packages/made", "-e packages/made", "-r base.txt"])
 def test_a_package_in_a_folder(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requirement: str) -> None:
     """That of another working folder is another one, and what it requires now is what a new build installs."""
     for name in ("one", "two"):
         package = tmp_path / name / "packages" / "made"
         package.mkdir(parents=True)
         (package / "setup.py").write_text(f"from setuptools import setup\nsetup(name='made-in-{name}', version='1')\n")
+        (tmp_path / name / "base.txt").write_text("-e packages/made\n")
         monkeypatch.chdir(tmp_path / name)
         environment = built([requirement])
         assert [*environment.folder.rglob(f"made_in_{name}-1.dist-info")]

@@ -56,16 +56,16 @@ def ready_made(requires: str | Sequence[str], python: str | None) -> Path | None
     if requires or not python or "/" not in python:
         return None
     file = Path(python).expanduser().absolute()
-    if file.is_dir() or not os.access(file, os.X_OK) or not _is_new_enough(file):
+    if file.is_dir() or not os.access(file, os.X_OK) or not _is_new_enough(str(file)):
         raise UsageError(
             f"python is {python!r}; expected an interpreter of Python 3.8 or newer, such as venv/bin/python."
         )
     return file
 
 
-def _is_new_enough(python: Path) -> bool:
+def _is_new_enough(python: str) -> bool:
     """Whether a file is an interpreter that can run `runner`."""
-    question = [str(python), "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 8))"]
+    question = [python, "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 8))"]
     return subprocess.run(question, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
 
 
@@ -136,11 +136,7 @@ class Needs:
                     f"requires is {brief(requires)}, and there is no such file (looked in {Path.cwd()}); expected a "
                     "requirements.txt or a list such as ['hpsv2==1.2.0']."
                 )
-            try:
-                lines = file.read_text("utf-8").splitlines()
-            except UnicodeDecodeError:
-                raise UsageError(f"requires is {brief(requires)}, which is not UTF-8. Save it so.") from None
-            return cls(requires=lines, python=version, folder=file.absolute().parent)
+            return cls(requires=_lines_of(file), python=version, folder=file.absolute().parent)
         if not all(isinstance(requirement, str) for requirement in requires):
             raise UsageError(f"requires is {brief(requires)}; expected a list of texts such as ['hpsv2==1.2.0'].")
         return cls(requires=[*requires], python=version, folder=Path.cwd())
@@ -151,34 +147,39 @@ class Needs:
         is_local = self.has_own_packages or any(re.match(r"\s*(-r|-c|--)", line) for line in self.requires)
         local = str(self.folder) if is_local else ""
         machine = [platform.system(), platform.machine(), *platform.libc_ver()]
-        facts = [
-            *map(str.strip, self.requires),
-            self.python,
-            *machine,
-            local,
-            *_other_files(self.requires, self.folder),
-        ]
+        others = _other_lines(self.requires, self.folder)
+        facts = [*map(str.strip, self.requires), self.python, *machine, local, *others]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     @property
     def has_own_packages(self) -> bool:
         """Whether folders of this machine are among the requirements, whose own requirements may change."""
-        return any(re.match(r"\s*(\.|-e|--editable)", line) or _has_path(line) for line in self.requires)
+        return any(map(_is_own_package, [*self.requires, *_other_lines(self.requires, self.folder)]))
 
 
-def _has_path(requirement: str) -> bool:
-    return "/" in requirement and "://" not in requirement and not requirement.lstrip().startswith(("-", "#"))
+def _is_own_package(requirement: str) -> bool:
+    line = requirement.partition(" #")[0].strip()
+    if line.startswith(("-", "#")):
+        return line.startswith(("-e", "--editable"))
+    return line.startswith(".") or ("/" in line and "://" not in line)
 
 
-def _other_files(requirements: Iterable[str], folder: Path) -> Iterator[str]:
-    """What stands in the files of lines such as "-r base.txt", and in files that those name."""
+def _other_lines(requirements: Iterable[str], folder: Path) -> Iterator[str]:
+    """The lines of files that lines such as "-r base.txt" name, and of those that these name."""
     for line in requirements:
         named = re.match(r"\s*(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)", line)
         if named and (folder / named[1]).is_file():
             file = folder / named[1]
-            text = file.read_text("utf-8")
-            yield text
-            yield from _other_files(text.splitlines(), file.parent)
+            lines = _lines_of(file)
+            yield from lines
+            yield from _other_lines(lines, file.parent)
+
+
+def _lines_of(file: Path) -> list[str]:
+    try:
+        return file.read_text("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} is not UTF-8. Save it so.") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +278,7 @@ def _build(folder: Path, needs: Needs, *, what: str, offline: bool) -> Environme
     uv_runs = _Uv(log=folder / _LOG, folder=needs.folder, requirements=requirements, offline=offline, what=what)
     uv_runs("venv", "--no-project", "--python", needs.python, str(place))
     python = str(place / "bin" / "python")
-    if not _is_new_enough(place / "bin" / "python"):
+    if not _is_new_enough(python):
         raise UsageError(f"The capsule of {what} has Python {needs.python}; expected 3.8 or newer.")
     lock = folder / _LOCK
     if not lock.exists() or needs.has_own_packages:

@@ -72,11 +72,13 @@ def texts(reward: Reward, examples: Sequence[tuple[Sample, Sample]]) -> Section:
         if prompts is None:
             note = note or f"does not score the built-in texts{reason}"
         elif _compares(reward, words, prompts, may_be_inverted=not examples):
-            break
+            return _written_words(reward, words, prompts)
         else:
             note = "compares no built-in text with the target"
-    else:
-        return _examples(reward, examples, note)
+    return _examples(reward, examples, note)
+
+
+def _written_words(reward: Reward, words: Sequence[Word], prompts: Sequence[Prompt]) -> Section:
     blanks = {"an empty text": "", "white space": " \n"}
     attacks = [ladder_outputs.texts(word.right, prompt.text) for word, prompt in zip(words, prompts, strict=True)]
     tables = [_spellings(word, str) | blanks | own for word, own in zip(words, attacks, strict=True)]
