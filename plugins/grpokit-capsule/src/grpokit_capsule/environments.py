@@ -179,7 +179,7 @@ def _lines_of(file: Path) -> list[str]:
     try:
         return file.read_text("utf-8").splitlines()
     except UnicodeDecodeError:
-        raise UsageError(f"{file} is not UTF-8. Save it so.") from None
+        raise UsageError(f"{file} cannot be read: expected a text in UTF-8. Save it as such.") from None
 
 
 @dataclass(frozen=True, kw_only=True)
