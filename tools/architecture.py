@@ -82,6 +82,7 @@ PLUGIN_MAY_IMPORT = {
     "grpokit_diagnosis": "",
     "grpokit_hf": "grpokit_plan",
     "grpokit_judge": "grpokit_http",
+    "grpokit_vote": "grpokit_clip grpokit_lpips",
     "grpokit_preference": "grpokit_hf",
     "grpokit_lm": "grpokit_hf grpokit_http grpokit_plan",
     "grpokit_diffusers": "grpokit_hf grpokit_plan",

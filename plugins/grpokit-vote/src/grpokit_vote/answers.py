@@ -1,0 +1,140 @@
+"""What people answer, and how it becomes numbers.
+
+    best        the best sample has 1, the others 0
+    best-worst  the best has 1, the worst 0, the others 0.5
+    stars       1 to 5 stars are 0 to 1
+    pairs       strengths by which the winners of pairs are likely (Bradley and Terry, 1952, Biometrika 39)
+
+"No difference" gives all the same number, and so teaches nothing. The first answer to a ballot, or to a pair, counts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from grpokit_vote.ballots import Ballot, Vote
+from grpokit_vote.bradley_terry import fit
+
+How: TypeAlias = Literal["best", "best-worst", "stars", "pairs"]
+
+
+def is_answer(ballot: Ballot, answer: Any, pair: Sequence[str] = ()) -> bool:
+    """Whether this may be an answer to a ballot."""
+    if ballot.how == "pairs":
+        return list(pair) in [list(asked) for asked in ballot.pairs] and (answer is None or answer in pair)
+    if answer is None:
+        return True
+    if ballot.how == "best":
+        return answer in ballot.samples
+    if ballot.how == "best-worst":
+        return isinstance(answer, list) and len({*answer}) == len(answer) == 2 and {*answer} <= {*ballot.samples}
+    stars = answer.values() if isinstance(answer, dict) else ()
+    return {*answer} == {*ballot.samples} and all(type(number) is int and 1 <= number <= 5 for number in stars)
+
+
+def pairs_of(samples: Sequence[str], count: int, *, key: str) -> list[list[str]]:
+    """Which pairs of a group are asked: a ring through all samples, then others, in an order that the key decides.
+
+    Args:
+        samples: the n choices of a ballot.
+        count: of pairs; n - 1 connect all samples, and there are n (n - 1) / 2.
+        key: of the ballot.
+    """
+    draws = random.Random(key)
+    ring = list(samples)
+    draws.shuffle(ring)
+    neighbours = [sorted(pair) for pair in zip(ring, ring[1:] + ring[:1], strict=True)]
+    others = [sorted((a, b)) for i, a in enumerate(ring) for b in ring[:i]]
+    draws.shuffle(others)
+    pairs: list[list[str]] = []
+    for pair in neighbours + others:
+        if pair not in pairs and len(pairs) < count:
+            pairs.append(pair)
+    return pairs
+
+
+def values_of(ballot: Ballot, votes: Sequence[Vote]) -> dict[str, float] | None:
+    """The scores of a ballot's samples; None while an answer is missing.
+
+    Args:
+        ballot: what was asked.
+        votes: all of this ballot, in the order in which they came.
+    """
+    first: dict[tuple[str, ...], Any] = {}
+    for vote in votes:
+        if not vote.again and is_answer(ballot, vote.answer, vote.pair):
+            first.setdefault(tuple(vote.pair), vote.answer)
+    if ballot.how == "pairs":
+        asked = [tuple(pair) for pair in ballot.pairs]
+        if not first.keys() >= {*asked}:
+            return None
+        return _strengths(ballot.samples, {pair: first[pair] for pair in asked})
+    if not first:
+        return None
+    answer = first[()]
+    if answer is None:
+        return dict.fromkeys(ballot.samples, 0.0)
+    if ballot.how == "best":
+        return {sample: float(sample == answer) for sample in ballot.samples}
+    if ballot.how == "best-worst":
+        best, worst = answer
+        return {sample: {best: 1.0, worst: 0.0}.get(sample, 0.5) for sample in ballot.samples}
+    return {sample: (answer[sample] - 1) / 4 for sample in ballot.samples}
+
+
+def _strengths(samples: Sequence[str], winners: Mapping[tuple[str, ...], str | None]) -> dict[str, float]:
+    """Each sample's strength; a tie is half a win of each."""
+    place = {sample: i for i, sample in enumerate(samples)}
+    differences = np.zeros((len(winners), len(samples)))
+    shares = np.full(len(winners), 0.5)
+    for row, ((one, other), winner) in enumerate(winners.items()):
+        differences[row, place[one]], differences[row, place[other]] = 1.0, -1.0
+        if winner is not None:
+            shares[row] = float(winner == one)
+    strengths, _ = fit(differences, shares, precision=1.0)
+    return dict(zip(samples, strengths.tolist(), strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How often people agreed with themselves when they were asked again.
+
+    Attributes:
+        same: how often the answer was the same.
+        repeats: how often they were asked again.
+        chance: the share that answers at random would give.
+    """
+
+    same: int
+    repeats: int
+    chance: float
+
+
+def agreement(votes: Sequence[Vote]) -> Agreement:
+    """How often people agreed with themselves, of the votes of one voter or of several."""
+    first: dict[tuple[Any, ...], Any] = {}
+    same, repeats, chances = 0, 0, 0.0
+    for vote in votes:
+        asked = vote.voter, vote.ballot, *vote.pair
+        if not vote.again:
+            first.setdefault(asked, _best_of(vote))
+        elif asked in first:
+            repeats += 1
+            same += first[asked] == _best_of(vote)
+            chances += 1 / len(vote.pair or vote.samples)
+    return Agreement(same=same, repeats=repeats, chance=chances / repeats if repeats else 0.0)
+
+
+def _best_of(vote: Vote) -> Any:
+    """The part of an answer that is compared: which sample is best."""
+    if vote.how == "best-worst" and vote.answer:
+        return vote.answer[0]
+    if vote.how == "stars" and vote.answer:
+        most = max(vote.answer.values())
+        return sorted(sample for sample, stars in vote.answer.items() if stars == most)
+    return vote.answer

@@ -1,0 +1,40 @@
+"""Announces the reward `human-vote` and the command `vote` to grpokit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from grpokit import CommandSpec, RewardSpec, hookimpl
+
+_INSTALL = "pip install 'grpokit[vote]'"
+_EXAMPLE = """
+rewards:
+  - {use: human-vote, question: Which sign is easier to read?, how: pairs}
+"""
+
+
+@hookimpl
+def grpokit_rewards() -> Iterator[RewardSpec]:
+    """Yield `human-vote`."""
+    yield RewardSpec(
+        api=1,
+        name="human-vote",
+        factory="grpokit_vote.reward:HumanVote",
+        summary="people vote on each group in a browser; a model of their taste may answer for them",
+        install=_INSTALL,
+        per_sample=False,
+        example=_EXAMPLE,
+    )
+
+
+@hookimpl
+def grpokit_commands() -> Iterator[CommandSpec]:
+    """Yield `vote`."""
+    yield CommandSpec(
+        api=1,
+        name="vote",
+        factory="grpokit_vote.command:vote",
+        summary="Vote on what a run draws, in a browser.",
+        install=_INSTALL,
+        example="grpokit vote runs/my-run",
+    )
