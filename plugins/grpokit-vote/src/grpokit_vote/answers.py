@@ -140,9 +140,15 @@ class Agreement:
 
     @property
     def better(self) -> bool | None:
-        """Whether this is more often than by chance, at 95 % (one-sided); None where the repeats are too few to tell."""
+        """Whether this is more often than by chance, at 95 % (one-sided); None while the repeats are too few to tell.
+
+        >>> [Agreement(same=same, repeats=7, chance=0.25).better for same in (3, 4, 5)]
+        [False, False, True]
+        >>> Agreement(same=2, repeats=2, chance=0.25).better is None
+        True
+        """
         n, p = self.repeats, self.chance
-        if not n or p**n > 0.05:
+        if p**n > 0.05:  # even if all were the same
             return None
         as_often = sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(self.same, n + 1))
         return as_often <= 0.05

@@ -1,7 +1,7 @@
 """The page on which people vote, served to this computer alone.
 
 All that counts stands in the run's files. The service remembers only who looks at which question, so that two people
-get different ones; it may be killed and started again at any time.
+get different ones. It may be killed and started again at any time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import random
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import uvicorn
 from starlette.applications import Starlette
@@ -25,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from grpokit.errors import RunError
@@ -37,27 +36,22 @@ from grpokit_vote.ballots import Ballot, BallotBox, Vote
 MOST_BODY = 64_000
 """Bytes of a request."""
 
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 _HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")  # with any port: that of `ssh -L` may be another
 _NAME = re.compile(r"[A-Za-z0-9-]{1,64}")  # of a voter, a vote or a ballot
 _SAMPLE = re.compile(r"[0-9a-f]{32}\.(png|txt)")
-_KINDS = {".png": "image/png", ".txt": "text/plain; charset=utf-8"}
-
 _REPEAT_EVERY = 20  # questions of a voter
 _REST = 5  # questions before the same may come again
 _LOOK = 60.0  # seconds that a question is left to the person who looks at it
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Question:
-    """A ballot, or one pair of it."""
-
-    ballot: Ballot
-    pair: Sequence[str]
-    again: bool = False
-
-    @property
-    def place(self) -> tuple[str, ...]:
-        return self.ballot.key, *self.pair
+_Place: TypeAlias = tuple[str, ...]  # a ballot's key, and of "pairs" the two samples
+_Questions: TypeAlias = Mapping[_Place, Ballot]
 
 
 class VoteService:
@@ -73,7 +67,7 @@ class VoteService:
 
     def __init__(self, run: Path, port: int = 0) -> None:
         self.run_folder, self.box = run, BallotBox(run)
-        self._looks: dict[str, tuple[tuple[str, ...], float]] = {}  # voter -> question, since when
+        self._looks: dict[str, tuple[_Place, float]] = {}  # voter -> what they look at, since when
         self._page, policy = _page()
         self._socket = socket.create_server(("127.0.0.1", port))
         self.port = self._socket.getsockname()[1]
@@ -85,26 +79,12 @@ class VoteService:
             Route("/vote", self._vote, methods=["POST"]),
             Route("/undo", self._undo, methods=["POST"]),
         ]
-        headers = {
-            "Cache-Control": "no-store",
-            "Content-Security-Policy": policy,
-            "Cross-Origin-Resource-Policy": "same-origin",
-            "Referrer-Policy": "no-referrer",
-            "X-Content-Type-Options": "nosniff",
-            "X-Frame-Options": "DENY",
-        }
-        self.server = uvicorn.Server(
-            uvicorn.Config(
-                Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=_admit)]),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="error",
-                server_header=False,
-                headers=list(headers.items()),
-                timeout_graceful_shutdown=1,
-            )
-        )
+        admission = Middleware(BaseHTTPMiddleware, dispatch=_admit)
+        app = Starlette(routes=routes, middleware=[admission], exception_handlers={RunError: _full, OSError: _full})
+        headers = [*_HEADERS.items(), ("Content-Security-Policy", policy)]
+        config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, log_level="error", headers=headers)
+        config.timeout_graceful_shutdown = 1
+        self.server = uvicorn.Server(config)
 
     def run(self) -> None:
         """Answer until Ctrl-C, SIGTERM or `server.should_exit`."""
@@ -114,95 +94,94 @@ class VoteService:
         return Response(self._page, media_type="text/html")
 
     async def _sample(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        place = self.box.sample(name)
-        if not _SAMPLE.fullmatch(name) or not place.is_file():
+        place = self.box.sample(request.path_params["name"])
+        if not _SAMPLE.fullmatch(place.name) or not place.is_file():
             raise HTTPException(404, "There is no such sample.")
-        return Response(place.read_bytes(), media_type=_KINDS[place.suffix])
+        return FileResponse(place)
 
     async def _next(self, request: Request) -> Response:
         """What a voter is asked now; nothing of it tells a step, a score or the order of the rows."""
         voter = _name(request.query_params, "voter")
         votes = self.box.votes()
         own = [vote for vote in votes if vote.voter == voter]
+        agreed = agreement(own)
         questions = self._questions(votes)
         works = is_running(self.run_folder)
-        content: dict[str, Any] = {"works": works, "waiting": len(questions), "given": len(own)}
-        agreed = agreement(own)
-        content["agreement"] = asdict(agreed) | {"better": agreed.better}
-        if not questions:
-            begun = self.box.folder.exists()
-            return JSONResponse(content | {"state": "drawing" if works else "ended" if begun else "absent"})
-        question = self._repeat(own) or self._choose(voter, questions)
-        ballot = question.ballot
-        samples = list(question.pair or ballot.samples)
-        random.Random(f"{voter} {question.place} {len(own)}").shuffle(samples)  # the same order after a restart
-        asked = {
-            "state": "ask",
-            "ballot": ballot.key,
-            "pair": question.pair,
-            "again": question.again,
-            "samples": samples,
-            "left": None if ballot.until is None or question.again else max(0.0, ballot.until - time.time()),
+        content = {
+            "state": "drawing" if works else "ended" if self.box.folder.exists() else "absent",
+            "works": works,
+            "waiting": len(questions),
+            "given": len(own),
+            "agreement": asdict(agreed) | {"better": agreed.better},
         }
-        shown = {name: getattr(ballot, name) for name in ("prompt", "sources", "question", "how")}
-        return JSONResponse(content | shown | asked)
+        if questions:
+            content |= self._asked(voter, own, questions)
+        return JSONResponse(content)
 
-    def _questions(self, votes: Sequence[Vote]) -> list[_Question]:
+    def _questions(self, votes: Sequence[Vote]) -> dict[_Place, Ballot]:
         """What nobody has answered, the oldest first."""
-        by_ballot: dict[str, list[Vote]] = {}
-        for vote in votes:
-            by_ballot.setdefault(vote.ballot, []).append(vote)
-        questions = []
+        questions = {}
         for ballot in self.box.waiting():
-            pairs = open_pairs(ballot, by_ballot.get(ballot.key, []))
-            questions += [_Question(ballot=ballot, pair=pair) for pair in pairs]
+            answers = [vote for vote in votes if vote.ballot == ballot.key]
+            for pair in open_pairs(ballot, answers):
+                questions[ballot.key, *pair] = ballot
         return questions
 
-    def _repeat(self, own: Sequence[Vote]) -> _Question | None:
+    def _asked(self, voter: str, own: Sequence[Vote], questions: _Questions) -> dict[str, Any]:
+        """The question for a voter."""
+        repeat = self._repeat(own)
+        place, ballot = repeat or self._choose(voter, questions)
+        samples = list(place[1:] or ballot.samples)
+        random.Random(f"{voter} {place} {len(own)}").shuffle(samples)  # so that a restart changes nothing
+        left = None if ballot.until is None or repeat else max(0.0, ballot.until - time.time())
+        asked = {"state": "ask", "ballot": ballot.key, "pair": place[1:], "again": repeat is not None}
+        return asked | {"samples": samples, "left": left} | _part(ballot, "prompt", "sources", "question", "how")
+
+    def _repeat(self, own: Sequence[Vote]) -> tuple[_Place, Ballot] | None:
         """Each 20th question is the oldest that a voter has answered and was not asked again."""
         if (len(own) + 1) % _REPEAT_EVERY:
             return None
-        repeats = {(vote.ballot, *vote.pair) for vote in own if vote.again}
+        repeats = {_place(vote) for vote in own if vote.again}
         for vote in own[:-_REST]:
             known = self.box.find(vote.ballot)
-            if known and (vote.ballot, *vote.pair) not in repeats:
-                return _Question(ballot=known[0], pair=vote.pair, again=True)
+            if known and _place(vote) not in repeats:
+                return _place(vote), known[0]
         return None
 
-    def _choose(self, voter: str, questions: Sequence[_Question]) -> _Question:
+    def _choose(self, voter: str, questions: _Questions) -> tuple[_Place, Ballot]:
         """What the voter looks at already, else what nobody else looks at."""
         now = time.monotonic()
         mine, _ = self._looks.get(voter, ((), 0.0))
         others = {place for name, (place, since) in self._looks.items() if name != voter and now - since < _LOOK}
-        question = min(questions, key=lambda each: (each.place != mine, each.place in others))
-        if question.place != mine:
-            self._looks[voter] = question.place, now
-        return question
+        place = min(questions, key=lambda place: (place != mine, place in others))
+        if place != mine:
+            self._looks[voter] = place, now
+        return place, questions[place]
 
     async def _vote(self, request: Request) -> Response:
         """Write a vote down, once."""
         content = await _body(request)
-        known = self.box.find(_name(content, "ballot"))
-        if known is None:
-            raise HTTPException(404, "This question is not one of this run.")
-        with self._writing():
-            ballot, waits = self.box.find(content["ballot"]) or known
-            vote = Vote(
-                id=_name(content, "id"),
-                voter=_name(content, "voter"),
-                time=time.time(),
-                ballot=ballot.key,
-                question=ballot.question,
-                prompt=ballot.prompt,
-                how=ballot.how,
-                samples=ballot.samples,
-                answer=content.get("answer"),
-                pair=content.get("pair") or (),
-                again=content.get("again") is True,
-            )
-            if not is_answer(ballot, vote.answer, vote.pair):
+        key, identity, voter = (_name(content, name) for name in ("ballot", "id", "voter"))
+        answer, pair = content.get("answer"), content.get("pair")
+        if not isinstance(pair, list):
+            pair = []
+        if not self.box.find(key):
+            raise HTTPException(404, "The question is not one of this run.")
+        with self.box.lock:
+            known = self.box.find(key)
+            if known is None or not is_answer(known[0], answer, pair):
                 raise HTTPException(400, "This is no answer to the question.")
+            ballot, waits = known
+            vote = Vote(
+                id=identity,
+                voter=voter,
+                time=time.time(),
+                ballot=key,
+                answer=answer,
+                pair=pair,
+                again=content.get("again") is True,
+                **_part(ballot, "question", "prompt", "how", "samples"),
+            )
             if all(vote.id != other.id for other in self.box.votes()):
                 self.box.add(vote)
         return JSONResponse({"late": not (waits or vote.again)})
@@ -210,28 +189,28 @@ class VoteService:
     async def _undo(self, request: Request) -> Response:
         """Take a voter's last vote back, unless the run has used it."""
         voter = _name(await _body(request), "voter")
-        if not self.box.folder.exists():
+        last = self._last(voter)
+        if last is None:
             raise HTTPException(409, "You have not voted yet.")
-        with self._writing():
-            own = [vote for vote in self.box.votes() if vote.voter == voter]
-            if not own:
-                raise HTTPException(409, "You have not voted yet.")
-            last = own[-1]
-            _, waits = self.box.find(last.ballot) or (None, False)
-            if not (waits or last.again):
+        with self.box.lock:
+            known = self.box.find(last.ballot)
+            if not last.again and not (known and known[1]):
                 raise HTTPException(409, "The run has already learned from your last vote.")
             self.box.take_back(last)
-        self._looks[voter] = (last.ballot, *last.pair), time.monotonic()
+        self._looks[voter] = _place(last), time.monotonic()
         return JSONResponse({})
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Inside, nobody else writes; a full disk is answered in words."""
-        try:
-            with self.box.lock:
-                yield
-        except (RunError, OSError) as error:
-            raise HTTPException(507, str(error)) from error
+    def _last(self, voter: str) -> Vote | None:
+        own = [vote for vote in self.box.votes() if vote.voter == voter]
+        return own[-1] if own else None
+
+
+def _place(vote: Vote) -> _Place:
+    return vote.ballot, *vote.pair
+
+
+def _part(ballot: Ballot, *names: str) -> dict[str, Any]:
+    return {name: getattr(ballot, name) for name in names}
 
 
 async def _admit(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -244,6 +223,11 @@ async def _admit(request: Request, answer: Callable[[Request], Awaitable[Respons
     if request.method == "POST" and kind.strip() != "application/json":
         return PlainTextResponse("Expected `Content-Type: application/json`.", 415)
     return await answer(request)
+
+
+async def _full(request: Request, error: Exception) -> Response:
+    """A full disk, or a folder without permission, in words."""
+    return PlainTextResponse(str(error), 507)
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -262,11 +246,11 @@ async def _body(request: Request) -> dict[str, Any]:
     return content
 
 
-def _name(content: Any, key: str) -> str:
+def _name(content: Mapping[str, Any], key: str) -> str:
     """One of the names in a request."""
     name = content.get(key)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise HTTPException(400, f"`{key}` is missing; expected at most 64 letters, digits and hyphens.")
+        raise HTTPException(400, f"Expected `{key}`, of at most 64 letters, digits and hyphens.")
     return name
 
 
