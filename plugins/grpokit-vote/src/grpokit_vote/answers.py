@@ -37,8 +37,8 @@ def is_answer(ballot: Ballot, answer: Any, pair: Sequence[str] = ()) -> bool:
     if ballot.how == "best-worst":
         is_two = isinstance(answer, list) and len(answer) == 2 and answer[0] != answer[1]
         return is_two and all(sample in ballot.samples for sample in answer)
-    stars = answer.values() if isinstance(answer, dict) else ()
-    return {*answer} == {*ballot.samples} and all(type(number) is int and 1 <= number <= 5 for number in stars)
+    is_whole = isinstance(answer, dict) and answer.keys() == {*ballot.samples}
+    return is_whole and all(type(stars) is int and 1 <= stars <= 5 for stars in answer.values())
 
 
 def pairs_of(samples: Sequence[str], count: int, *, key: str) -> list[list[str]]:

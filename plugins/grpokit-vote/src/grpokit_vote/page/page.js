@@ -62,8 +62,8 @@ function choice(part, index) {
     return element("li", { tabIndex: 0, role: "group", ariaLabel: name }, part, row);
   }
   const key = element("kbd", { textContent: KEYS[index] || "", ariaHidden: "true" });
-  const press = { onclick: () => choose(index) };
-  if (part.tagName === "PRE") return element("li", {}, part, element("button", press, `${name} `, key));
+  const press = { ariaLabel: name, onclick: () => choose(index) };
+  if (part.tagName === "PRE") return element("li", {}, part, element("button", press, "Choice ", key));
   return element("li", {}, element("button", press, part, key));
 }
 
