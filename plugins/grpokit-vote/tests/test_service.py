@@ -290,7 +290,7 @@ def test_every_20th_question_comes_again_and_counts_for_no_score(run: Path, clie
 def test_at_most_one_random_voter_in_twenty_is_better_than_chance(chance: float, repeats: int) -> None:
     draws = np.random.default_rng(0)
     same = draws.binomial(repeats, chance, size=4000)
-    better = [Agreement(same=int(count), repeats=repeats, chance=chance).better for count in same]
+    better = [bool(Agreement(same=int(count), repeats=repeats, chance=chance).better) for count in same]
     assert 0 < np.mean(better) <= 0.055
     assert Agreement(same=repeats, repeats=repeats, chance=chance).better
     assert Agreement(same=1, repeats=1, chance=chance).better is None

@@ -175,7 +175,7 @@ class BallotBox:
 
     def waiting(self) -> list[Ballot]:
         """The ballots that wait for people, the oldest first."""
-        ballots = []
+        ballots: list[Ballot] = []
         for place in self._waiting.glob("*.json"):
             ballots += _rows(place, Ballot)
         return sorted(ballots, key=lambda ballot: (ballot.step, ballot.place))
