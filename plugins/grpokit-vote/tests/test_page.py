@@ -220,6 +220,7 @@ def test_the_page_follows_the_run(run: Path, visit: Callable[..., Any]) -> None:
         wait_for_words(page, "question", "not asked anything")
         with locked(run):
             wait_for_words(page, "question", "drawing")
+            page.keyboard.type("1 5")  # nothing is asked
             ballot = ask(run, [picture(i) for i in range(3)], seconds=90)
             wait_for(page, given=0, waiting=1)
             assert page.evaluate("document.activeElement.id") == "question"

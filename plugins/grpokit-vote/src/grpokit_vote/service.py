@@ -161,37 +161,31 @@ class VoteService:
     async def _vote(self, request: Request) -> Response:
         """Write a vote down, once."""
         content = await _body(request)
-        key, identity, voter = (_name(content, name) for name in ("ballot", "id", "voter"))
+        sent = {name: _name(content, name) for name in ("id", "voter", "ballot")}
         answer, pair = content.get("answer"), content.get("pair")
         if not isinstance(pair, list):
             pair = []
-        if not self.box.find(key):
+        if not self.box.find(sent["ballot"]):
             raise HTTPException(404, "The question is not one of this run.")
         with self.box.lock:
-            known = self.box.find(key)
+            known = self.box.find(sent["ballot"])
             if known is None or not is_answer(known[0], answer, pair):
                 raise HTTPException(400, "This is no answer to the question.")
             ballot, waits = known
-            vote = Vote(
-                id=identity,
-                voter=voter,
-                time=time.time(),
-                ballot=key,
-                answer=answer,
-                pair=pair,
-                again=content.get("again") is True,
-                **_part(ballot, "question", "prompt", "how", "samples"),
-            )
+            asked = _part(ballot, "question", "prompt", "how", "samples")
+            again = content.get("again") is True
+            vote = Vote(**sent, **asked, time=time.time(), answer=answer, pair=pair, again=again)
             if all(vote.id != other.id for other in self.box.votes()):
                 self.box.add(vote)
-        return JSONResponse({"late": not (waits or vote.again)})
+        return JSONResponse({"late": not (waits or again)})
 
     async def _undo(self, request: Request) -> Response:
         """Take a voter's last vote back, unless the run has used it."""
         voter = _name(await _body(request), "voter")
-        last = self._last(voter)
-        if last is None:
+        own = [vote for vote in self.box.votes() if vote.voter == voter]
+        if not own:
             raise HTTPException(409, "You have not voted yet.")
+        last = own[-1]
         with self.box.lock:
             known = self.box.find(last.ballot)
             if not last.again and not (known and known[1]):
@@ -199,10 +193,6 @@ class VoteService:
             self.box.take_back(last)
         self._looks[voter] = _place(last), time.monotonic()
         return JSONResponse({})
-
-    def _last(self, voter: str) -> Vote | None:
-        own = [vote for vote in self.box.votes() if vote.voter == voter]
-        return own[-1] if own else None
 
 
 def _place(vote: Vote) -> _Place:

@@ -158,7 +158,7 @@ async function show(next) {
     const parts = await Promise.all(samples.map(sample));
     const pictures = await Promise.all(sources.map(name => picture(name, "Picture of the prompt")));
     if (shown && asked.state === "ask") news ||= "The last question is closed.";
-    [asked, answer, shown] = [next, [], sign];
+    [asked, answer, shown] = [{ ...next, samples }, [], sign];
     at.prompt.textContent = prompt;
     at.sources.replaceChildren(...pictures);
     at.question.textContent = asks ? question : STATES[state];
