@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -32,9 +33,9 @@ def is_answer(ballot: Ballot, answer: Any, pair: Sequence[str] = ()) -> bool:
     if ballot.how == "best":
         return answer in ballot.samples
     if ballot.how == "best-worst":
-        return isinstance(answer, list) and len({*answer}) == len(answer) == 2 and {*answer} <= {*ballot.samples}
-    stars = answer.values() if isinstance(answer, dict) else ()
-    return {*answer} == {*ballot.samples} and all(type(number) is int and 1 <= number <= 5 for number in stars)
+        return isinstance(answer, list) and tuple(answer) in permutations(ballot.samples, 2)
+    stars = answer if isinstance(answer, dict) else {}
+    return stars.keys() == {*ballot.samples} and all(type(n) is int and 1 <= n <= 5 for n in stars.values())
 
 
 def pairs_of(samples: Sequence[str], count: int, *, key: str) -> list[list[str]]:
