@@ -106,10 +106,13 @@ class Judge:
         keys = {ballot.key for ballot in ballots}
         if not ballots or not self.is_trusted or self.taste is None:
             return keys, keys
-        drawn = random.Random(f"{ballots[0].step} {ballots[0].key}").choice(sorted(keys))
+        step = ballots[0].step
+        count = math.floor(ask * len(ballots) * step) - math.floor(ask * len(ballots) * (step - 1))
+        if not count:
+            return set(), set()
+        drawn = random.Random(f"{step} {ballots[0].key}").choice(sorted(keys))
         doubts = {ballot.key: self.taste.doubt(self._table(ballot.samples)) for ballot in ballots}
-        most_doubtful = sorted(keys - {drawn}, key=lambda key: -doubts[key])
-        count = math.ceil(ask * len(ballots))
+        most_doubtful = sorted(keys - {drawn}, key=lambda key: (-doubts[key], key))
         return {drawn, *most_doubtful[: count - 1]}, {drawn}
 
     def state_dict(self) -> dict[str, Any]:
