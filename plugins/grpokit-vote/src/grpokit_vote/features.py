@@ -42,7 +42,7 @@ def features(kind: Kind, **options: Any) -> Features:
     if kind == "pixels":
         return _pixels
     try:
-        return (_clip if kind == "clip" else _lpips)(**options)
+        return {"clip": _clip, "lpips": _lpips}[kind](**options)
     except ModuleNotFoundError as error:
         raise UsageError(
             f"The model '{kind}' of the voter needs the Python module '{error.name}', which is not installed. Run: pip "
