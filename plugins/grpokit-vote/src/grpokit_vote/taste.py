@@ -202,7 +202,7 @@ class TasteReward:
 
 
 def write_package(
-    taste: Taste, folder: Path, name: str, *, facts: Mapping[str, str], options: Mapping[str, Any] | None = None
+    taste: Taste, folder: Path, name: str, *, facts: Mapping[str, object], options: Mapping[str, Any] | None = None
 ) -> None:
     """Write a package that pip can install, with the taste as a reward.
 
