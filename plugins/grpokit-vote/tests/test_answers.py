@@ -14,7 +14,7 @@ RING = [["a", "b"], ["b", "c"], ["a", "c"]]
 
 def ballot(how, *, samples=SAMPLES, pairs=()):
     return Ballot(
-        key="k", step=0, place=0, prompt="", sources=(), question="", how=how, samples=samples, pairs=pairs
+        key="k", step=0, place=0, prompt="", sources=(), question="", how=how, samples=samples, pairs=pairs, until=0.0
     )  # fmt: skip
 
 

@@ -5,12 +5,13 @@ import math
 import os
 import subprocess
 import sys
+import tomllib
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from grpokit import Prompt, RewardError, Sample, UsageError
+from grpokit import Prompt, RewardError, RunError, Sample, UsageError
 from grpokit_vote.bradley_terry import chance
 from grpokit_vote.features import features
 from grpokit_vote.taste import Taste, TasteReward, right_pairs, write_package
@@ -203,10 +204,19 @@ def test_a_package_needs_a_name_that_pip_takes(taste_file, tmp_path, name):
 @pytest.mark.parametrize(("kind", "extra"), [("pixels", ""), ("clip", "[clip]"), ("lpips", "[lpips]")])
 def test_a_package_brings_the_packages_of_its_features(tmp_path, kind, extra):
     taste = Taste(kind=kind, weights=np.ones(1), mean=np.ones(1), scale=np.ones(1), precision=np.eye(1))
-    write_package(taste, tmp_path, "my-taste", facts={"votes": "12"})
-    assert f'dependencies = ["grpokit-vote{extra}~=0.1.0"]' in (tmp_path / "pyproject.toml").read_text()
-    assert "- votes: 12" in (tmp_path / "README.md").read_text()
-    assert not list(tmp_path.rglob("*.template"))
+    write_package(taste, tmp_path / "my-taste", "my-taste", facts={"votes": "12"})
+    project = tomllib.loads((tmp_path / "my-taste/pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == [f"grpokit-vote{extra}~=0.1.0"]
+    assert "- votes: 12" in (tmp_path / "my-taste/README.md").read_text()
+
+
+def test_a_package_is_never_written_over_another_one(taste_file, tmp_path):
+    taste = Taste.load(taste_file)
+    write_package(taste, tmp_path / "my-taste", "my-taste", facts={"votes": "12"})
+    with pytest.raises(RunError, match="my-taste cannot be written"):
+        write_package(taste, tmp_path / "my-taste", "my-taste", facts={"votes": "13"})
+    assert "- votes: 12" in (tmp_path / "my-taste/README.md").read_text()
+    assert [place.name for place in tmp_path.glob("*my-taste*")] == ["my-taste"]
 
 
 _SCORE = """

@@ -41,8 +41,9 @@ def features(kind: Kind, **options: Any) -> Features:
     """
     if kind == "pixels":
         return _pixels
+    networks: dict[str, Callable[..., Features]] = {"clip": _clip, "lpips": _lpips}
     try:
-        return (_clip if kind == "clip" else _lpips)(**options)
+        return networks[kind](**options)
     except ModuleNotFoundError as error:
         raise UsageError(
             f"The model '{kind}' of the voter needs the Python module '{error.name}', which is not installed. Run: pip "

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from grpokit import Sample, UsageError
 from grpokit.errors import one_line
-from grpokit.files import is_plain_name, replacing, write_text, writing
+from grpokit.files import replacing, writing
 from grpokit.images import to_rgb
 from grpokit_vote.bradley_terry import Array, chance, fit
 from grpokit_vote.features import Kind, features
@@ -91,8 +91,8 @@ class Taste:
         Args:
             vectors: [n, F] features of a group of n, at least 2.
         """
-        chances = self._chances(vectors)
-        return (chances.sum(1) - 0.5) / (len(vectors) - 1)  # 0.5: against itself
+        wins = self._chances(vectors).sum(1) - 0.5  # against itself
+        return np.asarray(wins / (len(vectors) - 1))
 
     def doubt(self, vectors: Array) -> float:
         """How likely the model is wrong about a pair of a group, on average: 0.5 knows nothing, 0 is sure."""
@@ -202,13 +202,13 @@ class TasteReward:
 
 
 def write_package(
-    taste: Taste, folder: Path, name: str, *, facts: Mapping[str, str], options: Mapping[str, Any] | None = None
+    taste: Taste, folder: Path, name: str, *, facts: Mapping[str, object], options: Mapping[str, Any] | None = None
 ) -> None:
     """Write a package that pip can install, with the taste as a reward.
 
     Args:
         taste: what the voter likes.
-        folder: where its files go.
+        folder: where its files go; a new one, or an empty one.
         name: of the package, and of the reward in configs.
         facts: for its README, what the taste was learned from, such as {"question": "Which is nicer?"}.
         options: of the features, such as `net`, where they are not the defaults.
@@ -217,7 +217,7 @@ def write_package(
         UsageError: the name cannot be used.
         RunError: the files cannot be written.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or not is_plain_name(name):
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or len(name) > 40:
         raise UsageError(
             f"A taste's name has small letters, digits and single hyphens, at most 40, such as my-taste; got {name!r}."
         )
@@ -230,10 +230,10 @@ def write_package(
         "facts": "\n".join(f"- {what}: {fact}" for what, fact in facts.items()),
         "options": repr(dict(options or {})),
     }
-    with writing(folder):
-        (folder / module).mkdir(parents=True, exist_ok=True)
-    for template in sorted(_TEMPLATES.rglob("*.template")):
-        text = Template(template.read_text(encoding="utf-8")).substitute(words)
-        place = template.relative_to(_TEMPLATES).with_suffix("")
-        write_text(folder / str(place).replace("MODULE", module), text)
-    taste.save(folder / module / "taste.safetensors")
+    with writing(folder), replacing(folder) as temporary:
+        (temporary / module).mkdir(parents=True)
+        for template in sorted(_TEMPLATES.rglob("*.template")):
+            text = Template(template.read_text(encoding="utf-8")).substitute(words)
+            place = str(template.relative_to(_TEMPLATES).with_suffix("")).replace("MODULE", module)
+            (temporary / place).write_text(text, encoding="utf-8")
+        taste.save(temporary / module / "taste.safetensors")
