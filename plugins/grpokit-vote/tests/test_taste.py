@@ -12,9 +12,10 @@ import pytest
 from PIL import Image
 
 from grpokit import Prompt, RewardError, RunError, Sample, UsageError
+from grpokit_vote.answers import right_pairs
 from grpokit_vote.bradley_terry import chance
 from grpokit_vote.features import features
-from grpokit_vote.taste import Taste, TasteReward, right_pairs, write_package
+from grpokit_vote.taste import Taste, TasteReward, write_package
 
 COUNT, GROUP = 600, 8
 

@@ -17,10 +17,11 @@ import numpy as np
 from PIL import Image
 
 from grpokit import UsageError
+from grpokit_vote.answers import right_share
 from grpokit_vote.ballots import TEXT, Ballot, Scored
 from grpokit_vote.bradley_terry import Array
 from grpokit_vote.features import Kind, features
-from grpokit_vote.taste import Taste, right_pairs
+from grpokit_vote.taste import Taste
 
 RECENT = 20
 """The groups by which a model is measured."""
@@ -137,14 +138,3 @@ class Judge:
 
     def _table(self, samples: Sequence[str]) -> Array:
         return np.stack([self._vectors[name] for name in samples])
-
-
-def right_share(row: Scored) -> float | None:
-    """Of the pairs of a group that people ordered, the share that the model had ordered so; None if it had no chance.
-
-    Groups that were asked because the model was in doubt do not count.
-    """
-    if row.by != "votes" or not row.drawn or not row.expected:
-        return None
-    right, count = right_pairs(row.expected, row.values)
-    return right / count if count else None

@@ -93,7 +93,8 @@ class HumanVote:
             raise UsageError(f"human-vote: ask: {ask:g} needs a model that answers for the others, as model: pixels.")
         self.question, self.how, self.pairs, self.wait_minutes, self.ask = question, how, pairs, wait_minutes, ask
         self._others = [OtherVotes(Path(place)) for place in ([votes] if isinstance(votes, str) else votes)]
-        self._judge = Judge(model, model_options or {}, trust=trust) if model else None
+        self._options = dict(model_options or {})
+        self._judge = Judge(model, self._options, trust=trust) if model else None
         self._box: BallotBox | None = None
         self._waits: Callable[[str], None] = lambda words: None
         self._step = 0  # the last one that was drawn
@@ -278,7 +279,8 @@ class HumanVote:
         if self._judge is None or taste is None:
             raise UsageError("human-vote has no model of the voter to export. Train with model: pixels, clip or lpips.")
         facts = {"question": self.question, "answers": self.how, "groups": self._judge.groups}
-        write_package(taste, folder, name, facts=facts)
+        options = {key: value for key, value in self._options.items() if key not in ("device", "weights_path")}
+        write_package(taste, folder, name, facts=facts, options=options)
 
 
 def _unscored(rows: int) -> Pending:

@@ -155,21 +155,6 @@ def _comparisons(group: Mapping[str, float]) -> Iterator[tuple[str, str, float]]
             yield winner, loser, 2 / len(group)
 
 
-def right_pairs(expected: Mapping[str, float], values: Mapping[str, float]) -> tuple[float, int]:
-    """How many pairs a model orders as the votes do, and of how many; of a tie of the model, half.
-
-    Args:
-        expected: sample -> the model's number.
-        values: sample -> that of the votes. Pairs of equal values do not count.
-
-    >>> right_pairs({"a": 0.9, "b": 0.5, "c": 0.5}, {"a": 1.0, "b": 0.0, "c": 0.5})
-    (2.5, 3)
-    """
-    pairs = [(winner, loser) for winner, loser, _ in _comparisons(values)]
-    signs = [np.sign(expected[winner] - expected[loser]) for winner, loser in pairs]
-    return float(sum(signs) + len(pairs)) / 2, len(pairs)
-
-
 class TasteReward:
     """How much a voter likes a picture, in nats of a comparison: at 1 more, it wins 73 % of the time.
 
@@ -230,10 +215,10 @@ def write_package(
         "facts": "\n".join(f"- {what}: {fact}" for what, fact in facts.items()),
         "options": repr(dict(options or {})),
     }
-    with writing(folder), replacing(folder) as temporary:
-        (temporary / module).mkdir(parents=True)
+    with writing(folder):
+        (folder / module).mkdir(parents=True)
         for template in sorted(_TEMPLATES.rglob("*.template")):
             text = Template(template.read_text(encoding="utf-8")).substitute(words)
             place = str(template.relative_to(_TEMPLATES).with_suffix("")).replace("MODULE", module)
-            (temporary / place).write_text(text, encoding="utf-8")
-        taste.save(temporary / module / "taste.safetensors")
+            (folder / place).write_text(text, encoding="utf-8")
+        taste.save(folder / module / "taste.safetensors")
