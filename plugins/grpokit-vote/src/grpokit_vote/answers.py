@@ -10,10 +10,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import combinations
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -27,15 +28,18 @@ How: TypeAlias = Literal["best", "best-worst", "stars", "pairs"]
 def is_answer(ballot: Ballot, answer: Any, pair: Sequence[str] = ()) -> bool:
     """Whether this may be an answer to a ballot."""
     if ballot.how == "pairs":
-        return list(pair) in [list(asked) for asked in ballot.pairs] and (answer is None or answer in pair)
+        return tuple(pair) in _asked(ballot) and (answer is None or answer in pair)
+    if pair:
+        return False
     if answer is None:
         return True
     if ballot.how == "best":
         return answer in ballot.samples
     if ballot.how == "best-worst":
-        return isinstance(answer, list) and tuple(answer) in permutations(ballot.samples, 2)
-    stars = answer if isinstance(answer, dict) else {}
-    return stars.keys() == {*ballot.samples} and all(type(n) is int and 1 <= n <= 5 for n in stars.values())
+        is_two = isinstance(answer, list) and len(answer) == 2 and answer[0] != answer[1]
+        return is_two and all(sample in ballot.samples for sample in answer)
+    is_whole = isinstance(answer, dict) and answer.keys() == {*ballot.samples}
+    return is_whole and all(type(stars) is int and 1 <= stars <= 5 for stars in answer.values())
 
 
 def pairs_of(samples: Sequence[str], count: int, *, key: str) -> list[list[str]]:
@@ -66,17 +70,12 @@ def values_of(ballot: Ballot, votes: Sequence[Vote]) -> dict[str, float] | None:
         ballot: what was asked.
         votes: all of this ballot, in the order in which they came.
     """
-    first: dict[tuple[str, ...], Any] = {}
-    for vote in votes:
-        if not vote.again and is_answer(ballot, vote.answer, vote.pair):
-            first.setdefault(tuple(vote.pair), vote.answer)
-    if ballot.how == "pairs":
-        asked = [tuple(pair) for pair in ballot.pairs]
-        if not first.keys() >= {*asked}:
-            return None
-        return _strengths(ballot.samples, {pair: first[pair] for pair in asked})
-    if not first:
+    first = _first(ballot, votes)
+    asked = _asked(ballot)
+    if not first.keys() >= {*asked}:
         return None
+    if ballot.how == "pairs":
+        return _strengths(ballot.samples, {pair: first[pair] for pair in asked})
     answer = first[()]
     if answer is None:
         return dict.fromkeys(ballot.samples, 0.0)
@@ -86,6 +85,31 @@ def values_of(ballot: Ballot, votes: Sequence[Vote]) -> dict[str, float] | None:
         best, worst = answer
         return {sample: {best: 1.0, worst: 0.0}.get(sample, 0.5) for sample in ballot.samples}
     return {sample: (answer[sample] - 1) / 4 for sample in ballot.samples}
+
+
+def open_pairs(ballot: Ballot, votes: Sequence[Vote]) -> list[tuple[str, ...]]:
+    """Which pairs of a ballot nobody has answered; of one that asks no pairs, () while it has no answer.
+
+    Args:
+        ballot: what was asked.
+        votes: all of this ballot.
+    """
+    first = _first(ballot, votes)
+    return [pair for pair in _asked(ballot) if pair not in first]
+
+
+def _asked(ballot: Ballot) -> list[tuple[str, ...]]:
+    """The pairs that a ballot asks; () stands for all of its samples."""
+    return [tuple(pair) for pair in ballot.pairs] if ballot.how == "pairs" else [()]
+
+
+def _first(ballot: Ballot, votes: Sequence[Vote]) -> dict[tuple[str, ...], Any]:
+    """The first answer to each pair of a ballot."""
+    first: dict[tuple[str, ...], Any] = {}
+    for vote in votes:
+        if not vote.again and is_answer(ballot, vote.answer, vote.pair):
+            first.setdefault(tuple(vote.pair), vote.answer)
+    return first
 
 
 def _strengths(samples: Sequence[str], winners: Mapping[tuple[str, ...], str | None]) -> dict[str, float]:
@@ -114,6 +138,21 @@ class Agreement:
     same: int
     repeats: int
     chance: float
+
+    @property
+    def better(self) -> bool | None:
+        """Whether this is more often than by chance, at 95 % (one-sided); None while the repeats are too few to tell.
+
+        >>> [Agreement(same=same, repeats=7, chance=0.25).better for same in (3, 4, 5)]
+        [False, False, True]
+        >>> Agreement(same=2, repeats=2, chance=0.25).better is None
+        True
+        """
+        n, p = self.repeats, self.chance
+        if p**n > 0.05:  # even if all were the same
+            return None
+        as_often = sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(self.same, n + 1))
+        return as_often <= 0.05
 
 
 def agreement(votes: Sequence[Vote]) -> Agreement:

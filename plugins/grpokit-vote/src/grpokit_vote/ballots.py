@@ -230,13 +230,14 @@ class BallotBox:
 
     def _append(self, place: Path, row: Mapping[str, Any]) -> None:
         """Add a line, all of it or nothing."""
-        with writing(place), place.open("a+b") as file:
+        with writing(place), place.open("a+b", buffering=0) as file:  # a buffer would write its rest when it is closed
             end = file.tell()
             file.seek(max(0, end - 1))
             is_cut = file.read() not in (b"", b"\n")
+            line = b"\n" * is_cut + json.dumps(row).encode() + b"\n"
             try:
-                file.write(b"\n" * is_cut + json.dumps(row).encode() + b"\n")
-                file.flush()
+                while line:
+                    line = line[file.write(line) :]
                 os.fsync(file.fileno())
             except OSError:
                 os.truncate(place, end)
