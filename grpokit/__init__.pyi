@@ -33,6 +33,8 @@ from .registry.specs import PolicySpec as PolicySpec
 from .registry.specs import PresetSpec as PresetSpec
 from .registry.specs import RewardSpec as RewardSpec
 from .registry.specs import WorldSpec as WorldSpec
+from .rewards.following import ExportsReward as ExportsReward
+from .rewards.following import FollowsRun as FollowsRun
 from .rewards.submission import Pending as Pending
 from .rewards.submission import Portion as Portion
 from .rewards.submission import Submits as Submits

@@ -33,6 +33,7 @@ from grpokit.policy import Policy
 from grpokit.processes import fsdp2
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.rendezvous import join
+from grpokit.rewards.following import followers
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.settings import SeedSettings, TrainerSettings, check_settings, with_settings_shown
@@ -147,6 +148,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             "batch_sizes": self.sizes,
             **stateful("observers", self.observers),
             **self._modifiers.parts(),
+            **stateful(checkpoint.REWARDS, followers(self.terms)),
             "loss_scale": self.updates,
         }
         if self.needs_reference:

@@ -79,6 +79,8 @@ PLUGIN_MAY_IMPORT = {
     "grpokit_check": "",
     "grpokit_http": "",
     "grpokit_plan": "",
+    "grpokit_clip": "",
+    "grpokit_lpips": "",
     "grpokit_diagnosis": "",
     "grpokit_hf": "grpokit_plan",
     "grpokit_judge": "grpokit_http",

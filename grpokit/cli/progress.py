@@ -38,6 +38,7 @@ class _Screen:
             console=console,
             disable=not console.is_terminal,
         )
+        self._waits = False
         self.task = self.bar.add_task("training", total=None, eta="", news="", visible=False)
 
     def say(self, line: str) -> None:
@@ -64,6 +65,12 @@ class _Screen:
             )
         room = max(0, self.console.width - _WIDTH)
         self.bar.update(self.task, completed=report.step, eta=self.lines.eta.text(), news=self.lines.news[:room])
+
+    def waiting(self, words: str) -> None:
+        self.bar.update(self.task, description=f"waits for {words}" if words else "training")
+        if words and not self._waits and not self.console.is_terminal:
+            self.say(f"step {self.trainer.completed + 1} waits for {words}")
+        self._waits = bool(words)
 
     def evaluating(self, samples: int) -> None:
         self.bar.update(self.task, description="evaluating")

@@ -182,18 +182,25 @@ def export(
     to: Annotated[Path, typer.Option("--to", help="The new folder.")],
     overrides: Overrides = None,
     merge: Annotated[bool, typer.Option("--merge", help="Merge the adapter into its base model.")] = False,
+    reward: Annotated[
+        str, typer.Option("--reward", metavar="NAME", help="Write what this reward has learned instead.")
+    ] = "",
 ) -> None:
     """Write a run's weights for other programs, with a model card.
 
     It takes the last checkpoint, or the one that RUN names. The policy decides which files: transformers and peft load
-    those of hf-lm.
+    those of hf-lm. With --reward it writes what a reward has learned in the run.
     """
     config, place = read_source(run, overrides)
     if place is None:
         raise UsageError(f"{run} is not a run folder. Give one, or one of its checkpoints.")
     from grpokit.runs.export import export as write
+    from grpokit.runs.export import export_reward
 
-    write(config, place, to, merge=merge)
+    if reward:
+        export_reward(config, place, reward, to)
+    else:
+        write(config, place, to, merge=merge)
     print(f"exported: {to}")
 
 

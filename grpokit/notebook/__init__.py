@@ -101,6 +101,10 @@ class _Block:
             self.draw(f"training samples of step {report.step}", report.rollout.samples, report.totals.tolist())
             self.show()
 
+    def waiting(self, words: str) -> None:
+        self.state = f"waits for {words}" if words else self.lines.news
+        self.show()
+
     def evaluating(self, samples: int) -> None:
         self.state = f"drawing and scoring {samples} samples of held-out prompts ..."
         self.show()

@@ -25,7 +25,7 @@ from grpokit.report.panels import panels_on_page
 from grpokit.report.pictures import Album
 from grpokit.report.sameness import sameness
 from grpokit.report.verdict import alarms, attribution_table, headline, main_change, mood_of, prompts_of, verdict
-from grpokit.run_folder.names import MACHINE
+from grpokit.run_folder.names import MACHINE, WAITING
 from grpokit.run_folder.reader import Row, RunHistory
 from grpokit.run_folder.scales import on_another_scale, packages_of, same_mix
 
@@ -130,11 +130,22 @@ def _state(run: RunHistory) -> str:
     steps = f"{run.steps:,} of {plural(run.planned, 'step')}" if run.planned else plural(run.steps, "step")
     times = [row["step_time"] for row in run.metrics[-200:] if row.get("step_time")]
     left = run.planned - run.steps
+    waits_for = _waits_for(run)
+    if waits_for:
+        return f"{word} {steps}, waits for {waits_for}"
     if run.state == "running" and times and left > 0:
         return f"{word} {steps}, about {duration(left * math.fsum(times) / len(times))} of training to go"
     if run.state == "finished" and left > 0:
         steps += ", ended early" if run.message.startswith("The held-out score") else ", converged"
     return f"{word} {steps}"
+
+
+def _waits_for(run: RunHistory) -> str:
+    """What a run waits for at the moment, such as votes; empty where it waits for nothing, or does not run."""
+    try:
+        return (run.folder / WAITING).read_text(encoding="utf-8") if run.state == "running" else ""
+    except OSError:
+        return ""
 
 
 def _facts(run: RunHistory) -> list[tuple[str, str]]:

@@ -41,11 +41,12 @@ from grpokit.run_folder.names import (
     SAMPLES,
     SCORES,
     VERSIONS,
+    WAITING,
     WARNINGS,
 )
 from grpokit.run_folder.reader import read_run
 
-_FILES = (CONFIG, VERSIONS, MACHINE, EVALUATIONS, WARNINGS, ATTRIBUTION, END, REPORT)
+_FILES = (CONFIG, VERSIONS, MACHINE, EVALUATIONS, WARNINGS, ATTRIBUTION, END, WAITING, REPORT)
 _REST, _LONGEST_REST = 333, 30.0  # times the seconds that a reading took; seconds
 _RUN = re.compile(r"/run/(?P<name>[^/]+)(?P<rest>/.*)")
 _PICTURE = re.compile(rf"/picture/(?P<run>\d{{1,6}})/(?P<kind>{SAMPLES}|{GROUPS})/(?P<step>step_\d+)/(?P<name>[^/]+)")

@@ -33,6 +33,7 @@ from grpokit.run_folder.names import (
     ROWS,
     SAMPLES,
     SCORES,
+    WAITING,
     WARNINGS,
 )
 from grpokit.run_folder.reader import Row, read_rows, shorten_prompt, turns
@@ -59,6 +60,7 @@ class Journal:
     def __init__(self, folder: Path, completed: int) -> None:
         self.folder = folder
         delete(folder / END)
+        delete(folder / WAITING)
         rows: dict[str, list[Row]] = {}
         for name in (METRICS, EVALUATIONS, WARNINGS):
             rows[name] = [row for row in read_rows(folder / name) if row["step"] <= completed]

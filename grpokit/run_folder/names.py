@@ -13,7 +13,7 @@ MACHINE, TRACKERS = "machine.json", "trackers.json"
 
 # What grows with the run: a row for each step, evaluation, warning, and study of what moves the rewards.
 METRICS, EVALUATIONS, WARNINGS, ATTRIBUTION = "metrics.jsonl", "eval.jsonl", "warnings.jsonl", "attribution.jsonl"
-END = "end.json"
+END, WAITING = "end.json", "waiting.txt"
 
 # Folders with a folder for each step: held-out samples, the best and worst groups, everything that was drawn, weights.
 SAMPLES, GROUPS, ROLLOUTS, CHECKPOINTS = "samples", "groups", "rollouts", "checkpoints"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,8 +57,8 @@ def can_resume(folder: Path, *, resume: bool, overwrite: bool) -> bool:
 
 
 @contextmanager
-def initialised(folder: Path, *, resumed: bool) -> Iterator[None]:
-    """Make the folder of a new run, or empty it. After an error inside, nothing is left of that run.
+def initialised(folder: Path, *, resumed: bool, keep: Collection[str] = ()) -> Iterator[None]:
+    """Make the folder of a new run, or empty it but for what to `keep`. After an error inside, no more is left of it.
 
     Until the end it is marked: after a kill it counts as empty.
 
@@ -74,11 +74,11 @@ def initialised(folder: Path, *, resumed: bool) -> Iterator[None]:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         mark.touch()
-        _empty(folder, mark)
+        _empty(folder, {mark.name, *keep})
     try:
         yield
     except BaseException:
-        _empty(folder, mark)
+        _empty(folder, {mark.name, *keep})
         mark.unlink()
         if is_new:
             folder.rmdir()
@@ -86,7 +86,7 @@ def initialised(folder: Path, *, resumed: bool) -> Iterator[None]:
     mark.unlink()
 
 
-def _empty(folder: Path, mark: Path) -> None:
+def _empty(folder: Path, keep: Collection[str]) -> None:
     for place in folder.iterdir():
-        if place != mark:
+        if place.name not in keep:
             delete(place)

@@ -17,6 +17,7 @@ from grpokit.config.schema import RunConfig
 from grpokit.errors import PluginError, a_type
 from grpokit.processes.forks import forks_ended
 from grpokit.registry.specs import RewardSpec, Spec
+from grpokit.rewards.following import FollowsRun, followers
 from grpokit.rewards.isolation import torch_state_kept
 from grpokit.rewards.submission import Submits, Versioned
 from grpokit.rewards.terms import RewardTerm
@@ -69,6 +70,15 @@ def versions_elsewhere(
         if isinstance(reward, Versioned):
             versions[term.name] = dict(reward.versions)
     return versions
+
+
+def all_followers(terms: Sequence[RewardTerm], own_terms: Mapping[str, Sequence[RewardTerm]]) -> list[FollowsRun]:
+    """The rewards that take part in the run beyond scoring, each once (see `all_rewards`)."""
+    rewards = {}
+    for some in (terms, *own_terms.values()):
+        for reward in followers(some).values():
+            rewards[id(reward)] = reward
+    return list(rewards.values())
 
 
 def close(terms: Sequence[RewardTerm]) -> None:

@@ -22,7 +22,7 @@ from grpokit.errors import UsageError, plural
 from grpokit.evaluation.evaluation import Evaluation
 from grpokit.evaluation.held_out import evaluate
 from grpokit.evaluation.intervals import Summary
-from grpokit.files import delete, step_name
+from grpokit.files import delete, step_name, write_text
 from grpokit.guards.hacking import too_seldom
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.processes.team import Team
@@ -31,7 +31,7 @@ from grpokit.rewards.terms import as_terms
 from grpokit.run_folder import rollout_record
 from grpokit.run_folder.journal import Journal
 from grpokit.run_folder.lock import locked
-from grpokit.run_folder.names import CHECKPOINTS, CONFIG, REPORT
+from grpokit.run_folder.names import CHECKPOINTS, CONFIG, REPORT, WAITING
 from grpokit.run_folder.reader import Row
 from grpokit.run_folder.run_metadata import versions, write_header, write_machine
 from grpokit.run_folder.start import can_resume, initialised
@@ -49,6 +49,7 @@ class Watcher:
         say: gets one line of text at a time.
         start: gets the trainer when it is ready.
         step: gets the report of each step.
+        waiting: gets what the run waits for, and "" once it goes on; from any thread.
         evaluating: gets the number of held-out samples that are about to be drawn and scored.
         evaluated: gets the number of completed steps and the evaluation after them.
     """
@@ -56,6 +57,7 @@ class Watcher:
     say: Callable[[str], None] = lambda line: None
     start: Callable[[PhasedTrainer], None] = lambda trainer: None
     step: Callable[[StepReport], None] = lambda report: None
+    waiting: Callable[[str], None] = lambda words: None
     evaluating: Callable[[int], None] = lambda samples: None
     evaluated: Callable[[int, Evaluation], None] = lambda step, evaluation: None
 
@@ -120,6 +122,7 @@ class Run:
         data = self.prompts, self.held_out
         if self.team.rank == 0:
             stack.enter_context(locked(self.folder))
+        self._resume = resume
         goes_on = partial(can_resume, self.folder, resume=resume, overwrite=overwrite)
         self.resumed = self.team.first(goes_on)
         if resume and not self.resumed and (self.folder / CONFIG).exists():
@@ -129,6 +132,7 @@ class Run:
             self.team.first(lambda: check_pictures(*data))
         self.terms, self._own_terms = stack.enter_context(build_rewards.all_rewards(config))  # which may fetch weights
         self._digests = resuming.prompt_digests(*data)
+        self._followers = build_rewards.all_followers(self.terms, self._own_terms)
         elsewhere = build_rewards.versions_elsewhere(self.terms, self._own_terms)
         self._versions = versions(to_dict(config), elsewhere)
         self._warnings += resuming.refuse_other_processes(self.team, config, self._digests, self._versions)
@@ -201,12 +205,31 @@ class Run:
         every = self.config.eval.every
         with ExitStack() as stack:
             if self.team.rank == 0:
-                stack.enter_context(initialised(self.folder, resumed=self.resumed))
+                stack.enter_context(initialised(self.folder, resumed=self.resumed, keep=self._lasting_files()))
                 self._begin_folder()
+            self.team.first(lambda: None)  # the folder is there
+            for reward in self._followers:
+                reward.begin(self.folder, self._wait)
             if self._last_evaluation < 0 or (every and self.trainer.completed % every == 0):  # but a resume adds none
                 self.evaluate()
             if self.resumed and self._last_evaluation == self.trainer.completed:
                 self._keep_best()  # a failure may have come between the evaluation and this
+
+    def _lasting_files(self) -> set[str]:
+        """What a run that starts over although it should resume keeps of its folder."""
+        names: set[str] = set()
+        for reward in self._followers if self._resume else ():
+            names.update(reward.files)
+        return names
+
+    def _wait(self, words: str) -> None:
+        """Show what the run waits for."""
+        if self.team.rank == 0:
+            self.watcher.waiting(words)
+            if words:
+                write_text(self.folder / WAITING, words)
+            else:
+                delete(self.folder / WAITING)
 
     def _begin_folder(self) -> None:
         """In process 0; the header comes after the files that a resume cuts, since it says what those follow from."""

@@ -30,7 +30,7 @@ from grpokit.training.state import State, Stateful, split
 
 FORMAT = 5
 STATE = "state.json"
-POLICY, POSITION, PHASES, BEST = "policy", "position", "phases", "best"
+POLICY, POSITION, PHASES, REWARDS, BEST = "policy", "position", "phases", "rewards", "best"
 
 
 def part_name(prefix: str, name: str) -> str:
@@ -138,6 +138,16 @@ def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
         part = part_name(POLICY, name)
         _take_over(folder, part, policies[name], _read(folder, state, part))
     return trained
+
+
+def load_part(folder: Path, name: str, part: Stateful) -> None:
+    """Read one part of a checkpoint; of a run with phases that of the last one which has it."""
+    state = read_state(folder)
+    places = [place for place in state["parts"] if f"/{place}".endswith(f"/{name}")]
+    if not places:
+        raise CheckpointError(f"The checkpoint {folder} has no part '{name}': its run kept none.")
+    _check_files(folder, state, below=places[-1])
+    _take_over(folder, name, part, _read(folder, state, places[-1]))
 
 
 def _names(kind: str, parts: Mapping[str, Any]) -> list[str]:

@@ -945,7 +945,7 @@ def test_help_version_and_schema(call: Call, monkeypatch: pytest.MonkeyPatch) ->
     for command in ("train", "sample", "evaluate", "report", "plugins", "schema"):
         assert f"\n  {command} " in done.out
     commands = done.out[done.out.index("Commands:") :].splitlines()[1:]
-    assert len(commands) == 19
+    assert len(commands) == 20
     assert not any(line.endswith("...") for line in commands)  # no summary is cut
     assert call("--version").out == f"{grpokit.__version__}\n"
     monkeypatch.setattr("grpokit.registry.installed", lambda kind: [])  # whose modules take seconds to import

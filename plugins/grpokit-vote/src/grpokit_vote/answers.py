@@ -14,11 +14,12 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from grpokit_vote.ballots import Ballot, Vote
+from grpokit_vote.ballots import Ballot, Scored, Vote
 from grpokit_vote.bradley_terry import fit
 
 How: TypeAlias = Literal["best", "best-worst", "stars", "pairs"]
@@ -177,3 +178,33 @@ def _best_of(vote: Vote) -> Any:
         most = max(vote.answer.values())
         return sorted(sample for sample, stars in vote.answer.items() if stars == most)
     return vote.answer
+
+
+def right_pairs(expected: Mapping[str, float], values: Mapping[str, float]) -> tuple[float, int]:
+    """How many pairs a model orders as the votes do, and of how many; of a tie of the model, half.
+
+    Args:
+        expected: sample -> the model's number.
+        values: sample -> that of the votes. Pairs of equal values do not count.
+
+    >>> right_pairs({"a": 0.9, "b": 0.5, "c": 0.5}, {"a": 1.0, "b": 0.0, "c": 0.5})
+    (2.5, 3)
+    """
+    right, count = 0.0, 0
+    for one, other in combinations(values, 2):
+        agreement = (expected[one] - expected[other]) * (values[one] - values[other])
+        if values[one] != values[other]:
+            count += 1
+            right += 0.5 if agreement == 0 else float(agreement > 0)
+    return right, count
+
+
+def right_share(row: Scored) -> float | None:
+    """Of the pairs of a group that people ordered, the share that the model had ordered so; None if it had no chance.
+
+    Groups that were asked because the model was in doubt do not count.
+    """
+    if row.by != "votes" or not row.drawn or not row.expected:
+        return None
+    right, count = right_pairs(row.expected, row.values)
+    return right / count if count else None

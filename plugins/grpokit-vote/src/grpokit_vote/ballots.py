@@ -46,7 +46,7 @@ class Ballot:
         how: what an answer is: "best", "best-worst", "stars" or "pairs".
         samples: the names of the choices, in order.
         pairs: of "pairs", those that are asked.
-        until: when the run goes on without an answer, in seconds since the epoch; None: never.
+        until: when the run goes on without an answer, in seconds since the epoch.
     """
 
     key: str
@@ -58,7 +58,7 @@ class Ballot:
     how: str
     samples: Sequence[str]
     pairs: Sequence[Sequence[str]] = ()
-    until: float | None = None
+    until: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,17 +137,17 @@ class BallotBox:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.file = folder / VOTES
-        self.folder = folder / "votes"
+        self.run, self.file = folder, folder / VOTES
+        self.folder, self.samples = folder / "votes", samples_of(folder)
         self._waiting, self._asked = self.folder / "waiting", self.folder / "asked"
-        self._samples, self._scored = self.folder / "samples", self.folder / "scored.jsonl"
+        self._scored = self.folder / "scored.jsonl"
         self.lock = FileLock(self.folder / ".lock")
         self._read: dict[Path, tuple[tuple[int, int], list[Any]]] = {}
 
     def prepare(self) -> None:
         """Make the folders; a run does so before it asks."""
         with writing(self.folder):
-            for place in (self._waiting, self._asked, self._samples):
+            for place in (self._waiting, self._asked, self.samples):
                 place.mkdir(parents=True, exist_ok=True)
 
     def keep(self, output: Any, *, what: str) -> str:
@@ -157,15 +157,11 @@ class BallotBox:
         else:
             content, ending = _png(to_rgb(output, what=what)), PICTURE
         name = hashlib.sha256(content).hexdigest()[:32] + ending
-        place = self._samples / name
+        place = self.samples / name
         if not place.exists():
             with writing(place), replacing(place, shared=True) as temporary:
                 temporary.write_bytes(content)
         return name
-
-    def sample(self, name: str) -> Path:
-        """Where a sample lies."""
-        return self._samples / name
 
     def ask(self, ballot: Ballot) -> None:
         """Put a ballot before the people."""
@@ -246,6 +242,19 @@ class BallotBox:
             except OSError:
                 os.truncate(place, end)
                 raise
+
+
+def samples_of(folder: Path) -> Path:
+    """Where the samples of a run lie."""
+    return folder / "votes" / "samples"
+
+
+def by_ballot(votes: Sequence[Vote]) -> dict[str, list[Vote]]:
+    """The votes of each ballot, by its key."""
+    ballots: dict[str, list[Vote]] = {}
+    for vote in votes:
+        ballots.setdefault(vote.ballot, []).append(vote)
+    return ballots
 
 
 def votes_of(lines: Sequence[Any]) -> list[Vote]:

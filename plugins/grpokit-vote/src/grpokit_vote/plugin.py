@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from grpokit import CommandSpec, RewardSpec, hookimpl
+from grpokit import CommandSpec, Panel, RewardSpec, hookimpl
 
 _INSTALL = "pip install 'grpokit[vote]'"
 _EXAMPLE = """
@@ -38,3 +39,13 @@ def grpokit_commands() -> Iterator[CommandSpec]:
         install=_INSTALL,
         example="grpokit vote runs/my-run",
     )
+
+
+@hookimpl
+def grpokit_panels(run: Any) -> Sequence[Panel]:
+    """What the votes of a run say."""
+    if not (run.folder / "votes" / "scored.jsonl").exists():
+        return []
+    from grpokit_vote.panel import panels
+
+    return panels(run)

@@ -94,7 +94,7 @@ class VoteService:
         return Response(self._page, media_type="text/html")
 
     async def _sample(self, request: Request) -> Response:
-        place = self.box.sample(request.path_params["name"])
+        place = self.box.samples / request.path_params["name"]
         if not _SAMPLE.fullmatch(place.name) or not place.is_file():
             raise HTTPException(404, "There is no such sample.")
         return FileResponse(place)

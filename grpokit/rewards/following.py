@@ -1,0 +1,65 @@
+"""Rewards that take part in a run beyond scoring: they keep files, make it wait, or change as it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from grpokit.rewards.terms import RewardTerm
+
+
+@runtime_checkable
+class FollowsRun(Protocol):
+    """A reward that keeps files in the run's folder, makes the run wait, or learns while the run goes on.
+
+    Its state is in every checkpoint, as `rewards/NAME`, and is restored where a step fails.
+
+    Attributes:
+        files: the names of its files and folders in the run's folder that nobody could make again. A run that is
+            resumed without a checkpoint starts over and keeps them.
+    """
+
+    files: Sequence[str]
+
+    def begin(self, folder: Path, waits: Callable[[str], None]) -> None:
+        """Called in every process, before the first samples come and after a checkpoint is loaded.
+
+        Args:
+            folder: of the run.
+            waits: may be called at any time, from any thread, with what the run waits for, such as "votes on 4
+                groups", and with "" once it goes on. Process 0 shows it in the run's progress line, and `grpokit
+                watch` on the page.
+        """
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Tensors and plain data, as a checkpoint keeps them."""
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Load a result of `state_dict`."""
+
+
+@runtime_checkable
+class ExportsReward(FollowsRun, Protocol):
+    """A reward that learns something which others can use: `grpokit export RUN --reward NAME --to FOLDER` writes it."""
+
+    def export(self, folder: Path, *, name: str) -> None:
+        """Write what it has learned, after its state was loaded.
+
+        Args:
+            folder: exists already, and is empty.
+            name: of the folder that the user asked for.
+
+        Raises:
+            UsageError: it has learned nothing yet.
+        """
+
+
+def followers(terms: Iterable[RewardTerm]) -> dict[str, FollowsRun]:
+    """The rewards that take part in a run beyond scoring, by their names."""
+    rewards = {}
+    for term in terms:
+        reward: object = term.reward
+        if isinstance(reward, FollowsRun):
+            rewards[term.name] = reward
+    return rewards

@@ -1,0 +1,108 @@
+"""What a model of a voter sees of a picture: numbers of which a taste is a weighted sum.
+
+    pixels  colours, contrast and a tiny thumbnail; needs nothing
+    clip    the embedding of CLIP's image tower: what the picture shows, and its style
+    lpips   how strongly each channel of the LPIPS trunk answers: textures and edges
+
+The numbers of a picture follow from that picture alone, so that they are the same in every batch and after a resume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+
+from grpokit import UsageError
+from grpokit.rewards.device import find_device
+from grpokit_vote.bradley_terry import Array
+
+Kind: TypeAlias = Literal["pixels", "clip", "lpips"]
+Features: TypeAlias = Callable[[Sequence[Image.Image]], Array]
+
+_REWARD = "human-vote"  # for messages
+_LUMA = np.array([0.299, 0.587, 0.114])
+
+
+def features(kind: Kind, **options: Any) -> Features:
+    """A function of n RGB pictures that returns their features [n, F].
+
+    Args:
+        kind: "pixels" (F is 60), "clip" or "lpips".
+        options: `weights_path` and `device` of "clip" and "lpips"; `model` and `pretrained` of "clip", as those of the
+            reward `clip-score`; `net` of "lpips", as that of the reward `lpips`.
+
+    Raises:
+        UsageError: a package, weights or the device are missing.
+    """
+    if kind == "pixels":
+        return _pixels
+    networks: dict[str, Callable[..., Features]] = {"clip": _clip, "lpips": _lpips}
+    try:
+        return networks[kind](**options)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"The model '{kind}' of the voter needs the Python module '{error.name}', which is not installed. Run: pip "
+            f"install 'grpokit-vote[{kind}]'"
+        ) from error
+
+
+def _pixels(pictures: Sequence[Image.Image]) -> Array:
+    rows = [_pixel_row(picture) for picture in pictures]
+    return np.array(rows).reshape(-1, 60)
+
+
+def _pixel_row(picture: Image.Image) -> Array:
+    """Means and spreads of colours, light and vividness, the strength of edges, and a thumbnail: [60]."""
+    colours = _levels(picture, 64)
+    light = colours @ _LUMA
+    vividness = colours.max(-1) - colours.min(-1)
+    spreads = [colours.std((0, 1)), light.std(), vividness.std()]
+    edges = [np.abs(np.diff(light, axis=axis)).mean() for axis in (0, 1)]
+    parts = [colours.mean((0, 1)), light.mean(), vividness.mean(), *spreads, *edges, _levels(picture, 4)]
+    return np.concatenate([np.ravel(part) for part in parts])
+
+
+def _levels(picture: Image.Image, side: int) -> Array:
+    """The picture as a square [side, side, 3], from 0 to 1."""
+    return np.asarray(picture.resize((side, side), Image.Resampling.BOX), dtype=np.float64) / 255
+
+
+def _clip(
+    *,
+    model: str = "ViT-L-14",
+    pretrained: str | None = "openai",
+    weights_path: str | Path | None = None,
+    device: str | None = None,
+) -> Features:
+    from grpokit_clip import tower
+
+    place = find_device(device, reward=_REWARD)
+    clip = tower.shared(
+        model=model, pretrained=pretrained, weights_path=weights_path, device=place, dtype="float32", reward=_REWARD
+    )
+    return lambda pictures: clip.images(pictures, batch_size=1, reward=_REWARD).numpy()
+
+
+def _lpips(
+    *,
+    net: Literal["alex", "vgg", "squeeze"] = "alex",
+    weights_path: str | Path | None = None,
+    device: str | None = None,
+) -> Features:
+    from grpokit_lpips import trunk
+
+    place = find_device(device, reward=_REWARD)
+    network: Any = trunk.build(net, weights_path).to(place)
+
+    def means(picture: Image.Image) -> Array:
+        pixels = torch.from_numpy(2 * _levels(picture, 256) - 1).permute(2, 0, 1)  # [h, w, 3] -> [3, h, w]
+        with torch.inference_mode(), torch.autocast(place.type, enabled=False):
+            layers = network.net(network.scaling_layer(pixels[None].float().to(place)))  # [1, C, h, w] each
+            return torch.cat([layer.mean((0, 2, 3)) for layer in layers]).double().cpu().numpy()
+
+    return lambda pictures: np.stack([means(picture) for picture in pictures])

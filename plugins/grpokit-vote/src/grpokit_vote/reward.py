@@ -1,0 +1,299 @@
+"""The reward `human-vote`: people vote on each group of a step, and the run waits for them.
+
+A step's groups become ballots, which `grpokit vote` puts before people. What they have answered before is not asked
+again. All ballots of a step are counted together, a moment after the last answer, so that each can be taken back until
+then. A group that nobody answers in time is not scored.
+
+With a model of the voter, groups that it is sure of are not asked. What is asked follows from earlier steps alone,
+never from votes of this step or of later ones: so a resumed run asks the same, and learns the same.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grpokit import GrpokitError, Pending, Portion, RewardError, Sample, UsageError
+from grpokit.errors import error_line, plural
+from grpokit.rewards.remote import ENDING
+from grpokit.rewards.submission import by_group
+from grpokit.settings import Positive, Share, Whole
+from grpokit_vote.answers import How, pairs_of, values_of
+from grpokit_vote.ballots import VOTES, Ballot, BallotBox, Scored, by_ballot, key_of
+from grpokit_vote.features import Kind
+from grpokit_vote.judge import Judge, Learned
+from grpokit_vote.other_votes import OtherVotes
+from grpokit_vote.taste import write_package
+
+GRACE = 2.0
+"""Seconds after a step's last answer in which it can be taken back."""
+
+_PAUSE = 0.2  # seconds between two looks at the votes
+
+
+@dataclass(kw_only=True, eq=False)
+class _Group:
+    """One group of a step, and where its scores go."""
+
+    rows: Sequence[int]
+    names: Sequence[str]  # of the rows' samples
+    ballot: Ballot
+    expected: Mapping[str, float]  # by the model
+    drawn: bool = False  # whether it measures the model
+    future: Future[Portion] = field(default_factory=Future)
+
+    def finish(self, portion: Portion) -> None:
+        """Hand out what became of it, if the run still wants to know."""
+        with suppress(InvalidStateError):
+            self.future.set_result(portion)
+
+
+class HumanVote:
+    """Asks people which samples of a group are better.
+
+    Args:
+        question: what people are asked.
+        how: what they answer: "best" chooses one of the group, "best-worst" the best and the worst one, "stars" gives
+            each 1 to 5, "pairs" compares two at a time.
+        pairs: how many pairs of a group are compared; 0: as many as it has samples.
+        wait_minutes: how long a step waits for people; groups without an answer are then unscored.
+        votes: further files of votes, such as `other/votes.jsonl`: what was answered there is not asked again.
+        model: what a model of the voter looks at: "pixels" (colours and their places), "clip" or "lpips" (the features
+            of these networks). None: there is no model, and all groups are asked.
+        model_options: parameters of these networks, such as `weights_path`.
+        ask: the share of a step's groups that people are asked about, once the model may answer for the others.
+        trust: how often the model must order two samples as people do to answer for them.
+        folder: where votes are kept; in a run that of the run.
+    """
+
+    files = (VOTES, "votes")
+
+    def __init__(
+        self,
+        *,
+        question: str = "Which one is best?",
+        how: How = "best",
+        pairs: Whole = 0,
+        wait_minutes: Positive = 60.0,
+        votes: Sequence[str] | str = (),
+        model: Kind | None = None,
+        model_options: Mapping[str, Any] | None = None,
+        ask: Share = 1.0,
+        trust: Share = 0.7,
+        folder: str | None = None,
+    ) -> None:
+        if ask < 1 and model is None:
+            raise UsageError(f"human-vote: ask: {ask:g} needs a model that answers for the others, as model: pixels.")
+        self.question, self.how, self.pairs, self.wait_minutes, self.ask = question, how, pairs, wait_minutes, ask
+        self._others = [OtherVotes(Path(place)) for place in ([votes] if isinstance(votes, str) else votes)]
+        self._options = dict(model_options or {})
+        self._judge = Judge(model, self._options, trust=trust) if model else None
+        self._box: BallotBox | None = None
+        self._waits: Callable[[str], None] = lambda words: None
+        self._step = 0  # the last one that was drawn
+        self._closed = threading.Event()
+        if folder is not None:
+            self.begin(Path(folder), self._waits)
+
+    def begin(self, folder: Path, waits: Callable[[str], None]) -> None:
+        """Keep votes in the folder of a run, and tell the run what it waits for."""
+        self._waits = waits
+        self._box = BallotBox(folder)
+        self._box.prepare()
+
+    def submit(self, samples: Sequence[Sample]) -> Pending:
+        """Put the groups of a training step before people; held-out samples are not asked, and stay unscored."""
+        step = samples[0].info.get("training_step") if samples else None
+        if step is None:
+            return _unscored(len(samples))
+        if self._box is None:
+            raise UsageError("human-vote asks people while a run trains; here it has no folder for their votes.")
+        self._step = step
+        self._learn(self._box, before=step)
+        groups = [self._group(samples, rows, self._box) for rows in by_group(samples)]
+        with self._box.lock:
+            for ballot in self._box.waiting():
+                if ballot.step != step:  # of a step that the run has left
+                    self._box.withdraw(ballot.key)
+            waiting = self._ask(groups, self._box)
+        if waiting:
+            self._closed.clear()
+            threading.Thread(target=self._wait, args=(waiting, self._box), daemon=True).start()
+        return Pending([group.future for group in groups])
+
+    def _learn(self, box: BallotBox, *, before: int) -> None:
+        """Fit the model to all votes of earlier steps, and of other runs."""
+        if self._judge is None:
+            return
+        scored = [row for row in box.scored(before) if (row.question, row.how) == (self.question, self.how)]
+        groups = {}
+        for other in self._others:
+            groups.update(other.learned(self.question, self.how))
+        for row in scored:
+            if row.by == "votes":
+                groups[row.ballot] = Learned(values=row.values, folder=box.samples)
+        self._judge.learn(groups, scored)
+
+    def _group(self, samples: Sequence[Sample], rows: Sequence[int], box: BallotBox) -> _Group:
+        """A group with its ballot, and what the model expects."""
+        first = samples[rows[0]]
+        names = [box.keep(samples[row].output, what=f"the output of row {row} (reward 'human-vote')") for row in rows]
+        sources = [box.keep(image, what="a source picture") for image in first.prompt.images]
+        choices = sorted(set(names))
+        key = key_of(self.question, self.how, first.prompt.text, choices, sources)
+        pairs = pairs_of(choices, self.pairs or len(choices), key=key) if self.how == "pairs" else []
+        ballot = Ballot(
+            key=key,
+            step=self._step,
+            place=first.group,
+            prompt=first.prompt.text,
+            sources=sources,
+            question=self.question,
+            how=self.how,
+            samples=choices,
+            pairs=pairs,
+            until=time.time() + 60 * self.wait_minutes,
+        )
+        expected = self._judge.expected(choices, box.samples) if self._judge and len(choices) > 1 else {}
+        return _Group(rows=rows, names=names, ballot=ballot, expected=expected)
+
+    def _ask(self, groups: Sequence[_Group], box: BallotBox) -> list[_Group]:
+        """Score what needs no people, and ask about the rest, which is returned."""
+        undecided = []
+        for group in groups:
+            values = next(filter(None, (other.values(group.ballot) for other in self._others)), None)
+            if len(group.ballot.samples) == 1:
+                self._settle(group, box, "sameness", dict.fromkeys(group.names, 0.0))
+            elif values is not None:
+                self._settle(group, box, "votes", values)
+            else:
+                undecided.append(group)
+        ballots = [group.ballot for group in undecided]
+        asked = measuring = {ballot.key for ballot in ballots}
+        if self._judge:
+            asked, measuring = self._judge.chosen(ballots, self.ask)
+        votes = by_ballot(box.votes())
+        waiting = []
+        for group in undecided:
+            key = group.ballot.key
+            group.drawn = key in measuring
+            values = values_of(group.ballot, votes.get(key, ()))
+            if key not in asked:
+                self._settle(group, box, "model", group.expected)
+            elif values is not None:
+                self._settle(group, box, "votes", values)
+            else:
+                box.ask(group.ballot)
+                waiting.append(group)
+        return waiting
+
+    def _settle(self, group: _Group, box: BallotBox, by: str, values: Mapping[str, float]) -> None:
+        """Note how a group got its scores, and hand them out."""
+        ballot = group.ballot
+        box.score(
+            Scored(
+                step=ballot.step,
+                place=ballot.place,
+                ballot=ballot.key,
+                question=ballot.question,
+                how=ballot.how,
+                by=by,
+                values=values,
+                expected=group.expected,
+                drawn=group.drawn,
+            )
+        )
+        box.withdraw(ballot.key)
+        scores = [values.get(name, math.nan) for name in group.names]
+        group.finish(Portion(rows=group.rows, values=scores))
+
+    def _wait(self, groups: Sequence[_Group], box: BallotBox) -> None:
+        """Until people have answered or the time is over; then count the votes of all groups."""
+        try:
+            while not (_is_dropped(groups) or self._is_over(groups, box)):
+                if self._closed.wait(_PAUSE):
+                    return
+        except GrpokitError as error:
+            _fail(groups, error)
+        except Exception as error:  # or the run would wait for ever
+            _fail(groups, RewardError(f"it could not count the votes: {error_line(error)}."))
+        finally:
+            self._waits("")
+
+    def _is_over(self, groups: Sequence[_Group], box: BallotBox) -> bool:
+        """Whether the wait is over, and then all groups have their scores."""
+        with box.lock:
+            votes = by_ballot(box.votes())
+            values = [values_of(group.ballot, votes.get(group.ballot.key, ())) for group in groups]
+            missing = values.count(None)
+            if missing and ENDING.is_set():
+                raise RewardError(f"the run was asked to end while {plural(missing, 'group')} waited for votes.")
+            if not self._may_count(groups, box, missing):
+                return False
+            if missing == len(groups) and self._step == 1:
+                raise RewardError(
+                    f"nobody voted on the first step within {self.wait_minutes:g} minutes. Open the page with `grpokit "
+                    f"vote {box.run}`, or give people more time: wait_minutes."
+                )
+            for group, some in zip(groups, values, strict=True):
+                self._settle(group, box, "nobody" if some is None else "votes", some or {})
+        return True
+
+    def _may_count(self, groups: Sequence[_Group], box: BallotBox, missing: int) -> bool:
+        """Whether the time is over, or all have answered and nobody has taken an answer back for a moment."""
+        now = time.time()
+        if missing:
+            self._waits(f"votes on {plural(missing, 'group')} (grpokit vote {box.run})")
+            return now >= groups[0].ballot.until
+        keys = {group.ballot.key for group in groups}
+        latest = max(vote.time for vote in box.votes() if vote.ballot in keys)
+        return now >= latest + GRACE
+
+    def close(self) -> None:
+        """Wait for nobody any more; the votes stay."""
+        self._closed.set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The model of the voter, with what it has learned so far."""
+        if self._judge is None or self._box is None:
+            return {"step": self._step}
+        self._learn(self._box, before=self._step + 1)
+        return {"step": self._step} | self._judge.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a result of `state_dict`."""
+        self._step = state["step"]
+        if self._judge:
+            self._judge.load_state_dict(state)
+
+    def export(self, folder: Path, *, name: str) -> None:
+        """Write the voter's taste as a package with a reward of its own."""
+        taste = self._judge.taste if self._judge else None
+        if self._judge is None or taste is None:
+            raise UsageError("human-vote has no model of the voter to export. Train with model: pixels, clip or lpips.")
+        facts = {"question": self.question, "answers": self.how, "groups": self._judge.groups}
+        options = {key: value for key, value in self._options.items() if key not in ("device", "weights_path")}
+        write_package(taste, folder, name, facts=facts, options=options)
+
+
+def _unscored(rows: int) -> Pending:
+    answer: Future[Portion] = Future()
+    answer.set_result(Portion(rows=range(rows), values=[math.nan] * rows))
+    return Pending([answer] if rows else [])
+
+
+def _is_dropped(groups: Sequence[_Group]) -> bool:
+    """Whether the step has failed for another reason."""
+    return all(group.future.cancelled() for group in groups)
+
+
+def _fail(groups: Sequence[_Group], error: GrpokitError) -> None:
+    for group in groups:
+        group.finish(Portion(rows=group.rows, error=error))

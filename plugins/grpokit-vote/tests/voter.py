@@ -1,0 +1,67 @@
+"""A person who votes by a rule of their own, through the files, as the page does for people."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from grpokit_vote.ballots import Ballot, BallotBox, Vote
+
+
+class SimulatedVoter(threading.Thread):
+    """Answers each ballot of a run, one at a time.
+
+    Args:
+        folder: of the run.
+        taste: of a picture's file; the higher the better.
+        most: votes in all; later ballots get none.
+    """
+
+    def __init__(self, folder: Path, taste: Callable[[Path], float], most: int = 10**6) -> None:
+        super().__init__(daemon=True)
+        self.box, self.taste, self.most, self.given = BallotBox(folder), taste, most, 0
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        """Vote until it is over."""
+        while not self.over.wait(0.02):
+            for ballot in self.box.waiting():
+                answered = {tuple(vote.pair) for vote in self.box.votes() if vote.ballot == ballot.key}
+                for pair in [tuple(pair) for pair in ballot.pairs] or [()]:
+                    if pair not in answered and self.given < self.most:
+                        self.vote(ballot, pair)
+
+    def vote(self, ballot: Ballot, pair: tuple[str, ...] = ()) -> None:
+        """Answer a ballot, or a pair of it."""
+        likes = {name: self.taste(self.box.samples / name) for name in pair or ballot.samples}
+        ordered = sorted(likes, key=lambda name: -likes[name])
+        stars = {name: 1 + round(4 * rank / (len(ordered) - 1)) for rank, name in enumerate(reversed(ordered))}
+        answers: dict[str, Any] = {"best-worst": [ordered[0], ordered[-1]], "stars": stars}
+        vote = Vote(
+            id=uuid.uuid4().hex,
+            voter="simulated",
+            time=time.time(),
+            ballot=ballot.key,
+            question=ballot.question,
+            prompt=ballot.prompt,
+            how=ballot.how,
+            samples=ballot.samples,
+            answer=answers.get(ballot.how, ordered[0]),
+            pair=pair,
+        )
+        with self.box.lock:
+            self.box.add(vote)
+        self.given += 1
+
+
+def blueness(file: Path) -> float:
+    """How dark and blue a picture is: its blue above its red and green."""
+    red, green, blue = np.asarray(Image.open(file).convert("RGB"), dtype=float).mean((0, 1)) / 255
+    return float(2 * blue - red - green - 0.5 * (red + green + blue) / 3)
