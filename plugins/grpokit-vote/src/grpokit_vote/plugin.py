@@ -10,7 +10,7 @@ from grpokit import CommandSpec, Panel, RewardSpec, hookimpl
 _INSTALL = "pip install 'grpokit[vote]'"
 _EXAMPLE = """
 rewards:
-  - {use: human-vote, question: Which sign is easier to read?, how: pairs}
+  - {use: human-vote, question: "Which sign is easier to read?", how: pairs}
 """
 
 

@@ -31,7 +31,7 @@ from grpokit.errors import RunError
 from grpokit.files import parse_json
 from grpokit.run_folder.lock import is_running
 from grpokit_vote.answers import agreement, is_answer, open_pairs
-from grpokit_vote.ballots import Ballot, BallotBox, Vote
+from grpokit_vote.ballots import Ballot, BallotBox, Vote, by_ballot
 
 MOST_BODY = 64_000
 """Bytes of a request."""
@@ -121,9 +121,9 @@ class VoteService:
     def _questions(self, votes: Sequence[Vote]) -> dict[_Place, Ballot]:
         """What nobody has answered, the oldest first."""
         questions = {}
+        answers = by_ballot(votes)
         for ballot in self.box.waiting():
-            answers = [vote for vote in votes if vote.ballot == ballot.key]
-            for pair in open_pairs(ballot, answers):
+            for pair in open_pairs(ballot, answers.get(ballot.key, [])):
                 questions[ballot.key, *pair] = ballot
         return questions
 
