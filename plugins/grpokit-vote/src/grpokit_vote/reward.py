@@ -132,7 +132,8 @@ class HumanVote:
         for other in self._others:
             for ballot in {vote.ballot.key: vote.ballot for vote in other.votes()}.values():
                 values = values_of(ballot, self._known[ballot.key])
-                if values and self._is_asked_here(ballot) and (other.samples / ballot.samples[0]).exists():
+                is_there = all((other.samples / name).exists() for name in ballot.samples)
+                if values and is_there and self._is_asked_here(ballot):
                     self._judge.look_at(ballot.samples, other.samples)
                     groups[ballot.key] = values
         for row in scored:
