@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from following_reward import CALLS, Counting
-from grpokit import ExportsReward, FollowsRun, RewardTerm, UsageError
+from grpokit import ExportsReward, FollowsRun, RewardError, RewardTerm, UsageError
 from grpokit.config import presets
 from grpokit.errors import CheckpointError
 from grpokit.report.view import view
