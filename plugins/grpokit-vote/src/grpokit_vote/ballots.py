@@ -27,7 +27,7 @@ from filelock import FileLock
 from PIL import Image
 from pydantic import BaseModel, ValidationError
 
-from grpokit.files import delete, replacing, write_text, writing
+from grpokit.files import replacing, write_text, writing
 from grpokit.images import to_rgb
 
 VOTES = "votes.jsonl"
@@ -152,7 +152,8 @@ class BallotBox:
 
     def withdraw(self, ballot: Ballot) -> None:
         """The run waits for this ballot no longer."""
-        delete(self._waiting / f"{ballot.key}.json")
+        with writing(self._waiting):
+            (self._waiting / f"{ballot.key}.json").unlink(missing_ok=True)
 
     def waiting(self) -> list[Ballot]:
         """The ballots that wait for people, the oldest first."""
