@@ -152,7 +152,7 @@ def test_held_out_samples_are_not_asked(tmp_path):
 
 
 def test_without_a_folder_it_says_so():
-    with pytest.raises(UsageError, match=r"has no folder for their votes"):
+    with pytest.raises(UsageError, match=r"here nobody can be asked"):
         _score(HumanVote(), _samples(BLUES))
 
 

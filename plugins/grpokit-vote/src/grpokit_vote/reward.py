@@ -109,13 +109,13 @@ class HumanVote:
         if step is None:
             return _unscored(len(samples))
         if self._box is None:
-            raise UsageError("human-vote asks people while a run trains; here it has no folder for their votes.")
+            raise UsageError("it asks people while a run trains, and here nobody can be asked.")
         self._step = step
         self._learn(self._box, before=step)
         groups = [self._group(samples, rows, self._box) for rows in by_group(samples)]
         with self._box.lock:
             for ballot in self._box.waiting():
-                if ballot.step != step:  # the run has left that step
+                if ballot.step < step:
                     self._box.withdraw(ballot)
             waiting = self._ask(groups, self._box)
         if waiting:
