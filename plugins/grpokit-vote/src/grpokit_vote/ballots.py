@@ -117,6 +117,10 @@ class BallotBox:
 
     Args:
         folder: of the run.
+
+    Attributes:
+        samples: the folder of the pictures and texts that ballots name.
+        lock: held where several reads and writes belong together.
     """
 
     def __init__(self, folder: Path) -> None:
