@@ -240,11 +240,7 @@ class BallotBox:
 
     def _append(self, place: Path, row: BaseModel) -> None:
         """Add a line, all of it or nothing."""
-        with (
-            self.lock,
-            writing(place),
-            place.open("a+b", buffering=0) as file,
-        ):  # or its rest is written on close
+        with self.lock, writing(place), place.open("a+b", buffering=0) as file:  # a buffer is written on close too
             end = file.tell()
             file.seek(max(0, end - 1))
             is_cut = file.read() not in (b"", b"\n")
