@@ -38,7 +38,7 @@ def _panel(rows: Sequence[Scored], votes: Sequence[Vote]) -> Panel:
         by_step[row.ballot.step].append(row)
     table = PanelTable(
         caption="How groups got their scores",
-        head=["step", *_SOURCES.values(), "pairs that the model got right"],
+        head=["step", *_SOURCES.values(), "model right"],
         rows=[[step, *_sources(own), _mean(_shares(own))] for step, own in by_step.items()],
     )
     return Panel(title=f"Votes: {rows[0].ballot.question}", text=[*filter(None, text)], tables=[table])
