@@ -114,10 +114,13 @@ def measure(given: argparse.Namespace, run: Path) -> None:
     votes = {"use": "human-vote", "how": given.how, "ask": given.ask, "model": given.model}
     rewards = json.dumps([votes, {"use": "votes:blueness", "weight": 0}])
     steps = [f"trainer.steps={given.steps}", f"eval.every={given.steps}", f"seed={given.seed}", f"run.dir={run}"]
-    train = subprocess.Popen(_command("train", "glm-image-tiny", f"rewards={rewards}", *steps, *JOB))
+    modules = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])  # for the monitor
+    command = _command("train", "glm-image-tiny", f"rewards={rewards}", *steps, *JOB)
+    train = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": modules})
     serve = subprocess.Popen(_command("vote", str(run), "--port", "0"), stdout=subprocess.PIPE, text=True)
     begin = time.perf_counter()
     try:
+        assert serve.stdout
         address = next(re.findall(r"http://\S+", line)[0] for line in serve.stdout if "http://" in line)
         with sync_playwright() as playwright:
             chromium = os.environ.get("CHROMIUM")
