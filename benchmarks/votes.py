@@ -101,6 +101,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--run", type=Path, help="the run folder (default: a temporary one)")
     parser.add_argument("--screenshot", type=Path, help="of the page, where the last vote was given")
+    parser.add_argument("settings", nargs="*", help="further ones of the run, such as trainer.learning_rate=1e-3")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         measure(given, given.run or Path(folder) / "run")
@@ -115,7 +116,7 @@ def measure(given: argparse.Namespace, run: Path) -> None:
     rewards = json.dumps([votes, {"use": "votes:blueness", "weight": 0}])
     steps = [f"trainer.steps={given.steps}", f"eval.every={given.steps}", f"seed={given.seed}", f"run.dir={run}"]
     modules = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])  # for the monitor
-    command = _command("train", "glm-image-tiny", f"rewards={rewards}", *steps, *JOB)
+    command = _command("train", "glm-image-tiny", f"rewards={rewards}", *steps, *JOB, *given.settings)
     train = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": modules})
     serve = subprocess.Popen(_command("vote", str(run), "--port", "0"), stdout=subprocess.PIPE, text=True)
     begin = time.perf_counter()
