@@ -10,11 +10,12 @@
 # # Pictures, and a reward that gets hacked
 #
 # `toy-glyph` is an image generator that is small enough for a laptop: it draws the word that a prompt quotes. Here you watch words
-# appear, then train with a reward that only looks reasonable, see the damage in a monitor, and repair the reward.
+# appear, then train with a reward that only looks reasonable, see the damage in a monitor, and repair the reward. In the end
+# a person is the reward.
 #
 # [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/03_toy_images.ipynb)
 #
-# **You need** a laptop and about two minutes on two cores of its CPU. Nothing is downloaded. The notebook writes `contrast_reward.py` and
+# **You need** a laptop and about three minutes on two cores of its CPU. Nothing is downloaded. The notebook writes `contrast_reward.py` and
 # the runs `runs/03_...` beside itself.
 
 # %%
@@ -24,18 +25,21 @@ import sys
 import warnings
 
 warnings.simplefilter("ignore")  # of libraries below, about bars and about what they will change one day
-if importlib.util.find_spec("grpokit_toy") is None:  # on Colab, for example
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[demo]"], check=True)
+if importlib.util.find_spec("grpokit_vote") is None:  # on Colab, for example
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[demo,vote]"], check=True)
 
 # %%
 import json
+import threading
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
 from grpokit_toy.data import glyph_prompts
-from PIL import ImageStat
+from grpokit_vote.ballots import BallotBox
+from PIL import Image, ImageStat
 
-from grpokit import create, draw
+from grpokit import Prompt, Sample, create, draw
 from grpokit.config import presets
 from grpokit.images import to_rgb
 from grpokit.runs import train
@@ -188,15 +192,54 @@ _ = place.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 # Contrast still rises in the last run, and no longer at the price of the words. But look closely: there are letters below and behind
 # the words that no prompt asked for, more of them than in the first run. A weight of 0.3 still pays for ink.
 #
+# ## 6. Or ask a person
+#
+# What can be read is hard to put into a formula, and easy to see. The reward `human-vote` puts each group before people, on a page that
+# `grpokit vote runs/03_voted` serves, and the run waits for them. Here a thread is the person, so that the notebook runs by itself. They
+# choose the word that they read best, and the one that they read worst.
+
+# %% nbmake={"mock": {"VOTED": 1}}
+VOTED = 6  # steps of eight groups
+
+
+# %%
+def vote(folder, over):
+    """Answer each question of a run, until it is over."""
+    box, answered = BallotBox(folder), set()
+    while not over.wait(0.1):
+        for ballot in box.waiting():
+            if ballot.key not in answered:
+                words = [Image.open(box.samples / name) for name in ballot.samples]
+                samples = [Sample(prompt=Prompt(text=ballot.prompt), output=word, group=0) for word in words]
+                (_, worst), *_, (_, best) = sorted(zip(ocr(samples), ballot.samples))
+                box.vote(ballot, [best, worst], voter="me")
+                answered.add(ballot.key)
+
+
+over = threading.Event()
+threading.Thread(target=vote, args=(Path("runs/03_voted"), over), daemon=True).start()
+question = "question: 'Which word is easiest to read?'"
+voted = run(
+    "voted",
+    f"rewards=[{{use: human-vote, {question}, how: best-worst}}, {{use: ocr, weight: 0, every: {VOTED}}}]",
+    f"trainer.steps={VOTED}",
+    f"eval.every={VOTED}",
+)
+over.set()
+print(len(BallotBox(voted.folder).votes()), "votes")
+show_evaluations(voted, "ocr")
+
+# %% [markdown]
+# Words are easier to read, and nobody wrote a formula. A person gives that many votes in a few minutes. You can be this person: leave the
+# thread out, and open the page. [Train on your taste](https://grpokit.readthedocs.io/en/latest/votes/) tells more.
+#
 # ## Exercise: find a weak spot before the training does
 #
 # Which picture gets the highest contrast of all? Make one without a letter in it that beats every sample above. Change `cheat`. The check fails
 # until yours is right. The last cell holds one answer, folded up in Jupyter: look at it later.
 
+
 # %%
-from PIL import Image
-
-
 def cheat():
     return Image.new("RGB", tries[0].output.size, "white")  # your code
 

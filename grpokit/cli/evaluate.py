@@ -434,7 +434,8 @@ def _say_what_is_missing(task: Task, results: Mapping[str, Evaluation]) -> None:
             if unscored and len(missing) == len(evaluation.prompts):
                 wrong.append(
                     f"{name} scored no sample of {source.title}. It may need a prompt (--prompt, --prompts), a target "
-                    "(--targets) or a source (--sources); records name them in `prompt`, `target` and `image`."
+                    "(--targets) or a source (--sources); records name them in `prompt`, `target` and `image`. Or it "
+                    "scores only while a run trains: then name other rewards with --reward."
                 )
             elif unscored:
                 where = _listed([places[row] for row in unscored]) if places else ""

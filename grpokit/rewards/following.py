@@ -23,7 +23,7 @@ class FollowsRun(Protocol):
     files: Sequence[str]
 
     def begin(self, folder: Path, waits: Callable[[str], None]) -> None:
-        """Called in every process, before the first samples come and after a checkpoint is loaded.
+        """Called in every process, before the first samples come and after a checkpoint is loaded; also by a replay.
 
         Args:
             folder: of the run.

@@ -111,6 +111,7 @@ class Run:
         self.checkpoints = folder / CHECKPOINTS
         self._trackers = Tracking()
         self._saved = time.monotonic()
+        self._waits_for = ""
 
     def read(self, stack: ExitStack, *, resume: bool, overwrite: bool) -> None:
         """Read the prompts, lock the folder, and build the rewards; the stack ends what must end with the run."""
@@ -224,7 +225,8 @@ class Run:
 
     def _wait(self, words: str) -> None:
         """Show what the run waits for."""
-        if self.team.rank == 0:
+        if self.team.rank == 0 and words != self._waits_for:
+            self._waits_for = words
             self.watcher.waiting(words)
             if words:
                 write_text(self.folder / WAITING, words)

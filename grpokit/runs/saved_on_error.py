@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from grpokit import report
 from grpokit.errors import GrpokitError, RunError, UsageError, error_line, raised_at, reword
 from grpokit.processes.team import all_know
+from grpokit.rewards.remote import ENDING
 from grpokit.runs.run import Run
 from grpokit.runs.signals import ENDS, handled
 from grpokit.training import checkpoint
@@ -48,13 +49,15 @@ def saved_on_error(run: Run) -> Iterator[None]:
 
 def _left(error: Exception, run: Run) -> str:
     """What is left of a run that failed, after saving what can be saved and writing the report."""
-    remedy, resume = "correct the cause, then", "--resume"
-    if isinstance(error, UsageError):
-        remedy, resume = "correct the input, then", "--resume (and --force, where that changes prompts)"
+    remedy, resume = "correct the cause, then ", "--resume"
+    if ENDING.is_set():  # the run was to end, and what it waited for is no fault
+        remedy = ""
+    elif isinstance(error, UsageError):
+        remedy, resume = "correct the input, then ", "--resume (and --force, where that changes prompts)"
     trainer = run.trainer
     place = run.checkpoint
     last = checkpoint.latest(run.checkpoints)
-    go_on = f"{remedy} continue from {last} with {resume}" if last else "start again with --overwrite"
+    go_on = f"{remedy}continue from {last} with {resume}" if last else "start again with --overwrite"
     learning = trainer.current.trainer
     try:
         half = learning.updates.incomplete or run.journal.last_step != trainer.completed  # or a gap in the journal
@@ -74,12 +77,12 @@ def _left(error: Exception, run: Run) -> str:
                 f"{trainer.completed + 1} are saved in {place}"
             )
             again = ", which draws that step again"
-        left = f"{state}: {go_on}" if half else f"{state}; {remedy} continue with {resume}{again}"
+        left = f"{state}: {go_on}" if half else f"{state}; {remedy}continue with {resume}{again}"
     except Exception as second:  # a policy may fail in its `state_dict`, too
         why = "" if str(second) == str(error) else f" ({_words(second)})"
         left = f"The state after step {trainer.completed} could not be saved{why}; {go_on}"
     with suppress(GrpokitError, OSError):  # a full disk may be the very cause
-        run.journal.end("failed", trainer.steps, _words(error))
+        run.journal.end("stopped" if ENDING.is_set() else "failed", trainer.steps, _words(error))
         report.write(run.folder)
     return left
 

@@ -42,6 +42,16 @@ def test_quick_steps_give_the_first_line_and_ten_more(monkeypatch: pytest.Monkey
     assert lines[-1] == "drawing and scoring 64 samples of held-out prompts ..."
 
 
+def test_a_wait_gives_one_line_however_long_it_takes() -> None:
+    file = io.StringIO()
+    with progress.follow(Console(file=file)) as watcher:
+        watcher.start(cast("Any", SimpleNamespace(steps=9, completed=4, describe=lambda: "batches")))
+        for words in ("votes on 2 groups", "votes on 1 group", "", "votes on 2 groups", ""):
+            watcher.waiting(words)
+    waits = "step 5 waits for votes on 2 groups"
+    assert file.getvalue().splitlines() == ["batches", waits, waits]
+
+
 def test_slow_steps_give_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = lines_of_a_run(steps=1000, seconds=25.0, completed=990, monkeypatch=monkeypatch)
     assert [line.split()[1] for line in lines[1:-1]] == [f"{step}/1000" for step in (991, 994, 997, 1000)]

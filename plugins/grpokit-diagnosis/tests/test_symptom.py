@@ -14,7 +14,7 @@ from grpokit_diagnosis.symptom import course_of, symptom
 NOISE = [0.01, -0.01, 0.02, -0.02, 0.0] * 6
 
 
-def run(rewards: Sequence[float], evaluations: Sequence[tuple[int, float]] = ()) -> RunHistory:
+def run(rewards: Sequence[float], evaluations: Sequence[tuple[int, float | None]] = ()) -> RunHistory:
     """A run with these rewards, a spread of .1 inside groups, and these evaluations."""
     metrics = [
         {"step": step, "reward": reward, "reward_std": 0.1, "rewards/r/mean": reward}
@@ -31,6 +31,15 @@ def test_the_course_of_a_curve(slope: float, course: str) -> None:
 
 def test_a_few_steps_say_nothing() -> None:
     assert symptom(run([0.0, 1.0, 2.0])).course == "unknown"
+
+
+def test_a_flat_curve_says_nothing_where_held_out_prompts_are_never_scored() -> None:
+    """As with a reward that compares the samples of a group: its mean stays while the policy learns."""
+    unscored = run(NOISE, [(0, None), (30, None)])
+    assert symptom(unscored).course == "unscored"
+    assert symptom(run(NOISE, [(0, 0.1), (30, 0.1)])).course == "flat"
+    rising = [0.01 * i + noise for i, noise in enumerate(NOISE)]
+    assert symptom(run(rising, [(0, None), (30, None)])).course == "rising"
 
 
 def test_the_change_is_from_the_first_third_to_the_last() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from grpokit_vote.answers import pairs_of
-from grpokit_vote.ballots import Ballot, BallotBox, key_of
+from grpokit_vote.ballots import Ballot, BallotBox, Scored, key_of
 from grpokit_vote.service import VoteService
 
 JSON = {"Content-Type": "application/json"}
@@ -37,13 +37,13 @@ def ask(
     how: str = "best",
     prompt: str = "a square",
     sources: Sequence[Any] = (),
-    seconds: float | None = None,
+    seconds: float = 3600.0,
 ) -> Ballot:
     """Put a group before the people."""
     box = BallotBox(run)
     box.prepare()
-    samples = [box.keep(output, what="a test's output") for output in outputs]
-    names = [box.keep(output, what="a test's source") for output in sources]
+    samples = tuple(sorted(box.keep(output, what="a test's output") for output in outputs))
+    names = tuple(box.keep(output, what="a test's source") for output in sources)
     question = "Which one do you like best?"
     key = key_of(question, how, prompt, samples, names)
     ballot = Ballot(
@@ -55,8 +55,8 @@ def ask(
         question=question,
         how=how,
         samples=samples,
-        pairs=pairs_of(samples, len(samples), key=key) if how == "pairs" else (),
-        until=None if seconds is None else time.time() + seconds,
+        asks=pairs_of(samples, len(samples), key=key) if how == "pairs" else (samples,),
+        until=time.time() + seconds,
     )
     box.ask(ballot)
     return ballot
@@ -68,6 +68,13 @@ def ask_pictures(run: Path, *, groups: int, size: int = 4, how: str = "best") ->
         ask(run, [picture(100 * place + i) for i in range(size)], place=place, how=how, prompt=f"square {place}")
         for place in range(groups)
     ]
+
+
+def leave(run: Path, ballot: Ballot) -> None:
+    """The run goes on without an answer."""
+    box = BallotBox(run)
+    box.score(Scored(ballot=ballot, by="nobody"))
+    box.withdraw(ballot)
 
 
 class Client:
@@ -93,7 +100,7 @@ class Client:
         return asked
 
     def vote(self, asked: dict[str, Any], answer: Any, *, id: str, voter: str = "ann") -> tuple[int, bytes]:
-        vote = {name: asked[name] for name in ("ballot", "pair", "again")}
+        vote = {name: asked[name] for name in ("ballot", "samples")}
         status, _, content = self.request("POST", "/vote", vote | {"id": id, "voter": voter, "answer": answer})
         return status, content
 

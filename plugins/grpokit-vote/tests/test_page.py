@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from booths import ask, ask_pictures, picture, serving
+from booths import ask, ask_pictures, leave, picture, serving
 
 from grpokit.run_folder.lock import locked
 from grpokit_vote.ballots import BallotBox, Vote
@@ -226,7 +226,7 @@ def test_the_page_follows_the_run(run: Path, visit: Callable[..., Any]) -> None:
             assert page.evaluate("document.activeElement.id") == "question"
             assert page.inner_text("#counters").split("time left: ")[1] in ("1:29", "1:28", "1:27")
             assert page.inner_text("#hint") == "Choose the best."
-            BallotBox(run).withdraw(ballot.key)
+            leave(run, ballot)
             page.evaluate("clearTimeout(timer)")  # the page has not heard of it
             page.keyboard.press("1")
             wait_for_words(page, "said", "had gone on")

@@ -59,6 +59,12 @@ def _samples(*groups, prompt="a sea"):
     ]
 
 
+def _asks(folder, **settings):
+    reward = HumanVote(**settings)
+    reward.begin(folder, lambda words: None)
+    return reward
+
+
 def _score(reward, samples, step=1):
     term = RewardTerm(name="vote", reward=reward)
     scores = join_scores([term], [Scoring([term], samples, step=step).result()])
@@ -74,12 +80,12 @@ BLUES = [_picture(blue) for blue in (40, 250, 90, 10)]
 )
 def test_answers_become_scores(tmp_path, voter, how, expected):
     voter()
-    assert _score(HumanVote(how=how, folder=str(tmp_path)), _samples(BLUES)) == expected
+    assert _score(_asks(tmp_path, how=how), _samples(BLUES)) == expected
 
 
 def test_pairs_become_strengths_in_the_order_of_the_voter(tmp_path, voter):
     alice = voter()
-    scores = _score(HumanVote(how="pairs", pairs=6, folder=str(tmp_path)), _samples(BLUES))
+    scores = _score(_asks(tmp_path, how="pairs", pairs=6), _samples(BLUES))
     assert np.argsort(scores).tolist() == [3, 0, 2, 1]
     assert alice.given == 6
 
@@ -87,66 +93,66 @@ def test_pairs_become_strengths_in_the_order_of_the_voter(tmp_path, voter):
 def test_equal_samples_are_one_choice_and_a_group_of_them_asks_nobody(tmp_path, voter):
     alice = voter()
     twice = [BLUES[1], BLUES[0], BLUES[1], BLUES[0]]
-    scores = _score(HumanVote(folder=str(tmp_path)), _samples(twice, [BLUES[0]] * GROUP))
+    scores = _score(_asks(tmp_path), _samples(twice, [BLUES[0]] * GROUP))
     assert scores == [1, 0, 1, 0, 0, 0, 0, 0]
     assert alice.given == 1
 
 
 def test_nothing_is_asked_twice_not_even_in_another_order_or_by_another_reward(tmp_path, voter):
     alice = voter()
-    first = _score(HumanVote(folder=str(tmp_path)), _samples(BLUES))
-    again = _score(HumanVote(folder=str(tmp_path)), _samples(BLUES[::-1]), step=2)
+    first = _score(_asks(tmp_path), _samples(BLUES))
+    again = _score(_asks(tmp_path), _samples(BLUES[::-1]), step=2)
     assert again == first[::-1]
     assert alice.given == 1
-    _score(HumanVote(folder=str(tmp_path), question="Which is calmer?"), _samples(BLUES))
+    _score(_asks(tmp_path, question="Which is calmer?"), _samples(BLUES))
     assert alice.given == 2
 
 
 def test_votes_of_another_run_answer_for_it(tmp_path, voter):
     alice = voter(tmp_path / "one")
-    _score(HumanVote(folder=str(tmp_path / "one")), _samples(BLUES))
-    other = HumanVote(folder=str(tmp_path / "two"), votes=str(tmp_path / "one" / "votes.jsonl"))
+    _score(_asks(tmp_path / "one"), _samples(BLUES))
+    other = _asks(tmp_path / "two", votes=str(tmp_path / "one" / "votes.jsonl"))
     assert _score(other, _samples(BLUES)) == [0, 1, 0, 0]
     assert alice.given == 1
     assert BallotBox(tmp_path / "two").scored()[0].by == "votes"
 
 
 def test_a_missing_file_of_votes_is_told_at_once(tmp_path):
-    with pytest.raises(UsageError, match=r"there is no file of votes"):
+    with pytest.raises(UsageError, match=r"there is no file votes.jsonl of a run"):
         HumanVote(votes=str(tmp_path / "none.jsonl"))
 
 
 def test_groups_without_an_answer_in_time_are_unscored_and_a_late_vote_counts_the_next_time(tmp_path, voter):
     alice = voter(most=1)
     samples = _samples(BLUES, [_picture(blue, 200) for blue in (1, 2, 3, 4)])
-    scores = _score(HumanVote(wait_minutes=0.005, folder=str(tmp_path)), samples)
+    scores = _score(_asks(tmp_path, wait_minutes=0.005), samples)
     assert scores[:GROUP] == [0, 1, 0, 0]
     assert all(map(math.isnan, scores[GROUP:]))
     box = BallotBox(tmp_path)
     assert [row.by for row in box.scored()] == ["votes", "nobody"]
-    given_up, waits = box.find(box.scored()[1].ballot)
+    given_up, waits = box.find(box.scored()[1].ballot.key)
     assert not waits
     alice.vote(given_up)
-    scores = _score(HumanVote(wait_minutes=0.005, folder=str(tmp_path)), samples)
+    scores = _score(_asks(tmp_path, wait_minutes=0.005), samples)
     assert scores == [0, 1, 0, 0, 0, 0, 0, 1]
     assert alice.given == 2
 
 
 def test_a_first_step_without_any_vote_stops(tmp_path):
     with pytest.raises(RewardError, match=r"nobody voted on the first step within 0.005 minutes"):
-        _score(HumanVote(wait_minutes=0.005, folder=str(tmp_path)), _samples(BLUES))
-    scores = _score(HumanVote(wait_minutes=0.005, folder=str(tmp_path)), _samples(BLUES), step=2)
+        _score(_asks(tmp_path, wait_minutes=0.005), _samples(BLUES))
+    scores = _score(_asks(tmp_path, wait_minutes=0.005), _samples(BLUES), step=2)
     assert all(map(math.isnan, scores))
 
 
 def test_held_out_samples_are_not_asked(tmp_path):
-    scores = score_samples([RewardTerm(name="vote", reward=HumanVote(folder=str(tmp_path)))], _samples(BLUES))
+    scores = score_samples([RewardTerm(name="vote", reward=_asks(tmp_path))], _samples(BLUES))
     assert scores.matrix.isnan().all()
     assert BallotBox(tmp_path).waiting() == []
 
 
 def test_without_a_folder_it_says_so():
-    with pytest.raises(UsageError, match=r"has no folder for their votes"):
+    with pytest.raises(UsageError, match=r"here nobody can be asked"):
         _score(HumanVote(), _samples(BLUES))
 
 
@@ -154,7 +160,7 @@ def test_a_run_that_is_asked_to_end_does_not_wait(tmp_path):
     threading.Timer(0.2, ENDING.set).start()
     try:
         with pytest.raises(RewardError, match=r"asked to end while 1 group waited"):
-            _score(HumanVote(folder=str(tmp_path)), _samples(BLUES))
+            _score(_asks(tmp_path), _samples(BLUES))
     finally:
         ENDING.clear()
     assert len(BallotBox(tmp_path).waiting()) == 1  # people may still answer, for a resumed run
@@ -163,9 +169,7 @@ def test_a_run_that_is_asked_to_end_does_not_wait(tmp_path):
 def test_an_answer_can_be_taken_back_until_all_are_counted(tmp_path, voter, monkeypatch):
     monkeypatch.setattr(reward_module, "GRACE", 0.3)
     scores = []
-    run = threading.Thread(
-        target=lambda: scores.extend(_score(HumanVote(folder=str(tmp_path)), _samples(BLUES, BLUES[:3])))
-    )
+    run = threading.Thread(target=lambda: scores.extend(_score(_asks(tmp_path), _samples(BLUES, BLUES[:3]))))
     alice = SimulatedVoter(tmp_path, blueness)
     run.start()
     while len(alice.box.waiting()) < 2:
@@ -185,9 +189,9 @@ def test_an_answer_can_be_taken_back_until_all_are_counted(tmp_path, voter, monk
 def test_texts_are_asked_and_a_model_refuses_them(tmp_path, voter):
     voter(taste=lambda file: len(file.read_text()))
     texts = ["short", "a longer one", "mid", "the very longest of all"]
-    assert _score(HumanVote(folder=str(tmp_path)), _samples(texts)) == [0, 0, 0, 1]
+    assert _score(_asks(tmp_path), _samples(texts)) == [0, 0, 0, 1]
     with pytest.raises(UsageError, match=r"looks at pictures"):
-        _score(HumanVote(folder=str(tmp_path), model="pixels"), _samples(texts), step=2)
+        _score(_asks(tmp_path, model="pixels"), _samples(texts), step=2)
 
 
 def test_a_share_needs_a_model():
@@ -202,7 +206,7 @@ def _random_groups(count, seed):
 
 def test_a_model_answers_for_all_but_the_share_and_is_trusted_only_while_it_is_right(tmp_path, voter):
     alice = voter()
-    reward = HumanVote(folder=str(tmp_path), how="best-worst", model="pixels", ask=0.25)
+    reward = _asks(tmp_path, how="best-worst", model="pixels", ask=0.25)
     asked = []
     for step in range(1, 20):
         if step == 9:

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from grpokit import Prompt, RewardError, RunError, Sample, UsageError
-from grpokit_vote.answers import right_pairs
+from grpokit_vote.answers import right_share
+from grpokit_vote.ballots import Ballot, Scored
 from grpokit_vote.bradley_terry import chance
 from grpokit_vote.features import features
 from grpokit_vote.taste import Taste, TasteReward, write_package
@@ -63,12 +64,16 @@ def _groups(liking, *, how, count, noise=0.0, seed=0, start=0):
 
 
 def _agreement(taste, vectors, groups):
-    right = total = 0
+    shares = []
     for group in groups:
         rates = taste.win_rates(np.stack([vectors[name] for name in group]))
-        pairs = right_pairs(dict(zip(group, rates, strict=True)), group)
-        right, total = right + pairs[0], total + pairs[1]
-    return right / total
+        shares.append(_right_share(dict(zip(group, rates, strict=True)), group))
+    return np.mean(shares)
+
+
+def _right_share(expected, values, *, drawn=True):
+    ballot = Ballot(key="k", step=1, place=0, prompt="", question="", how="best", samples=(), asks=(), until=0)
+    return right_share(Scored(ballot=ballot, by="votes", values=values, expected=expected, drawn=drawn))
 
 
 @pytest.mark.parametrize(("how", "expected"), [("best", 0.9), ("order", 0.95)])
@@ -165,11 +170,13 @@ def test_another_file_is_refused(tmp_path, content):
         Taste.load(file)
 
 
-def test_right_pairs_by_hand():
+def test_the_share_of_right_pairs_by_hand():
     expected = {"a": 0.9, "b": 0.5, "c": 0.5, "d": 0.1}
-    assert right_pairs(expected, {"a": 3, "b": 2, "c": 1, "d": 0}) == (5.5, 6)
-    assert right_pairs(expected, {"a": 0, "b": 0, "c": 0, "d": 1}) == (0.0, 3)
-    assert right_pairs(expected, dict.fromkeys("abcd", 1.0)) == (0.0, 0)
+    assert _right_share(expected, {"a": 3, "b": 2, "c": 1, "d": 0}) == 5.5 / 6
+    assert _right_share(expected, {"a": 0, "b": 0, "c": 0, "d": 1}) == 0.0
+    assert _right_share(expected, dict.fromkeys("abcd", 1.0)) is None
+    assert _right_share({}, {"a": 3, "b": 2}) is None
+    assert _right_share(expected, {"a": 3, "b": 2}, drawn=False) is None  # it was asked for the model's doubts
 
 
 @pytest.fixture

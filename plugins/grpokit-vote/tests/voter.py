@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from grpokit_vote.ballots import Ballot, BallotBox, Vote
+from grpokit_vote.answers import open_asks
+from grpokit_vote.ballots import Ballot, BallotBox
 
 
 class SimulatedVoter(threading.Thread):
@@ -33,31 +32,18 @@ class SimulatedVoter(threading.Thread):
         """Vote until it is over."""
         while not self.over.wait(0.02):
             for ballot in self.box.waiting():
-                answered = {tuple(vote.pair) for vote in self.box.votes() if vote.ballot == ballot.key}
-                for pair in [tuple(pair) for pair in ballot.pairs] or [()]:
-                    if pair not in answered and self.given < self.most:
-                        self.vote(ballot, pair)
+                votes = [vote for vote in self.box.votes() if vote.ballot.key == ballot.key]
+                for asked in open_asks(ballot, votes):
+                    if self.given < self.most:
+                        self.vote(ballot, asked)
 
-    def vote(self, ballot: Ballot, pair: tuple[str, ...] = ()) -> None:
+    def vote(self, ballot: Ballot, asked: tuple[str, ...] = ()) -> None:
         """Answer a ballot, or a pair of it."""
-        likes = {name: self.taste(self.box.samples / name) for name in pair or ballot.samples}
+        likes = {name: self.taste(self.box.samples / name) for name in asked or ballot.samples}
         ordered = sorted(likes, key=lambda name: -likes[name])
         stars = {name: 1 + round(4 * rank / (len(ordered) - 1)) for rank, name in enumerate(reversed(ordered))}
         answers: dict[str, Any] = {"best-worst": [ordered[0], ordered[-1]], "stars": stars}
-        vote = Vote(
-            id=uuid.uuid4().hex,
-            voter="simulated",
-            time=time.time(),
-            ballot=ballot.key,
-            question=ballot.question,
-            prompt=ballot.prompt,
-            how=ballot.how,
-            samples=ballot.samples,
-            answer=answers.get(ballot.how, ordered[0]),
-            pair=pair,
-        )
-        with self.box.lock:
-            self.box.add(vote)
+        self.box.vote(ballot, answers.get(ballot.how, ordered[0]), voter="simulated", asked=asked)
         self.given += 1
 
 

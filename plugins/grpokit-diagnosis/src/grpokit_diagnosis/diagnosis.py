@@ -81,7 +81,7 @@ class Diagnosis:
         """At most three, the first one first; without a flat or falling curve, only what is a fault all the same."""
         found = [look for look in self.looks if look.cause]
         certain = [look for look in found if look.cause and (look.cause.always or look.of_evaluation)]
-        if self.symptom.course in ("rising", "unknown"):
+        if self.symptom.course in ("rising", "unscored", "unknown"):
             found = [look for look in certain if not look.of_evaluation]
         if self.symptom.course in ("unseen", "apart"):  # the training itself is well
             found = certain or found
@@ -98,7 +98,11 @@ class Diagnosis:
         """The first cause as a sentence, or that there is none."""
         if self.causes:
             return self.causes[0].title
-        nothing = {"rising": "Nothing holds it back.", "unknown": "That is too little to name a cause."}
+        nothing = {
+            "rising": "Nothing holds it back.",
+            "unscored": "A monitor (weight: 0) that scores held-out prompts shows what is learned.",
+            "unknown": "That is too little to name a cause.",
+        }
         return nothing.get(self.symptom.course, "No cause was found in what was looked at.")
 
     @property

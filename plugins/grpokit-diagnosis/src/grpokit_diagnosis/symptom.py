@@ -12,11 +12,12 @@ from grpokit.evaluation.paired import Change
 from grpokit.report.verdict import headline, main_change
 from grpokit.run_folder.reader import RunHistory
 
-Course = Literal["rising", "slow", "flat", "falling", "unseen", "apart", "unknown"]
+Course = Literal["rising", "slow", "flat", "falling", "unseen", "apart", "unscored", "unknown"]
 """How the reward went.
 
 "slow": it rose, by little. "unseen": in training it rose much more than on held-out prompts. "apart": it rose in
-training and fell on held-out prompts.
+training and fell on held-out prompts. "unscored": it is flat in training and never scored on held-out prompts, as one
+that compares the samples of a group is while the policy learns.
 """
 
 _FEWEST = 6  # steps
@@ -27,6 +28,8 @@ _SAID = {
     "falling": "The reward fell",
     "unseen": "The reward rose in training, and held-out prompts hardly show it",
     "apart": "The reward rose in training, and fell on held-out prompts",
+    "unscored": "Held-out prompts are not scored, and the mean in training did not move, as that of a reward that "
+    "compares the samples of a group never does",
     "unknown": f"There are fewer than {_FEWEST} scored steps, too few to say what the reward did",
 }
 _LITTLE = 0.25  # of the spread inside groups at the beginning
@@ -102,7 +105,7 @@ def course_of(change: float, width: float, held_out: Change | None, spread: floa
         return "unseen"
     if clear > 0:
         return "rising" if gain >= _LITTLE * spread else "slow"
-    return "flat"
+    return "unscored" if held_out is not None and held_out.after is None else "flat"
 
 
 def _sign(change: Change) -> int:

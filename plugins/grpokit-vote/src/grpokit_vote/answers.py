@@ -5,7 +5,8 @@
     stars       1 to 5 stars are 0 to 1
     pairs       strengths by which the winners of pairs are likely (Bradley and Terry, 1952, Biometrika 39)
 
-"No difference" gives all the same number, and so teaches nothing. The first answer to a ballot, or to a pair, counts.
+"No difference" gives all the same number, and so teaches nothing. The first answer to a question counts; a second one
+of the same person says how far they agree with themselves.
 """
 
 from __future__ import annotations
@@ -14,35 +15,33 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from typing import Any, Literal, TypeAlias
+from itertools import combinations, pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from grpokit_vote.ballots import Ballot, Scored, Vote
 from grpokit_vote.bradley_terry import fit
 
-How: TypeAlias = Literal["best", "best-worst", "stars", "pairs"]
+Asked: TypeAlias = tuple[str, ...]
 
 
-def is_answer(ballot: Ballot, answer: Any, pair: Sequence[str] = ()) -> bool:
-    """Whether this may be an answer to a ballot."""
-    if ballot.how == "pairs":
-        return tuple(pair) in _asked(ballot) and (answer is None or answer in pair)
-    if pair:
+def is_answer(ballot: Ballot, asked: Asked, answer: Any) -> bool:
+    """Whether this may be an answer to one of a ballot's `asks`."""
+    if asked not in ballot.asks:
         return False
     if answer is None:
         return True
-    if ballot.how == "best":
-        return answer in ballot.samples
     if ballot.how == "best-worst":
         is_two = isinstance(answer, list) and len(answer) == 2 and answer[0] != answer[1]
-        return is_two and all(sample in ballot.samples for sample in answer)
-    is_whole = isinstance(answer, dict) and answer.keys() == {*ballot.samples}
-    return is_whole and all(type(stars) is int and 1 <= stars <= 5 for stars in answer.values())
+        return is_two and all(sample in asked for sample in answer)
+    if ballot.how == "stars":
+        is_whole = isinstance(answer, dict) and answer.keys() == {*asked}
+        return is_whole and all(type(stars) is int and 1 <= stars <= 5 for stars in answer.values())
+    return answer in asked
 
 
-def pairs_of(samples: Sequence[str], count: int, *, key: str) -> list[list[str]]:
+def pairs_of(samples: Sequence[str], count: int, *, key: str) -> tuple[Asked, ...]:
     """Which pairs of a group are asked: a ring through all samples, then others, in an order that the key decides.
 
     Args:
@@ -53,14 +52,16 @@ def pairs_of(samples: Sequence[str], count: int, *, key: str) -> list[list[str]]
     draws = random.Random(key)
     ring = list(samples)
     draws.shuffle(ring)
-    neighbours = [sorted(pair) for pair in zip(ring, ring[1:] + ring[:1], strict=True)]
-    others = [sorted((a, b)) for i, a in enumerate(ring) for b in ring[:i]]
+    others = list(combinations(samples, 2))
     draws.shuffle(others)
-    pairs: list[list[str]] = []
-    for pair in neighbours + others:
-        if pair not in pairs and len(pairs) < count:
-            pairs.append(pair)
-    return pairs
+    pairs = dict.fromkeys(tuple(sorted(pair)) for pair in [*pairwise([*ring, ring[0]]), *others])
+    return tuple(pairs)[:count]
+
+
+def open_asks(ballot: Ballot, votes: Sequence[Vote]) -> list[Asked]:
+    """What nobody has answered of a ballot, by all of its votes."""
+    answers = _answers(ballot, votes)
+    return [asked for asked in ballot.asks if asked not in answers]
 
 
 def values_of(ballot: Ballot, votes: Sequence[Vote]) -> dict[str, float] | None:
@@ -70,13 +71,12 @@ def values_of(ballot: Ballot, votes: Sequence[Vote]) -> dict[str, float] | None:
         ballot: what was asked.
         votes: all of this ballot, in the order in which they came.
     """
-    first = _first(ballot, votes)
-    asked = _asked(ballot)
-    if not first.keys() >= {*asked}:
+    answers = _answers(ballot, votes)
+    if any(asked not in answers for asked in ballot.asks):
         return None
     if ballot.how == "pairs":
-        return _strengths(ballot.samples, {pair: first[pair] for pair in asked})
-    answer = first[()]
+        return _strengths(ballot.samples, {asked: answers[asked] for asked in ballot.asks})
+    answer = answers[ballot.samples]
     if answer is None:
         return dict.fromkeys(ballot.samples, 0.0)
     if ballot.how == "best":
@@ -87,40 +87,24 @@ def values_of(ballot: Ballot, votes: Sequence[Vote]) -> dict[str, float] | None:
     return {sample: (answer[sample] - 1) / 4 for sample in ballot.samples}
 
 
-def open_pairs(ballot: Ballot, votes: Sequence[Vote]) -> list[tuple[str, ...]]:
-    """Which pairs of a ballot nobody has answered; of one that asks no pairs, () while it has no answer.
-
-    Args:
-        ballot: what was asked.
-        votes: all of this ballot.
-    """
-    first = _first(ballot, votes)
-    return [pair for pair in _asked(ballot) if pair not in first]
-
-
-def _asked(ballot: Ballot) -> list[tuple[str, ...]]:
-    """The pairs that a ballot asks; () stands for all of its samples."""
-    return [tuple(pair) for pair in ballot.pairs] if ballot.how == "pairs" else [()]
-
-
-def _first(ballot: Ballot, votes: Sequence[Vote]) -> dict[tuple[str, ...], Any]:
-    """The first answer to each pair of a ballot."""
-    first: dict[tuple[str, ...], Any] = {}
+def _answers(ballot: Ballot, votes: Sequence[Vote]) -> dict[Asked, Any]:
+    """The first answer to each question of a ballot."""
+    answers: dict[Asked, Any] = {}
     for vote in votes:
-        if not vote.again and is_answer(ballot, vote.answer, vote.pair):
-            first.setdefault(tuple(vote.pair), vote.answer)
-    return first
+        if is_answer(ballot, vote.asked, vote.answer):
+            answers.setdefault(vote.asked, vote.answer)
+    return answers
 
 
-def _strengths(samples: Sequence[str], winners: Mapping[tuple[str, ...], str | None]) -> dict[str, float]:
+def _strengths(samples: Sequence[str], winners: Mapping[Asked, str | None]) -> dict[str, float]:
     """Each sample's strength; a tie is half a win of each."""
-    place = {sample: i for i, sample in enumerate(samples)}
     differences = np.zeros((len(winners), len(samples)))
     shares = np.full(len(winners), 0.5)
-    for row, ((one, other), winner) in enumerate(winners.items()):
-        differences[row, place[one]], differences[row, place[other]] = 1.0, -1.0
+    for row, (pair, winner) in enumerate(winners.items()):
+        one, other = map(samples.index, pair)
+        differences[row, one], differences[row, other] = 1.0, -1.0
         if winner is not None:
-            shares[row] = float(winner == one)
+            shares[row] = float(winner == pair[0])
     strengths, _ = fit(differences, shares, precision=1.0)
     return dict(zip(samples, strengths.tolist(), strict=True))
 
@@ -157,54 +141,39 @@ class Agreement:
 
 def agreement(votes: Sequence[Vote]) -> Agreement:
     """How often people agreed with themselves, of the votes of one voter or of several."""
-    first: dict[tuple[Any, ...], Any] = {}
-    same, repeats, chances = 0, 0, 0.0
+    first: dict[Any, Any] = {}
+    same = 0
+    chances = []
     for vote in votes:
-        asked = vote.voter, vote.ballot, *vote.pair
-        if not vote.again:
-            first.setdefault(asked, _best_of(vote))
-        elif asked in first:
-            repeats += 1
-            same += first[asked] == _best_of(vote)
-            chances += 1 / len(vote.pair or vote.samples)
-    return Agreement(same=same, repeats=repeats, chance=chances / repeats if repeats else 0.0)
+        question = vote.voter, vote.ballot.key, vote.asked
+        if question not in first:
+            first[question] = _best_of(vote)
+        else:
+            same += first[question] == _best_of(vote)
+            chances.append(1 / len(vote.asked))
+    return Agreement(same=same, repeats=len(chances), chance=sum(chances) / max(1, len(chances)))
 
 
 def _best_of(vote: Vote) -> Any:
     """The part of an answer that is compared: which sample is best."""
-    if vote.how == "best-worst" and vote.answer:
+    if vote.answer and vote.ballot.how == "best-worst":
         return vote.answer[0]
-    if vote.how == "stars" and vote.answer:
+    if vote.answer and vote.ballot.how == "stars":
         most = max(vote.answer.values())
         return sorted(sample for sample, stars in vote.answer.items() if stars == most)
     return vote.answer
 
 
-def right_pairs(expected: Mapping[str, float], values: Mapping[str, float]) -> tuple[float, int]:
-    """How many pairs a model orders as the votes do, and of how many; of a tie of the model, half.
-
-    Args:
-        expected: sample -> the model's number.
-        values: sample -> that of the votes. Pairs of equal values do not count.
-
-    >>> right_pairs({"a": 0.9, "b": 0.5, "c": 0.5}, {"a": 1.0, "b": 0.0, "c": 0.5})
-    (2.5, 3)
-    """
-    right, count = 0.0, 0
-    for one, other in combinations(values, 2):
-        agreement = (expected[one] - expected[other]) * (values[one] - values[other])
-        if values[one] != values[other]:
-            count += 1
-            right += 0.5 if agreement == 0 else float(agreement > 0)
-    return right, count
-
-
 def right_share(row: Scored) -> float | None:
-    """Of the pairs of a group that people ordered, the share that the model had ordered so; None if it had no chance.
+    """Of the pairs of a group that people ordered, the share that the model ordered so before it learned from them.
 
-    Groups that were asked because the model was in doubt do not count.
+    A tie of the model is half right. None where there is no such pair, or the group was asked for the model's doubts.
     """
     if row.by != "votes" or not row.drawn or not row.expected:
         return None
-    right, count = right_pairs(row.expected, row.values)
-    return right / count if count else None
+    rights = []
+    for one, other in combinations(row.values, 2):
+        agreement = (row.expected[one] - row.expected[other]) * (row.values[one] - row.values[other])
+        if row.values[one] != row.values[other]:
+            rights.append((1 + np.sign(agreement)) / 2)
+    return float(np.mean(rights)) if rights else None

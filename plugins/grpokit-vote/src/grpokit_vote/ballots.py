@@ -2,13 +2,12 @@
 
     votes.jsonl             a line for each vote, and for each one that was taken back
     votes/waiting/KEY.json  a ballot that the run waits for
-    votes/asked/KEY.json    one that it waits for no longer
-    votes/samples/DIGEST    the pictures and texts, by their content
     votes/scored.jsonl      how each group got its scores
+    votes/samples/NAME      the pictures and texts, by their content
 
 A ballot is known by its samples, its prompt and its question, not by its run or step: a vote counts wherever they come
-again. Equal samples of a group are one choice. The run and the pages write under one lock, and only ever append to or
-replace a file, so that a kill loses nothing.
+again. Equal samples of a group are one choice. The run and the pages write under one lock, and only ever append to a
+file or replace it whole, so that a kill loses nothing.
 """
 
 from __future__ import annotations
@@ -17,23 +16,31 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from filelock import FileLock
 from PIL import Image
+from pydantic import BaseModel, ValidationError
 
-from grpokit.files import parse_json, replacing, writing
+from grpokit.files import replacing, write_text, writing
 from grpokit.images import to_rgb
 
 VOTES = "votes.jsonl"
 PICTURE, TEXT = ".png", ".txt"
 
+How: TypeAlias = Literal["best", "best-worst", "stars", "pairs"]
+"""What an answer is; `grpokit_vote.answers` says how it becomes numbers."""
 
-@dataclass(frozen=True, kw_only=True)
-class Ballot:
+By: TypeAlias = Literal["votes", "model", "nobody", "sameness"]
+"""How a group got its scores: "nobody" where it waited in vain, "sameness" where all samples are equal."""
+
+
+class Ballot(BaseModel, frozen=True):
     """One group that people are asked about.
 
     Attributes:
@@ -41,11 +48,11 @@ class Ballot:
         step: the training step that waits for it.
         place: its group's number in the run.
         prompt: its text.
-        sources: names of the prompt's own pictures, such as those of an edit.
+        sources: names of the prompt's own pictures, such as that of an edit.
         question: what people are asked, in the user's words.
-        how: what an answer is: "best", "best-worst", "stars" or "pairs".
+        how: what an answer is.
         samples: the names of the choices, in order.
-        pairs: of "pairs", those that are asked.
+        asks: what is shown at a time: all samples, or each of some pairs.
         until: when the run goes on without an answer, in seconds since the epoch.
     """
 
@@ -53,80 +60,56 @@ class Ballot:
     step: int
     place: int
     prompt: str
-    sources: Sequence[str]
+    sources: tuple[str, ...] = ()
     question: str
-    how: str
-    samples: Sequence[str]
-    pairs: Sequence[Sequence[str]] = ()
+    how: How
+    samples: tuple[str, ...]
+    asks: tuple[tuple[str, ...], ...]
     until: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Vote:
+class Vote(BaseModel, frozen=True):
     """One answer of one person.
 
     Attributes:
         id: of the vote, so that one that is sent twice counts once.
         voter: stands for the person.
         time: when it came, in seconds since the epoch.
-        ballot: the key of the ballot.
-        question: as it was asked.
-        prompt: the prompt's text.
-        how: what the answer is.
-        samples: all choices of the ballot.
-        answer: for "best" a sample, for "best-worst" two of them, for "stars" sample -> 1 to 5, for "pairs" one of
-            the pair; None for "no difference".
-        pair: of "pairs", the two samples.
-        again: whether it was asked a second time, to see whether the person agrees with themselves.
+        ballot: what was asked.
+        asked: which of the ballot's `asks` it answers.
+        answer: for "best" and "pairs" a sample, for "best-worst" two of them, for "stars" sample -> 1 to 5; None for
+            "no difference".
+        undone: the vote of this id was taken back.
     """
 
     id: str
     voter: str
     time: float
-    ballot: str
-    question: str
-    prompt: str
-    how: str
-    samples: Sequence[str]
+    ballot: Ballot
+    asked: tuple[str, ...]
     answer: Any
-    pair: Sequence[str] = ()
-    again: bool = False
+    undone: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scored:
+class Scored(BaseModel, frozen=True):
     """How a group of a step got its scores.
 
     Attributes:
-        step: the training step.
-        place: the group's number.
-        ballot: the key of its ballot.
-        question: what people were asked.
-        how: what an answer is.
-        by: "votes", "model", "nobody" (it waited in vain) or "sameness" (all samples are equal).
+        ballot: of the group.
+        by: whom or what they are from.
         values: sample -> score; empty where there is none.
         expected: sample -> the model's score before the votes came; empty without a model.
         drawn: whether it was asked whatever the model knows, so that it measures the model.
     """
 
-    step: int
-    place: int
-    ballot: str
-    question: str
-    how: str
-    by: str
-    values: Mapping[str, float] = field(default_factory=dict)
-    expected: Mapping[str, float] = field(default_factory=dict)
+    ballot: Ballot
+    by: By
+    values: Mapping[str, float] = {}
+    expected: Mapping[str, float] = {}
     drawn: bool = False
 
 
-_Row = TypeVar("_Row", Ballot, Vote, Scored)
-
-
-def key_of(question: str, how: str, prompt: str, samples: Sequence[str], sources: Sequence[str]) -> str:
-    """What a ballot is known by; the order of the samples does not count."""
-    content = json.dumps([question, how, prompt, sorted(set(samples)), list(sources)])
-    return hashlib.sha256(content.encode()).hexdigest()[:32]
+_Row = TypeVar("_Row", bound=BaseModel)
 
 
 class BallotBox:
@@ -134,20 +117,24 @@ class BallotBox:
 
     Args:
         folder: of the run.
+
+    Attributes:
+        samples: the folder of the pictures and texts that ballots name.
+        lock: held where several reads and writes belong together.
     """
 
     def __init__(self, folder: Path) -> None:
         self.run, self.file = folder, folder / VOTES
-        self.folder, self.samples = folder / "votes", samples_of(folder)
-        self._waiting, self._asked = self.folder / "waiting", self.folder / "asked"
-        self._scored = self.folder / "scored.jsonl"
+        self.folder = folder / "votes"
+        self.samples = self.folder / "samples"
         self.lock = FileLock(self.folder / ".lock")
+        self._waiting, self._scored = self.folder / "waiting", self.folder / "scored.jsonl"
         self._read: dict[Path, tuple[tuple[int, int], list[Any]]] = {}
 
     def prepare(self) -> None:
         """Make the folders; a run does so before it asks."""
         with writing(self.folder):
-            for place in (self._waiting, self._asked, self.samples):
+            for place in (self._waiting, self.samples):
                 place.mkdir(parents=True, exist_ok=True)
 
     def keep(self, output: Any, *, what: str) -> str:
@@ -165,76 +152,102 @@ class BallotBox:
 
     def ask(self, ballot: Ballot) -> None:
         """Put a ballot before the people."""
-        place = self._waiting / f"{ballot.key}.json"
-        with writing(place), replacing(place) as temporary:
-            temporary.write_text(json.dumps(asdict(ballot)), encoding="utf-8")
+        write_text(self._waiting / f"{ballot.key}.json", ballot.model_dump_json())
+
+    def withdraw(self, ballot: Ballot) -> None:
+        """The run waits for this ballot no longer."""
+        with writing(self._waiting):
+            (self._waiting / f"{ballot.key}.json").unlink(missing_ok=True)
 
     def waiting(self) -> list[Ballot]:
         """The ballots that wait for people, the oldest first."""
-        ballots: list[Ballot] = []
-        for place in self._waiting.glob("*.json"):
-            ballots += _rows(place, Ballot)
+        ballots = []
+        for place in self._waiting.glob("[!.]*.json"):
+            with suppress(OSError, ValidationError):  # it has just been withdrawn
+                ballots.append(Ballot.model_validate_json(place.read_bytes()))
         return sorted(ballots, key=lambda ballot: (ballot.step, ballot.place))
 
     def find(self, key: str) -> tuple[Ballot, bool] | None:
-        """A ballot by its key, and whether a run waits for it."""
-        if not key.isalnum():
-            return None
-        for folder in (self._waiting, self._asked):
-            for ballot in _rows(folder / f"{key}.json", Ballot):
-                return ballot, folder == self._waiting
-        return None
-
-    def withdraw(self, key: str) -> None:
-        """The run waits for this ballot no longer."""
-        place = self._waiting / f"{key}.json"
-        if place.exists():
-            with writing(place):
-                os.replace(place, self._asked / place.name)
+        """A ballot by its key, and whether the run waits for it."""
+        waiting = [(ballot, True) for ballot in self.waiting()]
+        left = [(row.ballot, False) for row in self.scored()]
+        return next((found for found in waiting + left if found[0].key == key), None)
 
     def votes(self) -> list[Vote]:
         """All votes that nobody took back, in the order in which they came."""
-        return votes_of(self._lines(self.file))
+        votes: dict[str, Vote] = {}
+        for vote in self._rows(self.file, Vote):
+            if vote.undone:
+                votes.pop(vote.id, None)
+            else:
+                votes.setdefault(vote.id, vote)
+        return list(votes.values())
 
-    def add(self, vote: Vote) -> None:
-        """Write down a vote; the lock must be held."""
-        self._append(self.file, asdict(vote))
+    def vote(
+        self, ballot: Ballot, answer: Any, *, voter: str, asked: Sequence[str] | None = None, id: str = ""
+    ) -> Vote:
+        """Write down a vote, under the lock.
+
+        Args:
+            ballot: what was asked.
+            answer: as in `Vote`.
+            voter: stands for the person.
+            asked: which of the ballot's `asks` it answers; by default the first.
+            id: of the vote; by default a new one.
+        """
+        vote = Vote(
+            id=id or uuid.uuid4().hex,
+            voter=voter,
+            time=time.time(),
+            ballot=ballot,
+            asked=tuple(asked or ballot.asks[0]),
+            answer=answer,
+        )
+        self._append(self.file, vote)
+        return vote
 
     def take_back(self, vote: Vote) -> None:
-        """Note that a vote was taken back; the lock must be held."""
-        self._append(self.file, {"undo": vote.id})
+        """Note that a vote was taken back."""
+        self._append(self.file, vote.model_copy(update={"undone": True}))
 
     def score(self, scored: Scored) -> None:
-        """Note how a group got its scores; the lock must be held."""
-        self._append(self._scored, asdict(scored))
+        """Note how a group got its scores."""
+        self._append(self._scored, scored)
 
     def scored(self, before: int | None = None) -> list[Scored]:
         """How the groups of all steps, or those before one, got their scores; of a step drawn again, the last time."""
         latest = {}
-        for line in self._lines(self._scored):
-            row = _row(line, Scored)
-            if row and (before is None or row.step < before):
-                latest[row.step, row.place, row.question] = row
+        for row in self._rows(self._scored, Scored):
+            if before is None or row.ballot.step < before:
+                latest[row.ballot.step, row.ballot.place, row.ballot.question] = row
         return [latest[place] for place in sorted(latest)]
 
-    def _lines(self, place: Path) -> list[Any]:
-        """The lines of a file, which is read again only where it has changed."""
+    def _rows(self, place: Path, kind: type[_Row]) -> list[_Row]:
+        """The lines of a file, which is read again where it has changed; one that a kill has cut off is left out."""
         try:
             status = place.stat()
         except OSError:
             return []
         state = status.st_size, status.st_mtime_ns
         if place not in self._read or self._read[place][0] != state:
-            self._read[place] = state, read_lines(place)
+            rows = []
+            for line in place.read_bytes().splitlines():
+                with suppress(ValidationError):
+                    rows.append(kind.model_validate_json(line))
+            self._read[place] = state, rows
         return self._read[place][1]
 
-    def _append(self, place: Path, row: Mapping[str, Any]) -> None:
+    def _append(self, place: Path, row: BaseModel) -> None:
         """Add a line, all of it or nothing."""
-        with writing(place), place.open("a+b", buffering=0) as file:  # a buffer would write its rest when it is closed
+        with (
+            self.lock,
+            writing(place),
+            place.open("a+b", buffering=0) as file,
+        ):  # or its rest is written on close
             end = file.tell()
             file.seek(max(0, end - 1))
             is_cut = file.read() not in (b"", b"\n")
-            line = b"\n" * is_cut + json.dumps(row).encode() + b"\n"
+            line = b"\n" * is_cut + row.model_dump_json().encode() + b"\n"
             try:
                 while line:
                     line = line[file.write(line) :]
@@ -244,60 +257,18 @@ class BallotBox:
                 raise
 
 
-def samples_of(folder: Path) -> Path:
-    """Where the samples of a run lie."""
-    return folder / "votes" / "samples"
+def key_of(question: str, how: str, prompt: str, samples: Sequence[str], sources: Sequence[str]) -> str:
+    """What a ballot is known by."""
+    content = json.dumps([question, how, prompt, samples, sources])
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-def by_ballot(votes: Sequence[Vote]) -> dict[str, list[Vote]]:
+def by_ballot(votes: Iterable[Vote]) -> dict[str, list[Vote]]:
     """The votes of each ballot, by its key."""
     ballots: dict[str, list[Vote]] = {}
     for vote in votes:
-        ballots.setdefault(vote.ballot, []).append(vote)
+        ballots.setdefault(vote.ballot.key, []).append(vote)
     return ballots
-
-
-def votes_of(lines: Sequence[Any]) -> list[Vote]:
-    """The votes in the lines of a file: each once, and none that was taken back."""
-    votes: dict[str, Vote] = {}
-    for line in lines:
-        if isinstance(line, dict) and "undo" in line:
-            votes.pop(str(line["undo"]), None)
-            continue
-        vote = _row(line, Vote)
-        if vote:
-            votes.setdefault(vote.id, vote)
-    return list(votes.values())
-
-
-def read_lines(place: Path) -> list[Any]:
-    """What the lines of a JSONL file hold; one that a kill has cut off is left out."""
-    content = []
-    for line in place.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            content.append(parse_json(line))
-        except ValueError:
-            continue
-    return content
-
-
-def _rows(place: Path, kind: type[_Row]) -> Iterator[_Row]:
-    """What a file with one row holds; nothing where it is not there."""
-    try:
-        row = _row(parse_json(place.read_bytes()), kind)
-    except (OSError, ValueError):
-        return
-    if row:
-        yield row
-
-
-def _row(content: Any, kind: type[_Row]) -> _Row | None:
-    """A line as what it stands for; None where it is something else."""
-    names = {each.name for each in fields(kind)}
-    try:
-        return kind(**{name: value for name, value in content.items() if name in names})
-    except (AttributeError, TypeError):
-        return None
 
 
 def _png(picture: Image.Image) -> bytes:

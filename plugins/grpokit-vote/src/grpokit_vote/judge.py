@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +22,8 @@ from grpokit_vote.bradley_terry import Array
 from grpokit_vote.features import Kind, features
 from grpokit_vote.taste import Taste
 
-RECENT = 20
-"""The groups by which a model is measured."""
-
+_RECENT = 20  # groups by which it is measured
 _FEWEST = 10  # of them, before it may answer for people
-
-
-@dataclass(frozen=True, kw_only=True)
-class Learned:
-    """A group that people have ordered.
-
-    Attributes:
-        values: sample -> score.
-        folder: where the samples lie.
-    """
-
-    values: Mapping[str, float]
-    folder: Path
 
 
 class Judge:
@@ -52,47 +36,46 @@ class Judge:
 
     Attributes:
         taste: what it has learned; None before any votes.
-        groups: how many groups it has learned from.
-        measured: of the recent groups that people were asked about anyway, the share of pairs that it got right.
+        groups: from how many groups.
     """
 
     def __init__(self, kind: Kind, options: Mapping[str, Any], *, trust: float) -> None:
         self.kind, self.trust = kind, trust
         self.taste: Taste | None = None
         self.groups = 0
-        self.measured: list[float] = []
-        self._learned: Mapping[str, Learned] = {}
+        self._right: list[float] = []  # of the recent groups that measure it, the share of pairs
+        self._learned: Mapping[str, Mapping[str, float]] = {}
         self._features = features(kind, **options)
         self._vectors: dict[str, Array] = {}  # sample -> its features
 
-    def learn(self, groups: Mapping[str, Learned], scored: Sequence[Scored]) -> None:
+    def learn(self, groups: Mapping[str, Mapping[str, float]], scored: Sequence[Scored]) -> None:
         """Learn from all votes of earlier steps.
 
         Args:
-            groups: by their ballots.
+            groups: the key of a ballot -> sample -> its score; `look_at` has seen the samples.
             scored: how the groups of earlier steps got their scores.
         """
-        self.measured = [share for row in scored if (share := right_share(row)) is not None][-RECENT:]
-        if groups == self._learned:
-            return
-        self._learned = dict(groups)
-        ordered = [group for group in groups.values() if len(set(group.values.values())) > 1]
-        if ordered:
-            for group in ordered:
-                self._look_at([*group.values], group.folder)
-            self.taste = Taste.fit([group.values for group in ordered], self._vectors, kind=self.kind)
-            self.groups = len(ordered)
+        shares = [right_share(row) for row in scored]
+        self._right = [share for share in shares if share is not None][-_RECENT:]
+        ordered = {key: values for key, values in groups.items() if len(set(values.values())) > 1}
+        if ordered and ordered != self._learned:
+            self.taste = Taste.fit([*ordered.values()], self._vectors, kind=self.kind)
+            self._learned, self.groups = ordered, len(ordered)
 
-    @property
-    def is_trusted(self) -> bool:
-        """Whether it may answer for people."""
-        return len(self.measured) >= _FEWEST and sum(self.measured) / len(self.measured) >= self.trust
+    def look_at(self, samples: Sequence[str], folder: Path) -> None:
+        """Get the features of samples in a folder; each is looked at once."""
+        for name in samples:
+            if name.endswith(TEXT):
+                raise UsageError("human-vote: a model of the voter looks at pictures, and these samples are texts.")
+            if name not in self._vectors:
+                with Image.open(folder / name) as picture:
+                    self._vectors[name] = self._features([picture.convert("RGB")])[0]
 
-    def expected(self, samples: Sequence[str], folder: Path) -> dict[str, float]:
+    def expected(self, samples: Sequence[str]) -> dict[str, float]:
         """The share of the others that each sample of a group should win against; empty before any votes."""
-        if self.taste is None:
+        if self.taste is None or len(samples) < 2:
             return {}
-        rates = self.taste.win_rates(self._look_at(samples, folder))
+        rates = self.taste.win_rates(self._table(samples))
         return dict(zip(samples, rates.tolist(), strict=True))
 
     def chosen(self, ballots: Sequence[Ballot], ask: float) -> tuple[set[str], set[str]]:
@@ -101,14 +84,15 @@ class Judge:
         One is drawn at random and measures it; the others are those that it doubts most.
 
         Args:
-            ballots: of a step, after `expected` for each.
+            ballots: of a step.
             ask: the share of them.
         """
         keys = {ballot.key for ballot in ballots}
-        if not ballots or not self.is_trusted or self.taste is None:
+        is_trusted = len(self._right) >= _FEWEST and sum(self._right) / len(self._right) >= self.trust
+        if not ballots or not is_trusted or self.taste is None:
             return keys, keys
-        step = ballots[0].step
-        count = math.floor(ask * len(ballots) * step) - math.floor(ask * len(ballots) * (step - 1))
+        step, size = ballots[0].step, ask * len(ballots)
+        count = math.floor(size * step) - math.floor(size * (step - 1))  # so that the share is right over the steps
         if not count:
             return set(), set()
         drawn = random.Random(f"{step} {ballots[0].key}").choice(sorted(keys))
@@ -118,23 +102,12 @@ class Judge:
 
     def state_dict(self) -> dict[str, Any]:
         """What it has learned: the taste, and from how many groups."""
-        taste = self.taste.state_dict() if self.taste else {}
-        return {"groups": self.groups} | taste
+        return {"groups": self.groups} | (self.taste.state_dict() if self.taste else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a result of `state_dict`; what it was measured by stands in the run's folder."""
+        """Load a result of `state_dict`; what it is measured by stands in the run's folder."""
         self.groups = state["groups"]
         self.taste = Taste.of_state(state) if "weights" in state else None
-
-    def _look_at(self, samples: Sequence[str], folder: Path) -> Array:
-        """[n, F] the features of samples in a folder."""
-        for name in samples:
-            if name.endswith(TEXT):
-                raise UsageError("human-vote: a model of the voter looks at pictures, and these samples are texts.")
-            if name not in self._vectors:
-                with Image.open(folder / name) as picture:
-                    self._vectors[name] = self._features([picture.convert("RGB")])[0]
-        return self._table(samples)
 
     def _table(self, samples: Sequence[str]) -> Array:
         return np.stack([self._vectors[name] for name in samples])

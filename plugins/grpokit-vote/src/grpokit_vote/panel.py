@@ -10,9 +10,9 @@ from grpokit.errors import plural
 from grpokit.evaluation.intervals import half_width
 from grpokit.run_folder.reader import RunHistory
 from grpokit_vote.answers import agreement, right_share
-from grpokit_vote.ballots import BallotBox, Scored, Vote
+from grpokit_vote.ballots import BallotBox, By, Scored, Vote
 
-_SOURCES = {"votes": "votes", "model": "the model", "nobody": "nobody", "sameness": "all alike"}
+_SOURCES: dict[By, str] = {"votes": "votes", "model": "the model", "nobody": "nobody", "sameness": "all alike"}
 
 
 def panels(run: RunHistory) -> list[Panel]:
@@ -20,9 +20,9 @@ def panels(run: RunHistory) -> list[Panel]:
     box = BallotBox(run.folder)
     rows = defaultdict(list)
     for row in box.scored():
-        rows[row.question].append(row)
+        rows[row.ballot.question].append(row)
     votes = box.votes()
-    return [_panel(own, [vote for vote in votes if vote.question == question]) for question, own in rows.items()]
+    return [_panel(own, [vote for vote in votes if vote.ballot.question == question]) for question, own in rows.items()]
 
 
 def _panel(rows: Sequence[Scored], votes: Sequence[Vote]) -> Panel:
@@ -35,13 +35,13 @@ def _panel(rows: Sequence[Scored], votes: Sequence[Vote]) -> Panel:
     text += [_about_voters(votes), _about_model(rows)]
     by_step: dict[int, list[Scored]] = defaultdict(list)
     for row in rows:
-        by_step[row.step].append(row)
+        by_step[row.ballot.step].append(row)
     table = PanelTable(
         caption="How groups got their scores",
         head=["step", *_SOURCES.values(), "pairs that the model got right"],
         rows=[[step, *_sources(own), _mean(_shares(own))] for step, own in by_step.items()],
     )
-    return Panel(title=f"Votes: {rows[0].question}", text=[*filter(None, text)], tables=[table])
+    return Panel(title=f"Votes: {rows[0].ballot.question}", text=[*filter(None, text)], tables=[table])
 
 
 def _about_voters(votes: Sequence[Vote]) -> str:

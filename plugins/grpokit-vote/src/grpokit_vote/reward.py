@@ -25,11 +25,10 @@ from grpokit.errors import error_line, plural
 from grpokit.rewards.remote import ENDING
 from grpokit.rewards.submission import by_group
 from grpokit.settings import Positive, Share, Whole
-from grpokit_vote.answers import How, pairs_of, values_of
-from grpokit_vote.ballots import VOTES, Ballot, BallotBox, Scored, by_ballot, key_of
+from grpokit_vote.answers import pairs_of, values_of
+from grpokit_vote.ballots import VOTES, Ballot, BallotBox, By, How, Scored, by_ballot, key_of
 from grpokit_vote.features import Kind
-from grpokit_vote.judge import Judge, Learned
-from grpokit_vote.other_votes import OtherVotes
+from grpokit_vote.judge import Judge
 from grpokit_vote.taste import write_package
 
 GRACE = 2.0
@@ -70,7 +69,6 @@ class HumanVote:
         model_options: parameters of these networks, such as `weights_path`.
         ask: the share of a step's groups that people are asked about, once the model may answer for the others.
         trust: how often the model must order two samples as people do to answer for them.
-        folder: where votes are kept; in a run that of the run.
     """
 
     files = (VOTES, "votes")
@@ -87,25 +85,22 @@ class HumanVote:
         model_options: Mapping[str, Any] | None = None,
         ask: Share = 1.0,
         trust: Share = 0.7,
-        folder: str | None = None,
     ) -> None:
         if ask < 1 and model is None:
             raise UsageError(f"human-vote: ask: {ask:g} needs a model that answers for the others, as model: pixels.")
         self.question, self.how, self.pairs, self.wait_minutes, self.ask = question, how, pairs, wait_minutes, ask
-        self._others = [OtherVotes(Path(place)) for place in ([votes] if isinstance(votes, str) else votes)]
+        self._others = [_box_of(Path(file)) for file in ([votes] if isinstance(votes, str) else votes)]
+        self._known = by_ballot(vote for box in self._others for vote in box.votes())
         self._options = dict(model_options or {})
         self._judge = Judge(model, self._options, trust=trust) if model else None
         self._box: BallotBox | None = None
         self._waits: Callable[[str], None] = lambda words: None
         self._step = 0  # the last one that was drawn
         self._closed = threading.Event()
-        if folder is not None:
-            self.begin(Path(folder), self._waits)
 
     def begin(self, folder: Path, waits: Callable[[str], None]) -> None:
         """Keep votes in the folder of a run, and tell the run what it waits for."""
-        self._waits = waits
-        self._box = BallotBox(folder)
+        self._box, self._waits = BallotBox(folder), waits
         self._box.prepare()
 
     def submit(self, samples: Sequence[Sample]) -> Pending:
@@ -114,14 +109,14 @@ class HumanVote:
         if step is None:
             return _unscored(len(samples))
         if self._box is None:
-            raise UsageError("human-vote asks people while a run trains; here it has no folder for their votes.")
+            raise UsageError("it asks people while a run trains, and here nobody can be asked.")
         self._step = step
         self._learn(self._box, before=step)
         groups = [self._group(samples, rows, self._box) for rows in by_group(samples)]
         with self._box.lock:
             for ballot in self._box.waiting():
-                if ballot.step != step:  # of a step that the run has left
-                    self._box.withdraw(ballot.key)
+                if ballot.step < step:
+                    self._box.withdraw(ballot)
             waiting = self._ask(groups, self._box)
         if waiting:
             self._closed.clear()
@@ -129,48 +124,59 @@ class HumanVote:
         return Pending([group.future for group in groups])
 
     def _learn(self, box: BallotBox, *, before: int) -> None:
-        """Fit the model to all votes of earlier steps, and of other runs."""
+        """Fit the model to all votes of other runs and of earlier steps."""
         if self._judge is None:
             return
-        scored = [row for row in box.scored(before) if (row.question, row.how) == (self.question, self.how)]
+        scored = [row for row in box.scored(before) if self._is_asked_here(row.ballot)]
         groups = {}
         for other in self._others:
-            groups.update(other.learned(self.question, self.how))
+            for ballot in {vote.ballot.key: vote.ballot for vote in other.votes()}.values():
+                values = values_of(ballot, self._known[ballot.key])
+                is_there = all((other.samples / name).exists() for name in ballot.samples)
+                if values and is_there and self._is_asked_here(ballot):
+                    self._judge.look_at(ballot.samples, other.samples)
+                    groups[ballot.key] = values
         for row in scored:
             if row.by == "votes":
-                groups[row.ballot] = Learned(values=row.values, folder=box.samples)
+                self._judge.look_at(row.ballot.samples, box.samples)
+                groups[row.ballot.key] = dict(row.values)
         self._judge.learn(groups, scored)
+
+    def _is_asked_here(self, ballot: Ballot) -> bool:
+        return (ballot.question, ballot.how) == (self.question, self.how)
 
     def _group(self, samples: Sequence[Sample], rows: Sequence[int], box: BallotBox) -> _Group:
         """A group with its ballot, and what the model expects."""
         first = samples[rows[0]]
         names = [box.keep(samples[row].output, what=f"the output of row {row} (reward 'human-vote')") for row in rows]
         sources = [box.keep(image, what="a source picture") for image in first.prompt.images]
-        choices = sorted(set(names))
+        choices = tuple(sorted(set(names)))
         key = key_of(self.question, self.how, first.prompt.text, choices, sources)
-        pairs = pairs_of(choices, self.pairs or len(choices), key=key) if self.how == "pairs" else []
         ballot = Ballot(
             key=key,
             step=self._step,
             place=first.group,
-            prompt=first.prompt.text,
-            sources=sources,
+            prompt=first.prompt.text.encode(errors="replace").decode(),
+            sources=tuple(sources),
             question=self.question,
             how=self.how,
             samples=choices,
-            pairs=pairs,
+            asks=pairs_of(choices, self.pairs or len(choices), key=key) if self.how == "pairs" else (choices,),
             until=time.time() + 60 * self.wait_minutes,
         )
-        expected = self._judge.expected(choices, box.samples) if self._judge and len(choices) > 1 else {}
+        expected = {}
+        if self._judge:
+            self._judge.look_at(choices, box.samples)
+            expected = self._judge.expected(choices)
         return _Group(rows=rows, names=names, ballot=ballot, expected=expected)
 
     def _ask(self, groups: Sequence[_Group], box: BallotBox) -> list[_Group]:
         """Score what needs no people, and ask about the rest, which is returned."""
         undecided = []
         for group in groups:
-            values = next(filter(None, (other.values(group.ballot) for other in self._others)), None)
+            values = values_of(group.ballot, self._known.get(group.ballot.key, ()))
             if len(group.ballot.samples) == 1:
-                self._settle(group, box, "sameness", dict.fromkeys(group.names, 0.0))
+                self._settle(group, box, "sameness", {group.names[0]: 0.0})
             elif values is not None:
                 self._settle(group, box, "votes", values)
             else:
@@ -179,45 +185,27 @@ class HumanVote:
         asked = measuring = {ballot.key for ballot in ballots}
         if self._judge:
             asked, measuring = self._judge.chosen(ballots, self.ask)
-        votes = by_ballot(box.votes())
         waiting = []
         for group in undecided:
-            key = group.ballot.key
-            group.drawn = key in measuring
-            values = values_of(group.ballot, votes.get(key, ()))
-            if key not in asked:
-                self._settle(group, box, "model", group.expected)
-            elif values is not None:
-                self._settle(group, box, "votes", values)
-            else:
+            group.drawn = group.ballot.key in measuring
+            if group.ballot.key in asked:
                 box.ask(group.ballot)
                 waiting.append(group)
-        return waiting
+            else:
+                self._settle(group, box, "model", group.expected)
+        return [] if waiting and self._is_over(waiting, box, grace=0.0) else waiting
 
-    def _settle(self, group: _Group, box: BallotBox, by: str, values: Mapping[str, float]) -> None:
+    def _settle(self, group: _Group, box: BallotBox, by: By, values: Mapping[str, float]) -> None:
         """Note how a group got its scores, and hand them out."""
-        ballot = group.ballot
-        box.score(
-            Scored(
-                step=ballot.step,
-                place=ballot.place,
-                ballot=ballot.key,
-                question=ballot.question,
-                how=ballot.how,
-                by=by,
-                values=values,
-                expected=group.expected,
-                drawn=group.drawn,
-            )
-        )
-        box.withdraw(ballot.key)
+        box.score(Scored(ballot=group.ballot, by=by, values=values, expected=group.expected, drawn=group.drawn))
+        box.withdraw(group.ballot)
         scores = [values.get(name, math.nan) for name in group.names]
         group.finish(Portion(rows=group.rows, values=scores))
 
     def _wait(self, groups: Sequence[_Group], box: BallotBox) -> None:
-        """Until people have answered or the time is over; then count the votes of all groups."""
+        """Until people have answered or the time is over."""
         try:
-            while not (_is_dropped(groups) or self._is_over(groups, box)):
+            while not self._is_over(groups, box, grace=GRACE):
                 if self._closed.wait(_PAUSE):
                     return
         except GrpokitError as error:
@@ -227,15 +215,23 @@ class HumanVote:
         finally:
             self._waits("")
 
-    def _is_over(self, groups: Sequence[_Group], box: BallotBox) -> bool:
-        """Whether the wait is over, and then all groups have their scores."""
+    def _is_over(self, groups: Sequence[_Group], box: BallotBox, *, grace: float) -> bool:
+        """Whether the wait is over; then the votes are counted, and all groups have their scores."""
+        if all(group.future.cancelled() for group in groups):  # the step has failed for another reason
+            return True
         with box.lock:
             votes = by_ballot(box.votes())
-            values = [values_of(group.ballot, votes.get(group.ballot.key, ())) for group in groups]
+            own = [votes.get(group.ballot.key, []) for group in groups]
+            values = [values_of(group.ballot, some) for group, some in zip(groups, own, strict=True)]
             missing = values.count(None)
             if missing and ENDING.is_set():
                 raise RewardError(f"the run was asked to end while {plural(missing, 'group')} waited for votes.")
-            if not self._may_count(groups, box, missing):
+            if missing:
+                self._waits(f"votes on {plural(missing, 'group')} (grpokit vote {box.run})")
+                end = groups[0].ballot.until
+            else:
+                end = grace + max(vote.time for some in own for vote in some)
+            if time.time() < end:
                 return False
             if missing == len(groups) and self._step == 1:
                 raise RewardError(
@@ -245,16 +241,6 @@ class HumanVote:
             for group, some in zip(groups, values, strict=True):
                 self._settle(group, box, "nobody" if some is None else "votes", some or {})
         return True
-
-    def _may_count(self, groups: Sequence[_Group], box: BallotBox, missing: int) -> bool:
-        """Whether the time is over, or all have answered and nobody has taken an answer back for a moment."""
-        now = time.time()
-        if missing:
-            self._waits(f"votes on {plural(missing, 'group')} (grpokit vote {box.run})")
-            return now >= groups[0].ballot.until
-        keys = {group.ballot.key for group in groups}
-        latest = max(vote.time for vote in box.votes() if vote.ballot in keys)
-        return now >= latest + GRACE
 
     def close(self) -> None:
         """Wait for nobody any more; the votes stay."""
@@ -270,28 +256,30 @@ class HumanVote:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a result of `state_dict`."""
         self._step = state["step"]
-        if self._judge:
+        if self._judge and "groups" in state:
             self._judge.load_state_dict(state)
 
     def export(self, folder: Path, *, name: str) -> None:
         """Write the voter's taste as a package with a reward of its own."""
-        taste = self._judge.taste if self._judge else None
-        if self._judge is None or taste is None:
+        judge = self._judge
+        if judge is None or judge.taste is None:
             raise UsageError("human-vote has no model of the voter to export. Train with model: pixels, clip or lpips.")
-        facts = {"question": self.question, "answers": self.how, "groups": self._judge.groups}
+        facts = {"question": self.question, "answers": self.how, "groups": judge.groups}
         options = {key: value for key, value in self._options.items() if key not in ("device", "weights_path")}
-        write_package(taste, folder, name, facts=facts, options=options)
+        write_package(judge.taste, folder, name, facts=facts, options=options)
+
+
+def _box_of(file: Path) -> BallotBox:
+    """The votes of another run."""
+    if not file.is_file() or file.name != VOTES:
+        raise UsageError(f"human-vote: there is no file {VOTES} of a run at {file} (looked in {Path.cwd()}).")
+    return BallotBox(file.parent)
 
 
 def _unscored(rows: int) -> Pending:
     answer: Future[Portion] = Future()
     answer.set_result(Portion(rows=range(rows), values=[math.nan] * rows))
     return Pending([answer] if rows else [])
-
-
-def _is_dropped(groups: Sequence[_Group]) -> bool:
-    """Whether the step has failed for another reason."""
-    return all(group.future.cancelled() for group in groups)
 
 
 def _fail(groups: Sequence[_Group], error: GrpokitError) -> None:

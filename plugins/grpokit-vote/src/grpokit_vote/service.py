@@ -16,9 +16,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import uvicorn
+from pydantic import BaseModel, StringConstraints, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -28,9 +29,8 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from grpokit.errors import RunError
-from grpokit.files import parse_json
 from grpokit.run_folder.lock import is_running
-from grpokit_vote.answers import agreement, is_answer, open_pairs
+from grpokit_vote.answers import agreement, is_answer, open_asks
 from grpokit_vote.ballots import Ballot, BallotBox, Vote, by_ballot
 
 MOST_BODY = 64_000
@@ -44,14 +44,29 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")  # with any port: that of `ssh -L` may be another
-_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")  # of a voter, a vote or a ballot
 _SAMPLE = re.compile(r"[0-9a-f]{32}\.(png|txt)")
 _REPEAT_EVERY = 20  # questions of a voter
 _REST = 5  # questions before the same may come again
 _LOOK = 60.0  # seconds that a question is left to the person who looks at it
 
-_Place: TypeAlias = tuple[str, ...]  # a ballot's key, and of "pairs" the two samples
-_Questions: TypeAlias = Mapping[_Place, Ballot]
+_Name = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9-]{1,64}$")]
+_Place: TypeAlias = tuple[str, ...]  # a question: a ballot's key, and what is shown of it
+
+
+class _Voter(BaseModel):
+    voter: _Name
+
+
+class _Sent(_Voter):
+    """A vote as the page sends it."""
+
+    id: _Name
+    ballot: _Name
+    samples: list[str]
+    answer: Any
+
+
+_Body = TypeVar("_Body", bound=_Voter)
 
 
 class VoteService:
@@ -66,7 +81,7 @@ class VoteService:
     """
 
     def __init__(self, run: Path, port: int = 0) -> None:
-        self.run_folder, self.box = run, BallotBox(run)
+        self.box = BallotBox(run)
         self._looks: dict[str, tuple[_Place, float]] = {}  # voter -> what they look at, since when
         self._page, policy = _page()
         self._socket = socket.create_server(("127.0.0.1", port))
@@ -101,12 +116,12 @@ class VoteService:
 
     async def _next(self, request: Request) -> Response:
         """What a voter is asked now; nothing of it tells a step, a score or the order of the rows."""
-        voter = _name(request.query_params, "voter")
+        voter = _read(_Voter, request.query_params).voter
         votes = self.box.votes()
         own = [vote for vote in votes if vote.voter == voter]
         agreed = agreement(own)
         questions = self._questions(votes)
-        works = is_running(self.run_folder)
+        works = is_running(self.box.run)
         content = {
             "state": "drawing" if works else "ended" if self.box.folder.exists() else "absent",
             "works": works,
@@ -123,32 +138,26 @@ class VoteService:
         questions = {}
         answers = by_ballot(votes)
         for ballot in self.box.waiting():
-            for pair in open_pairs(ballot, answers.get(ballot.key, [])):
-                questions[ballot.key, *pair] = ballot
+            for asked in open_asks(ballot, answers.get(ballot.key, [])):
+                questions[ballot.key, *asked] = ballot
         return questions
 
-    def _asked(self, voter: str, own: Sequence[Vote], questions: _Questions) -> dict[str, Any]:
+    def _asked(self, voter: str, own: Sequence[Vote], questions: Mapping[_Place, Ballot]) -> dict[str, Any]:
         """The question for a voter."""
-        repeat = self._repeat(own)
-        place, ballot = repeat or self._choose(voter, questions)
-        samples = list(place[1:] or ballot.samples)
+        repeat = _repeat(own)
+        place = _place(repeat) if repeat else self._choose(voter, questions)
+        ballot = repeat.ballot if repeat else questions[place]
+        samples = list(place[1:])
         random.Random(f"{voter} {place} {len(own)}").shuffle(samples)  # so that a restart changes nothing
-        left = None if ballot.until is None or repeat else max(0.0, ballot.until - time.time())
-        asked = {"state": "ask", "ballot": ballot.key, "pair": place[1:], "again": repeat is not None}
-        return asked | {"samples": samples, "left": left} | _part(ballot, "prompt", "sources", "question", "how")
+        return {
+            "state": "ask",
+            "ballot": ballot.key,
+            "samples": samples,
+            "left": None if repeat else max(0.0, ballot.until - time.time()),
+            **ballot.model_dump(include={"prompt", "sources", "question", "how"}),
+        }
 
-    def _repeat(self, own: Sequence[Vote]) -> tuple[_Place, Ballot] | None:
-        """Each 20th question is the oldest that a voter has answered and was not asked again."""
-        if (len(own) + 1) % _REPEAT_EVERY:
-            return None
-        repeats = {_place(vote) for vote in own if vote.again}
-        for vote in own[:-_REST]:
-            known = self.box.find(vote.ballot)
-            if known and _place(vote) not in repeats:
-                return _place(vote), known[0]
-        return None
-
-    def _choose(self, voter: str, questions: _Questions) -> tuple[_Place, Ballot]:
+    def _choose(self, voter: str, questions: Mapping[_Place, Ballot]) -> _Place:
         """What the voter looks at already, else what nobody else looks at."""
         now = time.monotonic()
         mine, _ = self._looks.get(voter, ((), 0.0))
@@ -156,39 +165,34 @@ class VoteService:
         place = min(questions, key=lambda place: (place != mine, place in others))
         if place != mine:
             self._looks[voter] = place, now
-        return place, questions[place]
+        return place
 
     async def _vote(self, request: Request) -> Response:
         """Write a vote down, once."""
-        content = await _body(request)
-        sent = {name: _name(content, name) for name in ("id", "voter", "ballot")}
-        answer, pair = content.get("answer"), content.get("pair")
-        if not isinstance(pair, list):
-            pair = []
-        if not self.box.find(sent["ballot"]):
-            raise HTTPException(404, "The question is not one of this run.")
+        sent = _read(_Sent, await _body(request))
+        asked = tuple(sorted(sent.samples))
         with self.box.lock:
-            known = self.box.find(sent["ballot"])
-            if known is None or not is_answer(known[0], answer, pair):
+            ballot, waits = self.box.find(sent.ballot) or (None, False)
+            if ballot is None:
+                raise HTTPException(404, "The question is not one of this run.")
+            if not is_answer(ballot, asked, sent.answer):
                 raise HTTPException(400, "This is no answer to the question.")
-            ballot, waits = known
-            asked = _part(ballot, "question", "prompt", "how", "samples")
-            again = content.get("again") is True
-            vote = Vote(**sent, **asked, time=time.time(), answer=answer, pair=pair, again=again)
-            if all(vote.id != other.id for other in self.box.votes()):
-                self.box.add(vote)
-        return JSONResponse({"late": not (waits or again)})
+            votes = self.box.votes()
+            is_known = any(vote.voter == sent.voter and _place(vote) == (ballot.key, *asked) for vote in votes)
+            if all(vote.id != sent.id for vote in votes):
+                self.box.vote(ballot, sent.answer, voter=sent.voter, asked=asked, id=sent.id)
+        return JSONResponse({"late": not (waits or is_known)})
 
     async def _undo(self, request: Request) -> Response:
         """Take a voter's last vote back, unless the run has used it."""
-        voter = _name(await _body(request), "voter")
-        own = [vote for vote in self.box.votes() if vote.voter == voter]
-        if not own:
-            raise HTTPException(409, "You have not voted yet.")
-        last = own[-1]
+        voter = _read(_Voter, await _body(request)).voter
         with self.box.lock:
-            known = self.box.find(last.ballot)
-            if not last.again and not (known and known[1]):
+            own = [vote for vote in self.box.votes() if vote.voter == voter]
+            if not own:
+                raise HTTPException(409, "You have not voted yet.")
+            last = own[-1]
+            is_repeat = any(_place(vote) == _place(last) for vote in own[:-1])
+            if not is_repeat and last.ballot.key not in {ballot.key for ballot in self.box.waiting()}:
                 raise HTTPException(409, "The run has already learned from your last vote.")
             self.box.take_back(last)
         self._looks[voter] = _place(last), time.monotonic()
@@ -196,11 +200,15 @@ class VoteService:
 
 
 def _place(vote: Vote) -> _Place:
-    return vote.ballot, *vote.pair
+    return vote.ballot.key, *vote.asked
 
 
-def _part(ballot: Ballot, *names: str) -> dict[str, Any]:
-    return {name: getattr(ballot, name) for name in names}
+def _repeat(own: Sequence[Vote]) -> Vote | None:
+    """Each 20th question is the oldest that a voter has answered once."""
+    if (len(own) + 1) % _REPEAT_EVERY:
+        return None
+    places = [_place(vote) for vote in own]
+    return next((vote for vote in own[:-_REST] if places.count(_place(vote)) == 1), None)
 
 
 async def _admit(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -212,6 +220,8 @@ async def _admit(request: Request, answer: Callable[[Request], Awaitable[Respons
         return PlainTextResponse("This address is not the one that grpokit vote listens on.", 403)
     if request.method == "POST" and kind.strip() != "application/json":
         return PlainTextResponse("Expected `Content-Type: application/json`.", 415)
+    if request.method == "POST" and int(request.headers.get("Content-Length", MOST_BODY + 1)) > MOST_BODY:
+        return PlainTextResponse(f"A request has at most {MOST_BODY:,} bytes, and says its Content-Length.", 413)
     return await answer(request)
 
 
@@ -220,28 +230,19 @@ async def _full(request: Request, error: Exception) -> Response:
     return PlainTextResponse(str(error), 507)
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    """The object that was sent."""
-    body = bytearray()
+async def _body(request: Request) -> bytes:
     try:
-        async for part in request.stream():
-            body += part
-            if len(body) > MOST_BODY:
-                raise HTTPException(413, f"A request has at most {MOST_BODY:,} bytes.")
-        content = parse_json(bytes(body))
-    except (ValueError, ClientDisconnect):
-        content = None
-    if not isinstance(content, dict):
-        raise HTTPException(400, "Expected a JSON object.")
-    return content
+        return await request.body()
+    except ClientDisconnect:
+        raise HTTPException(400, "The body is shorter than its Content-Length.") from None
 
 
-def _name(content: Mapping[str, Any], key: str) -> str:
-    """One of the names in a request."""
-    name = content.get(key)
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise HTTPException(400, f"Expected `{key}`, of at most 64 letters, digits and hyphens.")
-    return name
+def _read(kind: type[_Body], content: bytes | Mapping[str, str]) -> _Body:
+    """What was sent, as JSON or in the address."""
+    try:
+        return kind.model_validate_json(content) if isinstance(content, bytes) else kind.model_validate({**content})
+    except ValidationError as error:
+        raise HTTPException(400, f"The request is not one of this page: {error.errors()[0]['msg']}.") from None
 
 
 def _page() -> tuple[str, str]:

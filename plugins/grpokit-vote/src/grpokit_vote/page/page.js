@@ -108,8 +108,7 @@ function vote(content, words) {
   if (busy || asked.state !== "ask") return;
   busy = true;
   news = words;
-  const { ballot, pair, again } = asked;
-  const made = { id: crypto.randomUUID(), voter, ballot, pair, again, answer: content };
+  const made = { id: crypto.randomUUID(), voter, ballot: asked.ballot, samples: asked.samples, answer: content };
   localStorage.setItem("vote", JSON.stringify(made));
   go();
 }
@@ -150,9 +149,9 @@ function count({ given, waiting, left, agreement: { same, repeats, better } }) {
 }
 
 async function show(next) {
-  const { state, given, ballot, pair, again, question, how, works, prompt = "", samples = [], sources = [] } = next;
+  const { state, given, ballot, question, how, works, prompt = "", samples = [], sources = [] } = next;
   count(next);
-  const asks = state === "ask", sign = JSON.stringify([state, given, ballot, pair, again]);
+  const asks = state === "ask", sign = JSON.stringify([state, given, ballot, samples]);
   if (sign !== shown) {
     busy = true;
     const parts = await Promise.all(samples.map(sample));
