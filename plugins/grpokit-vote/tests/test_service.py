@@ -69,6 +69,14 @@ def test_a_page_waits_for_a_run_asks_and_says_when_it_draws(run: Path, client: C
     assert values_of(ballot, BallotBox(run).votes()) == {name: float(i == 2) for i, name in enumerate(ballot.samples)}
 
 
+@pytest.mark.parametrize("path", ["/undo", "/vote"])
+def test_a_key_that_comes_before_the_run_makes_no_folder(run: Path, client: Client, path: str) -> None:
+    sent = {"voter": "ann", "id": "1", "ballot": "0" * 32, "samples": [], "answer": None}
+    status, _, words = client.request("POST", path, sent)
+    assert (status, b"not asked anything yet" in words) == (404, True)
+    assert not run.exists()
+
+
 def test_what_a_browser_learns_is_blind(run: Path, client: Client) -> None:
     ask_pictures(run, groups=24)
     firsts = set()
