@@ -293,6 +293,18 @@ def test_every_20th_question_comes_again_and_counts_for_no_score(run: Path, clie
     assert client.next()["given"] == 60
 
 
+def test_a_question_comes_again_though_the_run_has_drawn_its_step_anew(run: Path, client: Client) -> None:
+    ballots = ask_pictures(run, groups=30)
+    for number in range(19):
+        client.vote(client.next(), None, id=str(number))
+    for ballot in ballots[:19]:  # of a step that was broken off, and drawn with other samples
+        BallotBox(run).withdraw(ballot)
+    repeat = client.next()
+    assert repeat["ballot"] == ballots[0].key
+    assert client.vote(repeat, None, id="again")[0] == 200
+    assert client.next()["ballot"] == ballots[19].key
+
+
 @pytest.mark.parametrize(("chance", "repeats"), [(0.25, 7), (0.5, 12), (0.0625, 40)])
 def test_at_most_one_random_voter_in_twenty_is_better_than_chance(chance: float, repeats: int) -> None:
     draws = np.random.default_rng(0)
