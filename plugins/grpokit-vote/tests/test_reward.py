@@ -117,6 +117,19 @@ def test_votes_of_another_run_answer_for_it(tmp_path, voter):
     assert BallotBox(tmp_path / "two").scored()[0].by == "votes"
 
 
+def test_votes_that_another_run_gets_meanwhile_wait_for_the_next_start(tmp_path, voter):
+    voter(tmp_path / "one")
+    voter(tmp_path / "two")
+    first = _asks(tmp_path / "one")
+    _score(first, _samples(BLUES))
+    other = _asks(tmp_path / "two", model="pixels", votes=str(tmp_path / "one" / "votes.jsonl"))
+    groups = _random_groups(2, 0)
+    _score(other, _samples(groups[0], prompt="x"))
+    _score(first, _samples(groups[1], prompt="y"), step=2)
+    _score(other, _samples(BLUES[:3], prompt="z"), step=2)
+    assert other.state_dict()["groups"] == 3
+
+
 def test_a_missing_file_of_votes_is_told_at_once(tmp_path):
     with pytest.raises(UsageError, match=r"there is no file votes.jsonl of a run"):
         HumanVote(votes=str(tmp_path / "none.jsonl"))

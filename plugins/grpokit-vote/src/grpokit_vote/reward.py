@@ -131,7 +131,7 @@ class HumanVote:
         groups = {}
         for other in self._others:
             for ballot in {vote.ballot.key: vote.ballot for vote in other.votes()}.values():
-                values = values_of(ballot, self._known[ballot.key])
+                values = values_of(ballot, self._known.get(ballot.key, ()))  # as it was when this run began
                 is_there = all((other.samples / name).exists() for name in ballot.samples)
                 if values and is_there and self._is_asked_here(ballot):
                     self._judge.look_at(ballot.samples, other.samples)
