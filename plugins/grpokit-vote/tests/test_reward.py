@@ -5,6 +5,7 @@ import math
 import shutil
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from grpokit.rewards.remote import ENDING
 from grpokit.rewards.scoring import Scoring, join_scores, score_samples
 from grpokit.runs.export import export_reward
 from grpokit.runs.train import Watcher, train
+from grpokit_vote import ballots
 from grpokit_vote import reward as reward_module
 from grpokit_vote.ballots import BallotBox
 from grpokit_vote.reward import HumanVote
@@ -156,6 +158,49 @@ def test_a_first_step_without_any_vote_stops(tmp_path):
         _score(_asks(tmp_path, wait_minutes=0.005), _samples(BLUES))
     scores = _score(_asks(tmp_path, wait_minutes=0.005), _samples(BLUES), step=2)
     assert all(map(math.isnan, scores))
+
+
+def test_a_process_whose_groups_nobody_reached_in_the_first_step_does_not_stop_the_others(tmp_path, voter):
+    alice = voter()
+    _score(_asks(tmp_path), _samples(BLUES))
+    alice.most = alice.given
+    scores = _score(_asks(tmp_path, wait_minutes=0.005), _samples(BLUES[:3]))  # of another process
+    assert all(map(math.isnan, scores))
+
+
+def test_a_clock_that_was_set_back_delays_nothing(tmp_path, voter, monkeypatch):
+    alice = voter()
+    _score(_asks(tmp_path), _samples(BLUES))
+    monkeypatch.setattr(reward_module, "GRACE", 0.01)
+    now = time.time
+    monkeypatch.setattr(ballots.time, "time", lambda: now() + 3600)  # of the page
+    alice.most = 0
+    vote = alice.vote
+    waits = threading.Timer(0.1, lambda: vote(alice.box.waiting()[0]))
+    monkeypatch.setattr(reward_module, "time", SimpleNamespace(time=now))
+    waits.start()
+    begin = time.monotonic()
+    assert _score(_asks(tmp_path), _samples(BLUES[:3]), step=2) == [0, 1, 0]
+    assert time.monotonic() - begin < 10
+
+
+def test_two_rewards_with_one_question_and_other_answers_are_both_noted(tmp_path, voter):
+    voter()
+    for how in ("best", "stars"):
+        _score(_asks(tmp_path, how=how), _samples(BLUES))
+    assert [row.ballot.how for row in BallotBox(tmp_path).scored()] == ["best", "stars"]
+
+
+def test_the_name_of_a_picture_does_not_change_with_the_library_that_writes_it(tmp_path, monkeypatch):
+    save = Image.Image.save
+    names = []
+    for level in (0, 9):
+        with monkeypatch.context() as patch:
+            patch.setattr(Image.Image, "save", lambda *args, **options: save(*args, compress_level=level, **options))
+            box = BallotBox(tmp_path / str(level))
+            box.prepare()
+            names.append(box.keep(BLUES[0], what="a picture"))
+    assert names[0] == names[1]
 
 
 def test_held_out_samples_are_not_asked(tmp_path):

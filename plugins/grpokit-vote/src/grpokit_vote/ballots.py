@@ -140,10 +140,13 @@ class BallotBox:
     def keep(self, output: Any, *, what: str) -> str:
         """Keep a picture or a text, and return its name."""
         if isinstance(output, str):
-            content, ending = output.encode(errors="surrogatepass"), TEXT
+            content = known = output.encode(errors="surrogatepass")
+            ending = TEXT
         else:
-            content, ending = _png(to_rgb(output, what=what)), PICTURE
-        name = hashlib.sha256(content).hexdigest()[:32] + ending
+            picture = to_rgb(output, what=what)
+            content, ending = _png(picture), PICTURE
+            known = f"{picture.size}".encode() + picture.tobytes()  # the file depends on the library that writes it
+        name = hashlib.sha256(known).hexdigest()[:32] + ending
         place = self.samples / name
         if not place.exists():
             with writing(place), replacing(place, shared=True) as temporary:
@@ -219,7 +222,7 @@ class BallotBox:
         latest = {}
         for row in self._rows(self._scored, Scored):
             if before is None or row.ballot.step < before:
-                latest[row.ballot.step, row.ballot.place, row.ballot.question] = row
+                latest[row.ballot.step, row.ballot.place, row.ballot.question, row.ballot.how] = row
         return [latest[place] for place in sorted(latest)]
 
     def _rows(self, place: Path, kind: type[_Row]) -> list[_Row]:

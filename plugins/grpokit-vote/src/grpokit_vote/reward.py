@@ -228,12 +228,13 @@ class HumanVote:
                 raise RewardError(f"the run was asked to end while {plural(missing, 'group')} waited for votes.")
             if missing:
                 self._waits(f"votes on {plural(missing, 'group')} (grpokit vote {box.run})")
-                end = groups[0].ballot.until
+                is_early = time.time() < groups[0].ballot.until
             else:
-                end = grace + max(vote.time for some in own for vote in some)
-            if time.time() < end:
+                last = max(vote.time for some in own for vote in some)
+                is_early = abs(time.time() - last) < grace  # negative where a clock was set back
+            if is_early:
                 return False
-            if missing == len(groups) and self._step == 1:
+            if not votes and self._step == 1:
                 raise RewardError(
                     f"nobody voted on the first step within {self.wait_minutes:g} minutes. Open the page with `grpokit "
                     f"vote {box.run}`, or give people more time: wait_minutes."
