@@ -63,14 +63,17 @@ class _Screen:
                 f"policy loss {loss:.4f}: about 0 is right for a first update (importance ratios are 1 and a group's "
                 "advantages sum to 0); watch the reward instead"
             )
-        room = max(0, self.console.width - _WIDTH)
-        self.bar.update(self.task, completed=report.step, eta=self.lines.eta.text(), news=self.lines.news[:room])
+        news = self._fits(self.lines.news)
+        self.bar.update(self.task, completed=report.step, eta=self.lines.eta.text(), news=news)
 
     def waiting(self, words: str) -> None:
-        self.bar.update(self.task, description=f"waits for {words}" if words else "training")
+        self.bar.update(self.task, description="waiting" if words else "training", news=self._fits(words))
         if words and not self._waits and not self.console.is_terminal:
             self.say(f"step {self.trainer.completed + 1} waits for {words}")
         self._waits = bool(words)
+
+    def _fits(self, news: str) -> str:
+        return news[: max(0, self.console.width - _WIDTH)]
 
     def evaluating(self, samples: int) -> None:
         self.bar.update(self.task, description="evaluating")

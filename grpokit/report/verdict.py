@@ -59,7 +59,7 @@ def verdict(run: RunHistory, scores: Sequence[Change], same: str) -> str:
         return f"There is no evaluation on held-out prompts{' yet' if run.state == 'running' else ''}."
     name = "Rewards" if change.name == "reward" else f"The reward {change.name}"
     if change.after is None:
-        return f"{name} could not be scored on held-out prompts."
+        return ". ".join([f"{name} could not be scored on held-out prompts", *_moved_monitors(scores)]) + "."
     if len(run.evaluations) == 1:
         where = run.label(run.evaluations[0]["step"])
         return f"{name}, {where}: {format_score(change.after, change.after_width)}. Nothing to compare with."
@@ -81,6 +81,16 @@ def verdict(run: RunHistory, scores: Sequence[Change], same: str) -> str:
     if gaps:
         sentences.append(f"Part is missing: {' and '.join(gaps)}")
     return ". ".join(sentences)
+
+
+def _moved_monitors(scores: Sequence[Change]) -> list[str]:
+    """What the monitors did, which is all that is known where no trained reward is scored."""
+    moved = {"better": "rose", "worse": "fell"}
+    monitors = [change for change in scores if change.monitor and change.change is not None]
+    return [
+        f"The monitor {monitor.name} {moved.get(monitor.verdict, 'did not change clearly')}: {_numbers(monitor)}"
+        for monitor in monitors
+    ]
 
 
 def _numbers(change: Change) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from grpokit import registry, report
 from grpokit.config.component_names import with_lasting_names
 from grpokit.config.schema import RunConfig, to_dict
 from grpokit.data import check_pictures, check_prompts
-from grpokit.errors import UsageError, plural
+from grpokit.errors import RunError, UsageError, plural
 from grpokit.evaluation.evaluation import Evaluation
 from grpokit.evaluation.held_out import evaluate
 from grpokit.evaluation.intervals import Summary
@@ -228,10 +228,11 @@ class Run:
         if self.team.rank == 0 and words != self._waits_for:
             self._waits_for = words
             self.watcher.waiting(words)
-            if words:
-                write_text(self.folder / WAITING, words)
-            else:
-                delete(self.folder / WAITING)
+            with suppress(RunError, OSError):  # it is only a notice, and a full disk is told soon enough
+                if words:
+                    write_text(self.folder / WAITING, words)
+                else:
+                    delete(self.folder / WAITING)
 
     def _begin_folder(self) -> None:
         """In process 0; the header comes after the files that a resume cuts, since it says what those follow from."""

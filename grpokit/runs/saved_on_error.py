@@ -57,7 +57,7 @@ def _left(error: Exception, run: Run) -> str:
     trainer = run.trainer
     place = run.checkpoint
     last = checkpoint.latest(run.checkpoints)
-    go_on = f"{remedy}continue from {last} with {resume}" if last else "start again with --overwrite"
+    go_on = f"{remedy}continue from {last} with {resume}" if last else "start again with --resume"
     learning = trainer.current.trainer
     try:
         half = learning.updates.incomplete or run.journal.last_step != trainer.completed  # or a gap in the journal
@@ -82,7 +82,7 @@ def _left(error: Exception, run: Run) -> str:
         why = "" if str(second) == str(error) else f" ({_words(second)})"
         left = f"The state after step {trainer.completed} could not be saved{why}; {go_on}"
     with suppress(GrpokitError, OSError):  # a full disk may be the very cause
-        run.journal.end("stopped" if ENDING.is_set() else "failed", trainer.steps, _words(error))
+        run.journal.end("stopped" if ENDING.is_set() and last else "failed", trainer.steps, _words(error))
         report.write(run.folder)
     return left
 

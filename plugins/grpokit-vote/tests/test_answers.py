@@ -28,9 +28,9 @@ def vote(answer, asked=SAMPLES, *, voter="me", how="best", key="k"):
         ("best", "b", [0.0, 1.0, 0.0]),
         ("best-worst", ["c", "a"], [0.0, 0.5, 1.0]),
         ("stars", {"a": 1, "b": 3, "c": 5}, [0.0, 0.5, 1.0]),
-        ("best", None, [0.0, 0.0, 0.0]),
-        ("best-worst", None, [0.0, 0.0, 0.0]),
-        ("stars", None, [0.0, 0.0, 0.0]),
+        ("best", None, [1 / 3, 1 / 3, 1 / 3]),
+        ("best-worst", None, [0.5, 0.5, 0.5]),
+        ("stars", None, [0.5, 0.5, 0.5]),
     ],
 )
 def test_an_answer_becomes_numbers(how, answer, values):

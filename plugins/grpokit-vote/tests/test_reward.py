@@ -5,6 +5,7 @@ import math
 import shutil
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from grpokit.rewards.remote import ENDING
 from grpokit.rewards.scoring import Scoring, join_scores, score_samples
 from grpokit.runs.export import export_reward
 from grpokit.runs.train import Watcher, train
+from grpokit_vote import ballots
 from grpokit_vote import reward as reward_module
 from grpokit_vote.ballots import BallotBox
 from grpokit_vote.reward import HumanVote
@@ -94,7 +96,7 @@ def test_equal_samples_are_one_choice_and_a_group_of_them_asks_nobody(tmp_path, 
     alice = voter()
     twice = [BLUES[1], BLUES[0], BLUES[1], BLUES[0]]
     scores = _score(_asks(tmp_path), _samples(twice, [BLUES[0]] * GROUP))
-    assert scores == [1, 0, 1, 0, 0, 0, 0, 0]
+    assert scores == [1, 0, 1, 0, 1, 1, 1, 1]  # of each group one choice is best, if it has only one
     assert alice.given == 1
 
 
@@ -115,6 +117,19 @@ def test_votes_of_another_run_answer_for_it(tmp_path, voter):
     assert _score(other, _samples(BLUES)) == [0, 1, 0, 0]
     assert alice.given == 1
     assert BallotBox(tmp_path / "two").scored()[0].by == "votes"
+
+
+def test_votes_that_another_run_gets_meanwhile_wait_for_the_next_start(tmp_path, voter):
+    voter(tmp_path / "one")
+    voter(tmp_path / "two")
+    first = _asks(tmp_path / "one")
+    _score(first, _samples(BLUES))
+    other = _asks(tmp_path / "two", model="pixels", votes=str(tmp_path / "one" / "votes.jsonl"))
+    groups = _random_groups(2, 0)
+    _score(other, _samples(groups[0], prompt="x"))
+    _score(first, _samples(groups[1], prompt="y"), step=2)
+    _score(other, _samples(BLUES[:3], prompt="z"), step=2)
+    assert other.state_dict()["groups"] == 3
 
 
 def test_a_missing_file_of_votes_is_told_at_once(tmp_path):
@@ -143,6 +158,60 @@ def test_a_first_step_without_any_vote_stops(tmp_path):
         _score(_asks(tmp_path, wait_minutes=0.005), _samples(BLUES))
     scores = _score(_asks(tmp_path, wait_minutes=0.005), _samples(BLUES), step=2)
     assert all(map(math.isnan, scores))
+
+
+def test_a_process_whose_groups_nobody_reached_in_the_first_step_does_not_stop_the_others(tmp_path, voter):
+    alice = voter()
+    _score(_asks(tmp_path), _samples(BLUES))
+    alice.most = alice.given
+    scores = _score(_asks(tmp_path, wait_minutes=0.005), _samples(BLUES[:3]))  # of another process
+    assert all(map(math.isnan, scores))
+
+
+def test_a_clock_that_was_set_back_delays_nothing(tmp_path, voter, monkeypatch):
+    alice = voter()
+    _score(_asks(tmp_path), _samples(BLUES))
+    monkeypatch.setattr(reward_module, "GRACE", 0.01)
+    now = time.time
+    monkeypatch.setattr(ballots.time, "time", lambda: now() + 3600)  # of the page
+    alice.most = 0
+    vote = alice.vote
+    waits = threading.Timer(0.1, lambda: vote(alice.box.waiting()[0]))
+    monkeypatch.setattr(reward_module, "time", SimpleNamespace(time=now))
+    waits.start()
+    begin = time.monotonic()
+    assert _score(_asks(tmp_path), _samples(BLUES[:3]), step=2) == [0, 1, 0]
+    assert time.monotonic() - begin < 10
+
+
+def test_two_rewards_with_one_question_and_other_answers_are_both_noted(tmp_path, voter):
+    voter()
+    for how in ("best", "stars"):
+        _score(_asks(tmp_path, how=how), _samples(BLUES))
+    assert [row.ballot.how for row in BallotBox(tmp_path).scored()] == ["best", "stars"]
+
+
+def test_a_picture_is_named_by_its_pixels_and_not_by_how_its_file_is_packed(tmp_path):
+    box = BallotBox(tmp_path)
+    box.prepare()
+    name = box.keep(BLUES[0], what="a picture")
+    BLUES[0].save(tmp_path / "packed.png", compress_level=9)
+    assert (tmp_path / "packed.png").read_bytes() != (box.samples / name).read_bytes()
+    assert box.keep(Image.open(tmp_path / "packed.png"), what="a picture") == name
+
+
+@pytest.mark.parametrize(("how", "mean"), [("best", 0.25), ("best-worst", 0.5), ("pairs", 0.0)])
+def test_the_mean_of_a_group_is_the_same_whoever_scores_it(tmp_path, voter, how, mean):
+    """Else the curve of the reward would move for reasons that have nothing to do with the samples."""
+    alice = voter()
+    alone = _asks(tmp_path, how=how)
+    assert np.mean(_score(alone, _samples(BLUES))) == pytest.approx(mean, abs=1e-9)
+    model = _asks(tmp_path, how=how, model="pixels", ask=0.25)
+    for step in range(2, 8):
+        groups = [[_picture(blue + step, red) for blue in (10, 60, 110, 160)] for red in (0, 40, 80, 120)]
+        scores = np.reshape(_score(model, _samples(*groups, prompt=str(step)), step=step), (-1, GROUP))
+        assert scores.mean(1) == pytest.approx([mean] * 4, abs=1e-9)
+    assert any(row.by == "model" for row in alice.box.scored())
 
 
 def test_held_out_samples_are_not_asked(tmp_path):
@@ -299,7 +368,7 @@ def test_a_run_says_that_it_waits_and_how_its_groups_were_scored(tmp_path, voter
     assert words[-1] == ""
     assert not (folder / "waiting.txt").exists()
     page = (folder / "report.html").read_text()
-    assert "4 groups of 4 have their scores from people." in page
+    assert "Of 4 groups: 4 by votes." in page
 
 
 def test_the_taste_of_a_run_is_exported_from_its_checkpoint(tmp_path, voter):

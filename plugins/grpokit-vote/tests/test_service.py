@@ -69,6 +69,14 @@ def test_a_page_waits_for_a_run_asks_and_says_when_it_draws(run: Path, client: C
     assert values_of(ballot, BallotBox(run).votes()) == {name: float(i == 2) for i, name in enumerate(ballot.samples)}
 
 
+@pytest.mark.parametrize("path", ["/undo", "/vote"])
+def test_a_key_that_comes_before_the_run_makes_no_folder(run: Path, client: Client, path: str) -> None:
+    sent = {"voter": "ann", "id": "1", "ballot": "0" * 32, "samples": [], "answer": None}
+    status, _, words = client.request("POST", path, sent)
+    assert (status, b"not asked anything yet" in words) == (404, True)
+    assert not run.exists()
+
+
 def test_what_a_browser_learns_is_blind(run: Path, client: Client) -> None:
     ask_pictures(run, groups=24)
     firsts = set()
@@ -283,6 +291,18 @@ def test_every_20th_question_comes_again_and_counts_for_no_score(run: Path, clie
     assert values[second.samples[0]] == 1.0
     client.request("POST", "/undo", {"voter": "ann"})
     assert client.next()["given"] == 60
+
+
+def test_a_question_comes_again_though_the_run_has_drawn_its_step_anew(run: Path, client: Client) -> None:
+    ballots = ask_pictures(run, groups=30)
+    for number in range(19):
+        client.vote(client.next(), None, id=str(number))
+    for ballot in ballots[:19]:  # of a step that was broken off, and drawn with other samples
+        BallotBox(run).withdraw(ballot)
+    repeat = client.next()
+    assert repeat["ballot"] == ballots[0].key
+    assert client.vote(repeat, None, id="again")[0] == 200
+    assert client.next()["ballot"] == ballots[19].key
 
 
 @pytest.mark.parametrize(("chance", "repeats"), [(0.25, 7), (0.5, 12), (0.0625, 40)])

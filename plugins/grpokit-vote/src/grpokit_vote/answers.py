@@ -5,8 +5,8 @@
     stars       1 to 5 stars are 0 to 1
     pairs       strengths by which the winners of pairs are likely (Bradley and Terry, 1952, Biometrika 39)
 
-"No difference" gives all the same number, and so teaches nothing. The first answer to a question counts; a second one
-of the same person says how far they agree with themselves.
+"No difference" gives all the mean that a group usually has, and so teaches nothing. The first answer to a question
+counts; a second one of the same person says how far they agree with themselves.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ def open_asks(ballot: Ballot, votes: Sequence[Vote]) -> list[Asked]:
     return [asked for asked in ballot.asks if asked not in answers]
 
 
+def usual_mean(ballot: Ballot) -> float:
+    """The mean of a group's scores, which is the same in each group of a size, but for stars."""
+    return {"best": 1 / len(ballot.samples), "pairs": 0.0}.get(ballot.how, 0.5)
+
+
 def values_of(ballot: Ballot, votes: Sequence[Vote]) -> dict[str, float] | None:
     """The scores of a ballot's samples; None while an answer is missing.
 
@@ -78,7 +83,7 @@ def values_of(ballot: Ballot, votes: Sequence[Vote]) -> dict[str, float] | None:
         return _strengths(ballot.samples, {asked: answers[asked] for asked in ballot.asks})
     answer = answers[ballot.samples]
     if answer is None:
-        return dict.fromkeys(ballot.samples, 0.0)
+        return dict.fromkeys(ballot.samples, usual_mean(ballot))
     if ballot.how == "best":
         return {sample: float(sample == answer) for sample in ballot.samples}
     if ballot.how == "best-worst":

@@ -171,8 +171,9 @@ class BallotBox:
     def find(self, key: str) -> tuple[Ballot, bool] | None:
         """A ballot by its key, and whether the run waits for it."""
         waiting = [(ballot, True) for ballot in self.waiting()]
-        left = [(row.ballot, False) for row in self.scored()]
-        return next((found for found in waiting + left if found[0].key == key), None)
+        scored = [(row.ballot, False) for row in self.scored()]
+        answered = [(vote.ballot, False) for vote in self.votes()]
+        return next((found for found in waiting + scored + answered if found[0].key == key), None)
 
     def votes(self) -> list[Vote]:
         """All votes that nobody took back, in the order in which they came."""
@@ -220,7 +221,7 @@ class BallotBox:
         latest = {}
         for row in self._rows(self._scored, Scored):
             if before is None or row.ballot.step < before:
-                latest[row.ballot.step, row.ballot.place, row.ballot.question] = row
+                latest[row.ballot.step, row.ballot.place, row.ballot.question, row.ballot.how] = row
         return [latest[place] for place in sorted(latest)]
 
     def _rows(self, place: Path, kind: type[_Row]) -> list[_Row]:

@@ -12,7 +12,12 @@ from grpokit.run_folder.reader import RunHistory
 from grpokit_vote.answers import agreement, right_share
 from grpokit_vote.ballots import BallotBox, By, Scored, Vote
 
-_SOURCES: dict[By, str] = {"votes": "votes", "model": "the model", "nobody": "nobody", "sameness": "all alike"}
+_SOURCES: dict[By, str] = {
+    "votes": "by votes",
+    "model": "by the model",
+    "nobody": "not scored",
+    "sameness": "all alike",
+}
 
 
 def panels(run: RunHistory) -> list[Panel]:
@@ -27,50 +32,45 @@ def panels(run: RunHistory) -> list[Panel]:
 
 def _panel(rows: Sequence[Scored], votes: Sequence[Vote]) -> Panel:
     counts = Counter(row.by for row in rows)
-    text = [f"{plural(counts['votes'], 'group')} of {len(rows):,} have their scores from people."]
-    if counts["model"]:
-        text.append(f"The model of the voter answered for {plural(counts['model'], 'group')} without asking.")
-    if counts["nobody"]:
-        text.append(f"{plural(counts['nobody'], 'group')} got no answer in time, and taught nothing.")
-    text += [_about_voters(votes), _about_model(rows)]
+    parts = [f"{counts[by]:,} {words}" for by, words in _SOURCES.items() if counts[by]]
+    text = [f"Of {plural(len(rows), 'group')}: {', '.join(parts)}.", *_about_voters(votes), *_about_model(rows)]
     by_step: dict[int, list[Scored]] = defaultdict(list)
     for row in rows:
         by_step[row.ballot.step].append(row)
-    table = PanelTable(
-        caption="How groups got their scores",
-        head=["step", *_SOURCES.values(), "model right"],
-        rows=[[step, *_sources(own), _mean(_shares(own))] for step, own in by_step.items()],
-    )
-    return Panel(title=f"Votes: {rows[0].ballot.question}", text=[*filter(None, text)], tables=[table])
+    cells = []
+    for step, own in by_step.items():
+        counts = Counter(row.by for row in own)
+        cells.append([step, *(counts[by] for by in _SOURCES), _mean(_shares(own))])
+    head = ["step", *_SOURCES.values(), "model right"]
+    table = PanelTable(caption="How groups got their scores", head=head, rows=cells)
+    return Panel(title=f"Votes: {rows[0].ballot.question}", text=text, tables=[table])
 
 
-def _about_voters(votes: Sequence[Vote]) -> str:
+def _about_voters(votes: Sequence[Vote]) -> list[str]:
     agreed = agreement(votes)
     if not agreed.repeats:
-        return ""
+        return []
     same = f"Asked a second time, people gave the same answer to {agreed.same} of {plural(agreed.repeats, 'question')}"
-    if agreed.better:
-        return f"{same}; answers at random would do so for {agreed.chance:.0%}."
-    return f"{same}, which is no better than chance ({agreed.chance:.0%}): a run learns nothing from such votes."
+    ends = {
+        True: f"; answers at random would do so for {agreed.chance:.0%}.",
+        False: f", which is no better than chance ({agreed.chance:.0%}): a run learns nothing from such votes.",
+        None: ", which are too few to tell it from chance.",
+    }
+    return [same + ends[agreed.better]]
 
 
-def _about_model(rows: Sequence[Scored]) -> str:
+def _about_model(rows: Sequence[Scored]) -> list[str]:
     """How often the model was right about groups before it learned from them."""
     shares = _shares(rows)
     mean = _mean(shares)
     if mean is None:
-        return ""
+        return []
     width = half_width(shares, range(len(shares)))
     interval = f" ± {100 * width:.0f} %" if len(shares) > 1 else ""
-    return (
+    return [
         f"The model orders {100 * mean:.0f} %{interval} of all pairs as people do. This is measured on "
         f"{plural(len(shares), 'group')} that it had not learned from, and that were not chosen for its doubts."
-    )
-
-
-def _sources(rows: Sequence[Scored]) -> list[int]:
-    counts = Counter(row.by for row in rows)
-    return [counts[by] for by in _SOURCES]
+    ]
 
 
 def _shares(rows: Sequence[Scored]) -> list[float]:

@@ -25,7 +25,7 @@ from grpokit.errors import error_line, plural
 from grpokit.rewards.remote import ENDING
 from grpokit.rewards.submission import by_group
 from grpokit.settings import Positive, Share, Whole
-from grpokit_vote.answers import pairs_of, values_of
+from grpokit_vote.answers import open_asks, pairs_of, usual_mean, values_of
 from grpokit_vote.ballots import VOTES, Ballot, BallotBox, By, How, Scored, by_ballot, key_of
 from grpokit_vote.features import Kind
 from grpokit_vote.judge import Judge
@@ -131,7 +131,7 @@ class HumanVote:
         groups = {}
         for other in self._others:
             for ballot in {vote.ballot.key: vote.ballot for vote in other.votes()}.values():
-                values = values_of(ballot, self._known[ballot.key])
+                values = values_of(ballot, self._known.get(ballot.key, ()))  # as it was when this run began
                 is_there = all((other.samples / name).exists() for name in ballot.samples)
                 if values and is_there and self._is_asked_here(ballot):
                     self._judge.look_at(ballot.samples, other.samples)
@@ -176,7 +176,7 @@ class HumanVote:
         for group in groups:
             values = values_of(group.ballot, self._known.get(group.ballot.key, ()))
             if len(group.ballot.samples) == 1:
-                self._settle(group, box, "sameness", {group.names[0]: 0.0})
+                self._settle(group, box, "sameness", {group.names[0]: usual_mean(group.ballot)})
             elif values is not None:
                 self._settle(group, box, "votes", values)
             else:
@@ -192,7 +192,9 @@ class HumanVote:
                 box.ask(group.ballot)
                 waiting.append(group)
             else:
-                self._settle(group, box, "model", group.expected)
+                shift = usual_mean(group.ballot) - 0.5
+                values = {name: rate + shift for name, rate in group.expected.items()}
+                self._settle(group, box, "model", values)
         return [] if waiting and self._is_over(waiting, box, grace=0.0) else waiting
 
     def _settle(self, group: _Group, box: BallotBox, by: By, values: Mapping[str, float]) -> None:
@@ -227,13 +229,15 @@ class HumanVote:
             if missing and ENDING.is_set():
                 raise RewardError(f"the run was asked to end while {plural(missing, 'group')} waited for votes.")
             if missing:
-                self._waits(f"votes on {plural(missing, 'group')} (grpokit vote {box.run})")
-                end = groups[0].ballot.until
+                open_ballots = [each for each in box.waiting() if open_asks(each, votes.get(each.key, ()))]
+                self._waits(f"votes on {plural(len(open_ballots), 'group')} (grpokit vote {box.run})")
+                is_early = time.time() < groups[0].ballot.until
             else:
-                end = grace + max(vote.time for some in own for vote in some)
-            if time.time() < end:
+                last = max(vote.time for some in own for vote in some)
+                is_early = abs(time.time() - last) < grace  # negative where a clock was set back
+            if is_early:
                 return False
-            if missing == len(groups) and self._step == 1:
+            if not votes and self._step == 1:
                 raise RewardError(
                     f"nobody voted on the first step within {self.wait_minutes:g} minutes. Open the page with `grpokit "
                     f"vote {box.run}`, or give people more time: wait_minutes."

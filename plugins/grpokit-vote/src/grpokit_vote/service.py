@@ -12,7 +12,8 @@ import random
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
@@ -171,22 +172,23 @@ class VoteService:
         """Write a vote down, once."""
         sent = _read(_Sent, await _body(request))
         asked = tuple(sorted(sent.samples))
-        with self.box.lock:
+        with self._locked():
             ballot, waits = self.box.find(sent.ballot) or (None, False)
             if ballot is None:
                 raise HTTPException(404, "The question is not one of this run.")
             if not is_answer(ballot, asked, sent.answer):
                 raise HTTPException(400, "This is no answer to the question.")
             votes = self.box.votes()
-            is_known = any(vote.voter == sent.voter and _place(vote) == (ballot.key, *asked) for vote in votes)
-            if all(vote.id != sent.id for vote in votes):
+            others = [vote for vote in votes if vote.id != sent.id]
+            is_repeat = (sent.voter, ballot.key, *asked) in [(vote.voter, *_place(vote)) for vote in others]
+            if len(others) == len(votes):
                 self.box.vote(ballot, sent.answer, voter=sent.voter, asked=asked, id=sent.id)
-        return JSONResponse({"late": not (waits or is_known)})
+        return JSONResponse({"late": not (waits or is_repeat)})
 
     async def _undo(self, request: Request) -> Response:
         """Take a voter's last vote back, unless the run has used it."""
         voter = _read(_Voter, await _body(request)).voter
-        with self.box.lock:
+        with self._locked():
             own = [vote for vote in self.box.votes() if vote.voter == voter]
             if not own:
                 raise HTTPException(409, "You have not voted yet.")
@@ -197,6 +199,14 @@ class VoteService:
             self.box.take_back(last)
         self._looks[voter] = _place(last), time.monotonic()
         return JSONResponse({})
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The lock makes its folder, and a run begins in none that has files."""
+        if not self.box.folder.exists():
+            raise HTTPException(404, "The run has not asked anything yet.")
+        with self.box.lock:
+            yield
 
 
 def _place(vote: Vote) -> _Place:
