@@ -85,11 +85,10 @@ def verdict(run: RunHistory, scores: Sequence[Change], same: str) -> str:
 
 def _moved_monitors(scores: Sequence[Change]) -> list[str]:
     """What the monitors did, which is all that is known where no trained reward is scored."""
-    moved = {"better": "rose", "worse": "fell"}
+    moved = {"better": "rose", "worse": "fell", "even": "did not change clearly"}  # a statistic just went
     monitors = [change for change in scores if change.monitor and change.change is not None]
     return [
-        f"The monitor {monitor.name} {moved.get(monitor.verdict, 'did not change clearly')}: {_numbers(monitor)}"
-        for monitor in monitors
+        f"The monitor {monitor.name} {moved.get(monitor.verdict, 'went')}: {_numbers(monitor)}" for monitor in monitors
     ]
 
 

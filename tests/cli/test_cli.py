@@ -558,9 +558,7 @@ def test_a_full_disk_at_the_end(call: Call, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(PhasedTrainer, "save", full)
     done = call("train", "c.yaml")
     assert done.code == 1
-    assert done.err == (
-        "error: no space left\nThe state after step 2 could not be saved; start again with --resume.\n"
-    )
+    assert done.err == ("error: no space left\nThe state after step 2 could not be saved; start again with --resume.\n")
     assert written == [tmp_path / "out"]
     assert json.loads((tmp_path / "out/end.json").read_text())["message"] == "no space left"
 

@@ -190,6 +190,18 @@ def test_the_verdict_names_a_monitor_that_fell(tmp_path: Path) -> None:
     assert "But" not in verdict(run, [length, nice], "")
 
 
+def test_monitors_speak_where_no_trained_reward_is_scored(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", gain=-0.2, weight=0))
+    by_name = {change.name: change for change in headline(run)}
+    unscored = replace(by_name["length"], before=None, after=None, change=None)
+    assert verdict(run, [by_name["nice"], unscored], "") == (
+        "The reward length could not be scored on held-out prompts. The monitor nice fell: 0.139 → -0.261 (-0.400 ± "
+        "0.00058)."
+    )
+    statistic = replace(by_name["nice"], verdict="unknown")
+    assert "The monitor nice went: " in verdict(run, [statistic, unscored], "")
+
+
 @pytest.mark.parametrize(
     ("blank", "words"),
     [(16, "But 16 of 16 held-out samples after step 4 are alike, "), (15, "But 15 of 16 "), (14, "")],
