@@ -5,6 +5,7 @@ import math
 import shutil
 import threading
 import time
+from functools import partialmethod
 from types import SimpleNamespace
 
 import numpy as np
@@ -196,7 +197,7 @@ def test_the_name_of_a_picture_does_not_change_with_the_library_that_writes_it(t
     names = []
     for level in (0, 9):
         with monkeypatch.context() as patch:
-            patch.setattr(Image.Image, "save", lambda *args, **options: save(*args, compress_level=level, **options))
+            patch.setattr(Image.Image, "save", partialmethod(save, compress_level=level))
             box = BallotBox(tmp_path / str(level))
             box.prepare()
             names.append(box.keep(BLUES[0], what="a picture"))

@@ -51,6 +51,8 @@ def _about_voters(votes: Sequence[Vote]) -> str:
     same = f"Asked a second time, people gave the same answer to {agreed.same} of {plural(agreed.repeats, 'question')}"
     if agreed.better:
         return f"{same}; answers at random would do so for {agreed.chance:.0%}."
+    if agreed.better is None:
+        return f"{same}, too few to tell."
     return f"{same}, which is no better than chance ({agreed.chance:.0%}): a run learns nothing from such votes."
 
 
