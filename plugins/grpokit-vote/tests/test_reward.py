@@ -19,6 +19,7 @@ from grpokit.config.presets import read_config
 from grpokit.rewards.remote import ENDING
 from grpokit.rewards.scoring import Scoring, join_scores, score_samples
 from grpokit.runs.export import export_reward
+from grpokit.runs.replay import replay
 from grpokit.runs.train import Watcher, train
 from grpokit_vote import ballots
 from grpokit_vote import reward as reward_module
@@ -327,6 +328,16 @@ def test_a_resumed_run_has_the_same_votes_scores_and_weights(tmp_path, voter):
     assert [row.values for row in BallotBox(cut).scored()] == [row.values for row in BallotBox(whole).scored()]
     (tmp_path / "kept").rename(tmp_path / "whole" / "checkpoints")
     assert torch.equal(_weights(cut, 6), _weights(whole, 6))
+
+
+def test_a_replay_repeats_the_scores_asks_nobody_and_changes_nothing(tmp_path, voter):
+    folder = tmp_path / "run"
+    voter(folder, most=5)
+    _run(folder, "rewards=[{use: human-vote, model: pixels, wait_minutes: 0.02}]", "trainer.steps=2")
+    assert [row.by for row in BallotBox(folder).scored()][4:] == ["votes", "nobody", "nobody", "nobody"]
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
+    assert replay(folder, 2).equal
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()} == before
 
 
 def test_a_run_killed_before_its_first_checkpoint_keeps_the_votes(tmp_path, voter):

@@ -48,10 +48,11 @@ class _Group:
     drawn: bool = False  # whether it measures the model
     future: Future[Portion] = field(default_factory=Future)
 
-    def finish(self, portion: Portion) -> None:
+    def finish(self, values: Mapping[str, float], error: GrpokitError | None = None) -> None:
         """Hand out what became of it, if the run still wants to know."""
+        scores = [values.get(name, math.nan) for name in self.names]
         with suppress(InvalidStateError):
-            self.future.set_result(portion)
+            self.future.set_result(Portion(rows=self.rows, values=scores, error=error))
 
 
 class HumanVote:
@@ -95,13 +96,15 @@ class HumanVote:
         self._judge = Judge(model, self._options, trust=trust) if model else None
         self._box: BallotBox | None = None
         self._waits: Callable[[str], None] = lambda words: None
+        self._replays = False
         self._step = 0  # the last one that was drawn
         self._closed = threading.Event()
 
-    def begin(self, folder: Path, waits: Callable[[str], None]) -> None:
-        """Keep votes in the folder of a run, and tell the run what it waits for."""
-        self._box, self._waits = BallotBox(folder), waits
-        self._box.prepare()
+    def begin(self, folder: Path, waits: Callable[[str], None], *, replays: bool = False) -> None:
+        """Keep votes in the folder of a run, and tell the run what it waits for; a replay repeats the scores."""
+        self._box, self._waits, self._replays = BallotBox(folder), waits, replays
+        if not replays:
+            self._box.prepare()
 
     def submit(self, samples: Sequence[Sample]) -> Pending:
         """Put the groups of a training step before people; held-out samples are not asked, and stay unscored."""
@@ -113,6 +116,11 @@ class HumanVote:
         self._step = step
         self._learn(self._box, before=step)
         groups = [self._group(samples, rows, self._box) for rows in by_group(samples)]
+        if self._replays:
+            values = {(row.ballot.step, row.ballot.place, row.ballot.key): row.values for row in self._box.scored()}
+            for group in groups:
+                group.finish(values.get((step, group.ballot.place, group.ballot.key), {}))
+            return Pending([group.future for group in groups])
         with self._box.lock:
             for ballot in self._box.waiting():
                 if ballot.step < step:
@@ -199,8 +207,7 @@ class HumanVote:
         """Note how a group got its scores, and hand them out."""
         box.score(Scored(ballot=group.ballot, by=by, values=values, expected=group.expected, drawn=group.drawn))
         box.withdraw(group.ballot)
-        scores = [values.get(name, math.nan) for name in group.names]
-        group.finish(Portion(rows=group.rows, values=scores))
+        group.finish(values)
 
     def _wait(self, groups: Sequence[_Group], box: BallotBox) -> None:
         """Until people have answered or the time is over."""
@@ -285,4 +292,4 @@ def _unscored(rows: int) -> Pending:
 
 def _fail(groups: Sequence[_Group], error: GrpokitError) -> None:
     for group in groups:
-        group.finish(Portion(rows=group.rows, error=error))
+        group.finish({}, error)
