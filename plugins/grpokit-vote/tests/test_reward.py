@@ -226,6 +226,16 @@ def test_a_run_that_is_asked_to_end_does_not_wait(tmp_path):
     assert len(BallotBox(tmp_path).waiting()) == 1  # people may still answer, for a resumed run
 
 
+def test_a_run_that_is_asked_to_end_before_it_asks_stops_whatever_a_failure_means(tmp_path):
+    term = RewardTerm(name="vote", reward=_asks(tmp_path), on_error="skip", skip_limit=1.0)
+    ENDING.set()
+    try:
+        with pytest.raises(RewardError, match=r"^Reward 'vote': the run was asked to end"):
+            Scoring([term], _samples(BLUES), step=1).result()
+    finally:
+        ENDING.clear()
+
+
 def test_an_answer_can_be_taken_back_until_all_are_counted(tmp_path, voter, monkeypatch):
     monkeypatch.setattr(reward_module, "GRACE", 0.3)
     scores = []

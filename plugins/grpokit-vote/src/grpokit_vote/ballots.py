@@ -173,7 +173,8 @@ class BallotBox:
     def find(self, key: str) -> tuple[Ballot, bool] | None:
         """A ballot by its key, and whether the run waits for it."""
         waiting = [(ballot, True) for ballot in self.waiting()]
-        left = [(row.ballot, False) for row in [*self.scored(), *self.votes()]]
+        left = [(row.ballot, False) for row in self.scored()]
+        left += [(vote.ballot, False) for vote in self.votes()]  # of a step that was drawn again with other samples
         return next((found for found in waiting + left if found[0].key == key), None)
 
     def votes(self) -> list[Vote]:

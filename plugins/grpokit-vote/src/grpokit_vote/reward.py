@@ -201,7 +201,7 @@ class HumanVote:
                 waiting.append(group)
             else:
                 self._settle(group, box, "model", group.expected)
-        return [] if waiting and self._is_over(waiting, box, grace=0.0) else waiting
+        return waiting
 
     def _settle(self, group: _Group, box: BallotBox, by: By, values: Mapping[str, float]) -> None:
         """Note how a group got its scores, and hand them out."""
@@ -211,8 +211,10 @@ class HumanVote:
 
     def _wait(self, groups: Sequence[_Group], box: BallotBox) -> None:
         """Until people have answered or the time is over."""
+        grace = 0.0  # where all are answered already
         try:
-            while not self._is_over(groups, box, grace=GRACE):
+            while not self._is_over(groups, box, grace=grace):
+                grace = GRACE
                 if self._closed.wait(_PAUSE):
                     return
         except GrpokitError as error:
