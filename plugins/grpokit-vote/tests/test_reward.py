@@ -289,6 +289,14 @@ def test_a_model_answers_for_all_but_the_share_and_is_trusted_only_while_it_is_r
     assert asked[all_again : all_again + 3] == [4, 4, 4]
 
 
+def test_a_model_that_answers_for_nobody_is_measured_on_all_groups(tmp_path, voter):
+    voter()
+    reward = _asks(tmp_path, how="best-worst", model="pixels")
+    for step in range(1, 6):
+        _score(reward, _samples(*_random_groups(4, step), prompt=str(step)), step=step)
+    assert all(row.drawn for row in BallotBox(tmp_path).scored())
+
+
 def _run(folder, *overrides, **options):
     config, _ = read_config(
         "toy-glyph",

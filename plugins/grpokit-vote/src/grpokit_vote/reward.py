@@ -273,7 +273,10 @@ class HumanVote:
         """Write the voter's taste as a package with a reward of its own."""
         judge = self._judge
         if judge is None or judge.taste is None:
-            raise UsageError("human-vote has no model of the voter to export. Train with model: pixels, clip or lpips.")
+            raise UsageError(
+                "human-vote has no taste to export: train with model: pixels, clip or lpips, until people have "
+                "preferred one sample to another."
+            )
         facts = {"question": self.question, "answers": self.how, "groups": judge.groups}
         options = {key: value for key, value in self._options.items() if key not in ("device", "weights_path")}
         write_package(judge.taste, folder, name, facts=facts, options=options)
