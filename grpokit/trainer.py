@@ -83,6 +83,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         observers: follow each step, after the guards of the trainer itself; names are for checkpoints.
         progress: iterating prints the batches, warnings, and about ten lines, or one a minute, on stderr in process 0.
         completed: the number of completed steps.
+        elsewhere: the number of steps that other phases of the run have completed.
         torch_device (torch.device): where the policy is; `device` names it.
         loggers: the trackers at work, in process 0.
 
@@ -104,6 +105,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     observers: Mapping[str, Observer] = field(default_factory=dict)
     progress: bool = True
     completed: int = field(default=0, init=False)
+    elsewhere: int = field(default=0, init=False)
 
     def __post_init__(self, rewards: Rewards, prompts: Iterable[str | Prompt]) -> None:
         self.terms, self.train_prompts = as_terms(rewards), as_prompts(prompts)
@@ -214,7 +216,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         log.warn(*self.updates.begin_step(number))  # where an earlier attempt was interrupted
 
         # Sample G outputs for each of P prompts, and compute log-probs while rewards in other processes work.
-        with self._rollouts.draw(self.completed, log) as draw:
+        with self._rollouts.draw(self.completed, self.elsewhere, log) as draw:
             self.objective.check_action_dims(draw.rollout.action_dims)
             fixed = self._fixed_logprobs(draw, log)  # of the old policy and the reference, where one needs them
             scores = draw.wait_for_scores()  # [B, R] of all processes

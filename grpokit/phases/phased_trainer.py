@@ -86,6 +86,7 @@ class PhasedTrainer(Loop):
         phase = self.current = self.phases[stretch.phase]
         trainer = phase.trainer
         number = self.completed + 1
+        trainer.elsewhere = self.completed - trainer.completed
         try:
             with self._others_frozen(trainer):
                 report = trainer.step(log=False)

@@ -22,11 +22,13 @@ class FollowsRun(Protocol):
 
     files: Sequence[str]
 
-    def begin(self, folder: Path, waits: Callable[[str], None]) -> None:
-        """Called in every process, before the first samples come and after a checkpoint is loaded; also by a replay.
+    def begin(self, folder: Path, waits: Callable[[str], None], *, replays: bool) -> None:
+        """Called in every process, before the first samples come and after a checkpoint is loaded.
 
         Args:
             folder: of the run.
+            replays: steps are only drawn again, to be compared with the run's. The reward gives the scores that it gave
+                then, waits for nothing, and changes nothing in the folder.
             waits: may be called at any time, from any thread, with what the run waits for, such as "votes on 4
                 groups", and with "" once it goes on. Process 0 shows it in the run's progress line, and `grpokit
                 watch` on the page.

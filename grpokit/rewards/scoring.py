@@ -103,21 +103,25 @@ class Scores:
 class Scoring:
     """Rewards at work on some samples; those that score elsewhere begin at once.
 
-    Each reward gets its own copies, so `samples` do not change. There a training step's number is
+    Each reward gets its own copies, so `samples` do not change. There the number of a training step in the run is
     `info["training_step"]`. A sample without output is unscored.
 
     Args:
         terms: the rewards.
         samples: B samples.
         step: the training step, from 1, in which some monitors may not be due; None calls all rewards.
+        elsewhere: the steps of other phases before it.
     """
 
-    def __init__(self, terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int | None = None) -> None:
+    def __init__(
+        self, terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int | None = None, elsewhere: int = 0
+    ) -> None:
         self.terms = terms
+        number = None if step is None else step + elsewhere
         self._groups = torch.tensor([sample.group for sample in samples], dtype=torch.int64)
         has_output = torch.tensor([sample.output is not None for sample in samples])
         self._rows = has_output.nonzero()[:, 0]
-        self._samples: Sequence[Sample] = [_in_step(step, samples[row]) for row in self._rows]
+        self._samples: Sequence[Sample] = [_in_step(number, samples[row]) for row in self._rows]
         self.asked = [term.due(step) and len(self._samples) > 0 for term in terms]
         self._pending: dict[int, Pending] = {
             i: submit(term.reward, self._samples)

@@ -100,7 +100,7 @@ def replay(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms)
         start = _load(run, trainer, step)
         for reward in build_rewards.all_followers(terms, own_terms):
-            reward.begin(run.absolute(), lambda words: None)
+            reward.begin(run.absolute(), lambda words: None, replays=True)
         if trainer.completed < step - 1:
             say(f"Repeating {plural(step - 1 - trainer.completed, 'step')} first, from {start or 'the beginning'}.")
         report = trainer.step()

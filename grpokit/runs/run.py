@@ -210,7 +210,7 @@ class Run:
                 self._begin_folder()
             self.team.first(lambda: None)  # the folder is there
             for reward in self._followers:
-                reward.begin(self.folder, self._wait)
+                reward.begin(self.folder, self._wait, replays=False)
             if self._last_evaluation < 0 or (every and self.trainer.completed % every == 0):  # but a resume adds none
                 self.evaluate()
             if self.resumed and self._last_evaluation == self.trainer.completed:

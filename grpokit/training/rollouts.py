@@ -65,10 +65,13 @@ class Rollouts:
     _ahead: _Ahead | None = field(default=None, init=False)
 
     @contextmanager
-    def draw(self, completed: int, log: StepLog) -> Iterator[Draw]:
-        """Draw the groups of the step after `completed` ones; at the end, what no reward has begun is cancelled."""
+    def draw(self, completed: int, elsewhere: int, log: StepLog) -> Iterator[Draw]:
+        """Draw the groups of the step after `completed` ones; at the end, what no reward has begun is cancelled.
+
+        Other phases have taken `elsewhere` steps, which rewards count, too.
+        """
         with ExitStack() as in_flight:
-            draw = partial(self._groups, in_flight, completed, log)
+            draw = partial(self._groups, in_flight, completed, elsewhere, log)
             count, most = self.settings.prompts_per_step, self.settings.dynamic_sampling
             groups, metrics = draw_with_spread(draw, count, advantages=self.advantages, most=most)
             rollout, all_rows = gather_rows(groups.joined(), self.team, self.policy.device)
@@ -84,6 +87,7 @@ class Rollouts:
         self,
         in_flight: ExitStack,
         completed: int,
+        elsewhere: int,
         log: StepLog,
         attempt: int,
         places: Sequence[int],
@@ -109,7 +113,7 @@ class Rollouts:
             check_policy_lag(rollout.version, self.policy.version, self.settings.max_policy_lag)
         samples = rollout.samples if rollout else []
         with log.time("reward"):
-            scoring = Scoring(self.terms, samples, step=completed + 1)
+            scoring = Scoring(self.terms, samples, step=completed + 1, elsewhere=elsewhere)
         in_flight.callback(scoring.cancel)
 
         @cache

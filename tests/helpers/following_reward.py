@@ -38,8 +38,8 @@ class Counting:
         self.waits("")
         return [self.calls * score for score in digit_sum(samples)]
 
-    def begin(self, folder: Path, waits: Callable[[str], None]) -> None:
-        self.folder, self.waits = folder, waits
+    def begin(self, folder: Path, waits: Callable[[str], None], *, replays: bool) -> None:
+        self.folder, self.waits, self.replays = folder, waits, replays
 
     def state_dict(self) -> dict[str, Any]:
         return {"calls": self.calls, "tensor": torch.tensor([float(self.calls)])}

@@ -91,6 +91,17 @@ def test_phases_draw_other_prompts_and_other_noise() -> None:
     assert len(set(map(tuple, outputs))) == len(outputs)
 
 
+def test_rewards_get_the_step_of_the_run_and_not_of_the_phase() -> None:
+    steps = []
+
+    def reward(samples: Sequence[Sample]) -> Sequence[float]:
+        steps.append(samples[0].info["training_step"])
+        return first_is_high(samples)
+
+    list(phased(rewards=[reward]))
+    assert steps == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
 def test_both_halves_learn_more_than_one() -> None:
     after = {}
     for name, steps in (("both", {"first": 5, "second": 5}), ("first", {"first": 5, "second": 1})):

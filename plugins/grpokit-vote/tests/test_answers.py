@@ -19,7 +19,8 @@ def ballot(how, *, samples=SAMPLES, pairs=(), key="k"):
 
 
 def vote(answer, asked=SAMPLES, *, voter="me", how="best", key="k"):
-    return Vote(id="", voter=voter, time=0, ballot=ballot(how, key=key), asked=asked, answer=answer)
+    pairs = RING if how == "pairs" else ()
+    return Vote(id="", voter=voter, time=0, ballot=ballot(how, key=key, pairs=pairs), asked=asked, answer=answer)
 
 
 @pytest.mark.parametrize(

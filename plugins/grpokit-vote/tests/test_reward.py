@@ -18,6 +18,7 @@ from grpokit.config.presets import read_config
 from grpokit.rewards.remote import ENDING
 from grpokit.rewards.scoring import Scoring, join_scores, score_samples
 from grpokit.runs.export import export_reward
+from grpokit.runs.replay import replay
 from grpokit.runs.train import Watcher, train
 from grpokit_vote import ballots
 from grpokit_vote import reward as reward_module
@@ -235,6 +236,16 @@ def test_a_run_that_is_asked_to_end_does_not_wait(tmp_path):
     assert len(BallotBox(tmp_path).waiting()) == 1  # people may still answer, for a resumed run
 
 
+def test_a_run_that_is_asked_to_end_before_it_asks_stops_whatever_a_failure_means(tmp_path):
+    term = RewardTerm(name="vote", reward=_asks(tmp_path), on_error="skip", skip_limit=1.0)
+    ENDING.set()
+    try:
+        with pytest.raises(RewardError, match=r"^Reward 'vote': the run was asked to end"):
+            Scoring([term], _samples(BLUES), step=1).result()
+    finally:
+        ENDING.clear()
+
+
 def test_an_answer_can_be_taken_back_until_all_are_counted(tmp_path, voter, monkeypatch):
     monkeypatch.setattr(reward_module, "GRACE", 0.3)
     scores = []
@@ -288,6 +299,14 @@ def test_a_model_answers_for_all_but_the_share_and_is_trusted_only_while_it_is_r
     assert asked[all_again : all_again + 3] == [4, 4, 4]
 
 
+def test_a_model_that_answers_for_nobody_is_measured_on_all_groups(tmp_path, voter):
+    voter()
+    reward = _asks(tmp_path, how="best-worst", model="pixels")
+    for step in range(1, 6):
+        _score(reward, _samples(*_random_groups(4, step), prompt=str(step)), step=step)
+    assert all(row.drawn for row in BallotBox(tmp_path).scored())
+
+
 def _run(folder, *overrides, **options):
     config, _ = read_config(
         "toy-glyph",
@@ -337,6 +356,16 @@ def test_a_resumed_run_has_the_same_votes_scores_and_weights(tmp_path, voter):
     assert [row.values for row in BallotBox(cut).scored()] == [row.values for row in BallotBox(whole).scored()]
     (tmp_path / "kept").rename(tmp_path / "whole" / "checkpoints")
     assert torch.equal(_weights(cut, 6), _weights(whole, 6))
+
+
+def test_a_replay_repeats_the_scores_asks_nobody_and_changes_nothing(tmp_path, voter):
+    folder = tmp_path / "run"
+    voter(folder, most=5)
+    _run(folder, "rewards=[{use: human-vote, model: pixels, wait_minutes: 0.02}]", "trainer.steps=2")
+    assert [row.by for row in BallotBox(folder).scored()][4:] == ["votes", "nobody", "nobody", "nobody"]
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
+    assert replay(folder, 2).equal
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()} == before
 
 
 def test_a_run_killed_before_its_first_checkpoint_keeps_the_votes(tmp_path, voter):

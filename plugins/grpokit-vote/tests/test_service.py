@@ -20,9 +20,11 @@ from PIL import Image
 
 from command_line import Call
 from grpokit.run_folder.lock import locked
+from grpokit.run_folder.reader import read_run
 from grpokit_vote import service
 from grpokit_vote.answers import Agreement, values_of
 from grpokit_vote.ballots import BallotBox
+from grpokit_vote.panel import panels
 
 ASKED = {
     "state",
@@ -303,6 +305,26 @@ def test_a_question_comes_again_though_the_run_has_drawn_its_step_anew(run: Path
     assert repeat["ballot"] == ballots[0].key
     assert client.vote(repeat, None, id="again")[0] == 200
     assert client.next()["ballot"] == ballots[19].key
+
+
+def test_a_line_that_is_no_answer_is_left_out_of_the_agreement(run: Path, client: Client) -> None:
+    (ballot,) = ask_pictures(run, groups=1, how="best-worst")
+    for answer in (5, "x", ["x"], None, [*ballot.samples[:2]]):  # by hand, in votes.jsonl
+        BallotBox(run).vote(ballot, answer, voter="ann")
+    assert client.next()["agreement"]["repeats"] == 1
+
+
+@pytest.mark.parametrize(("repeats", "says"), [(1, "too few to tell"), (3, "at random would"), (0, "")])
+def test_the_report_calls_a_voter_random_only_where_it_knows(run: Path, repeats: int, says: str) -> None:
+    (ballot,) = ask_pictures(run, groups=1, size=4)
+    leave(run, ballot)
+    for _ in range(1 + repeats):
+        BallotBox(run).vote(ballot, ballot.samples[0], voter="ann")
+    (run / "config.yaml").write_text("{}")
+    (panel,) = panels(read_run(run))
+    words = " ".join(panel.text)
+    assert says in words
+    assert "no better than chance" not in words
 
 
 @pytest.mark.parametrize(("chance", "repeats"), [(0.25, 7), (0.5, 12), (0.0625, 40)])

@@ -150,6 +150,8 @@ def agreement(votes: Sequence[Vote]) -> Agreement:
     same = 0
     chances = []
     for vote in votes:
+        if not is_answer(vote.ballot, vote.asked, vote.answer):
+            continue
         question = vote.voter, vote.ballot.key, vote.asked
         if question not in first:
             first[question] = _best_of(vote)

@@ -89,7 +89,7 @@ class Judge:
         """
         keys = {ballot.key for ballot in ballots}
         is_trusted = len(self._right) >= _FEWEST and sum(self._right) / len(self._right) >= self.trust
-        if not ballots or not is_trusted or self.taste is None:
+        if ask == 1 or not ballots or not is_trusted or self.taste is None:
             return keys, keys
         step, size = ballots[0].step, ask * len(ballots)
         count = math.floor(size * step) - math.floor(size * (step - 1))  # so that the share is right over the steps

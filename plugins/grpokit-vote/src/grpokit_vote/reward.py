@@ -48,10 +48,11 @@ class _Group:
     drawn: bool = False  # whether it measures the model
     future: Future[Portion] = field(default_factory=Future)
 
-    def finish(self, portion: Portion) -> None:
+    def finish(self, values: Mapping[str, float], error: GrpokitError | None = None) -> None:
         """Hand out what became of it, if the run still wants to know."""
+        scores = [values.get(name, math.nan) for name in self.names]
         with suppress(InvalidStateError):
-            self.future.set_result(portion)
+            self.future.set_result(Portion(rows=self.rows, values=scores, error=error))
 
 
 class HumanVote:
@@ -95,13 +96,15 @@ class HumanVote:
         self._judge = Judge(model, self._options, trust=trust) if model else None
         self._box: BallotBox | None = None
         self._waits: Callable[[str], None] = lambda words: None
+        self._replays = False
         self._step = 0  # the last one that was drawn
         self._closed = threading.Event()
 
-    def begin(self, folder: Path, waits: Callable[[str], None]) -> None:
-        """Keep votes in the folder of a run, and tell the run what it waits for."""
-        self._box, self._waits = BallotBox(folder), waits
-        self._box.prepare()
+    def begin(self, folder: Path, waits: Callable[[str], None], *, replays: bool = False) -> None:
+        """Keep votes in the folder of a run, and tell the run what it waits for; a replay repeats the scores."""
+        self._box, self._waits, self._replays = BallotBox(folder), waits, replays
+        if not replays:
+            self._box.prepare()
 
     def submit(self, samples: Sequence[Sample]) -> Pending:
         """Put the groups of a training step before people; held-out samples are not asked, and stay unscored."""
@@ -113,6 +116,11 @@ class HumanVote:
         self._step = step
         self._learn(self._box, before=step)
         groups = [self._group(samples, rows, self._box) for rows in by_group(samples)]
+        if self._replays:
+            values = {(row.ballot.step, row.ballot.place, row.ballot.key): row.values for row in self._box.scored()}
+            for group in groups:
+                group.finish(values.get((step, group.ballot.place, group.ballot.key), {}))
+            return Pending([group.future for group in groups])
         with self._box.lock:
             for ballot in self._box.waiting():
                 if ballot.step < step:
@@ -195,19 +203,20 @@ class HumanVote:
                 shift = usual_mean(group.ballot) - 0.5
                 values = {name: rate + shift for name, rate in group.expected.items()}
                 self._settle(group, box, "model", values)
-        return [] if waiting and self._is_over(waiting, box, grace=0.0) else waiting
+        return waiting
 
     def _settle(self, group: _Group, box: BallotBox, by: By, values: Mapping[str, float]) -> None:
         """Note how a group got its scores, and hand them out."""
         box.score(Scored(ballot=group.ballot, by=by, values=values, expected=group.expected, drawn=group.drawn))
         box.withdraw(group.ballot)
-        scores = [values.get(name, math.nan) for name in group.names]
-        group.finish(Portion(rows=group.rows, values=scores))
+        group.finish(values)
 
     def _wait(self, groups: Sequence[_Group], box: BallotBox) -> None:
         """Until people have answered or the time is over."""
+        grace = 0.0  # where all are answered already
         try:
-            while not self._is_over(groups, box, grace=GRACE):
+            while not self._is_over(groups, box, grace=grace):
+                grace = GRACE
                 if self._closed.wait(_PAUSE):
                     return
         except GrpokitError as error:
@@ -267,7 +276,10 @@ class HumanVote:
         """Write the voter's taste as a package with a reward of its own."""
         judge = self._judge
         if judge is None or judge.taste is None:
-            raise UsageError("human-vote has no model of the voter to export. Train with model: pixels, clip or lpips.")
+            raise UsageError(
+                "human-vote has no taste to export: train with model: pixels, clip or lpips, until people have "
+                "preferred one sample to another."
+            )
         facts = {"question": self.question, "answers": self.how, "groups": judge.groups}
         options = {key: value for key, value in self._options.items() if key not in ("device", "weights_path")}
         write_package(judge.taste, folder, name, facts=facts, options=options)
@@ -288,4 +300,4 @@ def _unscored(rows: int) -> Pending:
 
 def _fail(groups: Sequence[_Group], error: GrpokitError) -> None:
     for group in groups:
-        group.finish(Portion(rows=group.rows, error=error))
+        group.finish({}, error)
