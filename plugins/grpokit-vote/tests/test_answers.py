@@ -19,7 +19,7 @@ def ballot(how, *, samples=SAMPLES, pairs=(), key="k"):
 
 
 def vote(answer, asked=SAMPLES, *, voter="me", how="best", key="k"):
-    return Vote(id="", voter=voter, time=0, ballot=ballot(how, key=key), asked=asked, answer=answer)
+    return Vote(id="", voter=voter, time=0, ballot=ballot(how, pairs=(asked,), key=key), asked=asked, answer=answer)
 
 
 @pytest.mark.parametrize(
