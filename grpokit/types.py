@@ -72,7 +72,7 @@ class Sample:
         info: further facts from the policy. Of a text, "finish" is "stop" if it ended by itself and "length" if it was
             cut, "tokens" is its length, and "token_ids" is an array of its tokens with the end, of several turns also
             what was told between them. A record of a run keeps what JSON has, so no arrays. A reward finds the number
-            of a training step, from 1, in "training_step".
+            of a training step in the run, from 1, in "training_step".
     """
 
     prompt: Prompt

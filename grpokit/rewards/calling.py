@@ -47,7 +47,10 @@ def build(use: str, params: Mapping[str, Any]) -> tuple[Any, Portion]:
     try:
         reward = registry.create("reward", use, params)
         if not callable(reward):
-            raise PluginError(f"The reward '{use}' gave {a_type(reward)}, which cannot be called.")
+            raise PluginError(
+                f"The reward '{use}' gave {a_type(reward)}, which cannot be called. If it scores elsewhere by itself, "
+                "leave out `workers` and `placement`."
+            )
         return reward, Portion(rows=[])
     except GrpokitError as error:
         return None, Portion(rows=[], error=error)

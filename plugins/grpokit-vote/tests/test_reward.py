@@ -189,7 +189,7 @@ def test_two_rewards_with_one_question_and_other_answers_are_both_noted(tmp_path
     voter()
     for how in ("best", "stars"):
         _score(_asks(tmp_path, how=how), _samples(BLUES))
-    assert [row.ballot.how for row in BallotBox(tmp_path).scored()] == ["best", "stars"]
+    assert {row.ballot.how for row in BallotBox(tmp_path).scored()} == {"best", "stars"}
 
 
 def test_a_picture_is_named_by_its_pixels_and_not_by_how_its_file_is_packed(tmp_path):
@@ -366,6 +366,23 @@ def test_a_replay_repeats_the_scores_asks_nobody_and_changes_nothing(tmp_path, v
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
     assert replay(folder, 2).equal
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()} == before
+
+
+def test_groups_that_are_drawn_again_for_want_of_a_preference_are_kept_and_replayed(tmp_path, voter):
+    folder = tmp_path / "run"
+    alice = voter(folder)
+    prefers = alice.vote
+
+    def vote(ballot, asked=()):
+        if int(ballot.key, 16) % 2:
+            return prefers(ballot, asked)
+        alice.given += 1
+        return alice.box.vote(ballot, None, voter="simulated")
+
+    alice.vote = vote
+    _run(folder, "trainer.steps=2", "trainer.dynamic_sampling=3")
+    assert len(BallotBox(folder).scored()) == alice.given > 8
+    assert replay(folder, 2).equal
 
 
 def test_a_run_killed_before_its_first_checkpoint_keeps_the_votes(tmp_path, voter):

@@ -217,11 +217,11 @@ class BallotBox:
         self._append(self._scored, scored)
 
     def scored(self, before: int | None = None) -> list[Scored]:
-        """How the groups of all steps, or those before one, got their scores; of a step drawn again, the last time."""
+        """How the groups of all steps, or those before one, got their scores; of one drawn again, the last time."""
         latest = {}
         for row in self._rows(self._scored, Scored):
             if before is None or row.ballot.step < before:
-                latest[row.ballot.step, row.ballot.place, row.ballot.question, row.ballot.how] = row
+                latest[row.ballot.step, row.ballot.place, row.ballot.key] = row
         return [latest[place] for place in sorted(latest)]
 
     def _rows(self, place: Path, kind: type[_Row]) -> list[_Row]:

@@ -89,6 +89,10 @@ class HumanVote:
     ) -> None:
         if ask < 1 and model is None:
             raise UsageError(f"human-vote: ask: {ask:g} needs a model that answers for the others, as model: pixels.")
+        if pairs and how != "pairs":
+            raise UsageError(f"human-vote: pairs: {pairs} is for how: pairs, and here it is {how}.")
+        if model_options and model is None:
+            raise UsageError("human-vote: model_options needs a model, as model: clip.")
         self.question, self.how, self.pairs, self.wait_minutes, self.ask = question, how, pairs, wait_minutes, ask
         self._others = [_box_of(Path(file)) for file in ([votes] if isinstance(votes, str) else votes)]
         self._known = by_ballot(vote for box in self._others for vote in box.votes())

@@ -6,8 +6,6 @@ get different ones. It may be killed and started again at any time.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import random
 import re
 import socket
@@ -15,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -27,7 +24,8 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from grpokit.errors import RunError
 from grpokit.run_folder.lock import is_running
@@ -39,10 +37,11 @@ MOST_BODY = 64_000
 
 _HEADERS = {
     "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
 }
 _HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")  # with any port: that of `ssh -L` may be another
 _SAMPLE = re.compile(r"[0-9a-f]{32}\.(png|txt)")
@@ -84,20 +83,19 @@ class VoteService:
     def __init__(self, run: Path, port: int = 0) -> None:
         self.box = BallotBox(run)
         self._looks: dict[str, tuple[_Place, float]] = {}  # voter -> what they look at, since when
-        self._page, policy = _page()
         self._socket = socket.create_server(("127.0.0.1", port))
         self.port = self._socket.getsockname()[1]
         self.address = f"http://127.0.0.1:{self.port}/"
         routes = [
-            Route("/", self._front),
             Route("/next", self._next),
             Route("/sample/{name}", self._sample),
             Route("/vote", self._vote, methods=["POST"]),
             Route("/undo", self._undo, methods=["POST"]),
+            Mount("/", StaticFiles(directory=Path(__file__).with_name("page"), html=True)),
         ]
         admission = Middleware(BaseHTTPMiddleware, dispatch=_admit)
         app = Starlette(routes=routes, middleware=[admission], exception_handlers={RunError: _full, OSError: _full})
-        headers = [*_HEADERS.items(), ("Content-Security-Policy", policy)]
+        headers = [*_HEADERS.items()]
         config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, log_level="error", headers=headers)
         config.timeout_graceful_shutdown = 1
         self.server = uvicorn.Server(config)
@@ -105,9 +103,6 @@ class VoteService:
     def run(self) -> None:
         """Answer until Ctrl-C, SIGTERM or `server.should_exit`."""
         self.server.run(sockets=[self._socket])
-
-    async def _front(self, request: Request) -> Response:
-        return Response(self._page, media_type="text/html")
 
     async def _sample(self, request: Request) -> Response:
         place = self.box.samples / request.path_params["name"]
@@ -253,18 +248,3 @@ def _read(kind: type[_Body], content: bytes | Mapping[str, str]) -> _Body:
         return kind.model_validate_json(content) if isinstance(content, bytes) else kind.model_validate({**content})
     except ValidationError as error:
         raise HTTPException(400, f"The request is not one of this page: {error.errors()[0]['msg']}.") from None
-
-
-def _page() -> tuple[str, str]:
-    """The page, and the policy that lets nothing but its own program and style work."""
-    folder = resources.files("grpokit_vote") / "page"
-    page, style, program = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
-    policy = (
-        f"default-src 'none'; script-src '{_digest(program)}'; style-src '{_digest(style)}'; connect-src 'self'; "
-        "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    return page.replace("{{STYLE}}", style).replace("{{PROGRAM}}", program), policy
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

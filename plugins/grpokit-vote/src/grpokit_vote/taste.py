@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from grpokit import Sample, UsageError
 from grpokit.errors import one_line
-from grpokit.files import replacing, writing
+from grpokit.files import writing
 from grpokit.images import to_rgb
 from grpokit_vote.bradley_terry import Array, chance, fit
 from grpokit_vote.features import Kind, features
@@ -129,8 +129,8 @@ class Taste:
             RunError: the file cannot be written.
         """
         state = self.state_dict()
-        with writing(file), replacing(file) as temporary:
-            save_file({name: state[name] for name in _ARRAYS}, temporary, metadata={"features": self.kind})
+        with writing(file):
+            save_file({name: state[name] for name in _ARRAYS}, file, metadata={"features": self.kind})
 
     @classmethod
     def load(cls, file: Path) -> Taste:
