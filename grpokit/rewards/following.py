@@ -27,11 +27,11 @@ class FollowsRun(Protocol):
 
         Args:
             folder: of the run.
-            replays: steps are only drawn again, to be compared with the run's. The reward gives the scores that it gave
-                then, waits for nothing, and changes nothing in the folder.
             waits: may be called at any time, from any thread, with what the run waits for, such as "votes on 4
                 groups", and with "" once it goes on. Process 0 shows it in the run's progress line, and `grpokit
                 watch` on the page.
+            replays: steps are only drawn again, to be compared with the run's. The reward gives the scores that it gave
+                then, waits for nothing, and changes nothing in the folder.
         """
 
     def state_dict(self) -> Mapping[str, Any]:

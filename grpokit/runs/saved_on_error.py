@@ -82,7 +82,8 @@ def _left(error: Exception, run: Run) -> str:
         why = "" if str(second) == str(error) else f" ({_words(second)})"
         left = f"The state after step {trainer.completed} could not be saved{why}; {go_on}"
     with suppress(GrpokitError, OSError):  # a full disk may be the very cause
-        run.journal.end("stopped" if ENDING.is_set() and last else "failed", trainer.steps, _words(error))
+        goes_on = ENDING.is_set() and checkpoint.latest(run.checkpoints)
+        run.journal.end("stopped" if goes_on else "failed", trainer.steps, _words(error))
         report.write(run.folder)
     return left
 

@@ -417,6 +417,23 @@ def test_a_run_says_that_it_waits_and_how_its_groups_were_scored(tmp_path, voter
     assert "Of 4 groups: 4 by votes." in page
 
 
+def test_a_run_that_is_stopped_while_it_waits_is_saved_and_goes_on(tmp_path, voter):
+    folder = tmp_path / "run"
+    alice = voter(folder, most=6)  # of the 4 groups of each step
+
+    def waiting(words):
+        if alice.given == 6 and words:
+            ENDING.set()
+
+    with pytest.raises(RewardError, match=r"(?s)asked to end while 2 groups waited.*step_000001; continue with --resume"):
+        _run(folder, watcher=Watcher(waiting=waiting))
+    assert json.loads((folder / "end.json").read_text())["state"] == "stopped"
+    bob = voter(folder)
+    _run(folder, resume=True)
+    votes = [vote.ballot.key for vote in bob.box.votes()]
+    assert len(set(votes)) == len(votes) == 6 + bob.given
+
+
 def test_the_taste_of_a_run_is_exported_from_its_checkpoint(tmp_path, voter):
     folder = tmp_path / "run"
     voter(folder)
