@@ -425,7 +425,7 @@ def test_a_run_that_is_stopped_while_it_waits_is_saved_and_goes_on(tmp_path, vot
         if alice.given == 6 and words:
             ENDING.set()
 
-    with pytest.raises(RewardError, match=r"(?s)asked to end while 2 groups waited.*step_000001; continue with --resume"):
+    with pytest.raises(RewardError, match=r"(?s)asked to end while 2 groups waited.*step_000001; continue with"):
         _run(folder, watcher=Watcher(waiting=waiting))
     assert json.loads((folder / "end.json").read_text())["state"] == "stopped"
     bob = voter(folder)
