@@ -216,7 +216,7 @@ def read_step(run: Path, step: int) -> Recorded:
         rows = [json.loads(line) for line in lines]
         with safe_open(folder / TRACE, framework="pt") as file:
             notes = json.loads(file.metadata()["grpokit"])
-            kept = dict(file.get_tensors())
+            kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
         return Recorded(
             rows=rows,
             outputs=[_output(folder, row, kept) for row in rows],
