@@ -9,7 +9,8 @@ LOWEST := .venv-lowest
 PACKAGES := .[datasets,picture,tensorboard,wandb] $(wildcard ./plugins/grpokit-*)
 # Tests of what calls other packages directly.
 DIRECT := tests/config tests/registry tests/tracking tests/data tests/test_trainer.py \
-  $(addprefix plugins/grpokit-,toy ssim ocr gym http lm/tests/test_policy.py diffusers/tests/test_policy.py vote/tests/test_service.py vote/tests/test_reward.py)
+  $(addprefix plugins/grpokit-,toy ssim ocr gym http lm/tests/test_policy.py diffusers/tests/test_policy.py \
+  vote/tests/test_service.py vote/tests/test_reward.py)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 export NO_MKDOCS_2_WARNING = 1
 # Whatever the caller's says: every process would compile what it imports of torch and transformers again.
