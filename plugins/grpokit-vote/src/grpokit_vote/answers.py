@@ -54,8 +54,9 @@ def pairs_of(samples: Sequence[str], count: int, *, key: str) -> tuple[Asked, ..
     draws.shuffle(ring)
     others = list(combinations(samples, 2))
     draws.shuffle(others)
-    pairs = dict.fromkeys(tuple(sorted(pair)) for pair in [*pairwise([*ring, ring[0]]), *others])
-    return tuple(pairs)[:count]
+    neighbours = pairwise([*ring, ring[0]])
+    pairs = [tuple(sorted(pair)) for pair in [*neighbours, *others]]
+    return tuple(dict.fromkeys(pairs))[:count]
 
 
 def open_asks(ballot: Ballot, votes: Sequence[Vote]) -> list[Asked]:
@@ -66,7 +67,9 @@ def open_asks(ballot: Ballot, votes: Sequence[Vote]) -> list[Asked]:
 
 def usual_mean(ballot: Ballot) -> float:
     """The mean of a group's scores, which is the same in each group of a size, but for stars."""
-    return {"best": 1 / len(ballot.samples), "pairs": 0.0}.get(ballot.how, 0.5)
+    if ballot.how == "best":
+        return 1 / len(ballot.samples)
+    return 0.0 if ballot.how == "pairs" else 0.5
 
 
 def values_of(ballot: Ballot, votes: Sequence[Vote]) -> dict[str, float] | None:
@@ -140,8 +143,8 @@ class Agreement:
         n, p = self.repeats, self.chance
         if p**n > 0.05:  # even if all were the same
             return None
-        as_often = sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(self.same, n + 1))
-        return as_often <= 0.05
+        chances = [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
+        return sum(chances[self.same :]) <= 0.05
 
 
 def agreement(votes: Sequence[Vote]) -> Agreement:
@@ -158,7 +161,8 @@ def agreement(votes: Sequence[Vote]) -> Agreement:
         else:
             same += first[question] == _best_of(vote)
             chances.append(1 / len(vote.asked))
-    return Agreement(same=same, repeats=len(chances), chance=sum(chances) / max(1, len(chances)))
+    repeats = len(chances)
+    return Agreement(same=same, repeats=repeats, chance=sum(chances) / max(1, repeats))
 
 
 def _best_of(vote: Vote) -> Any:
@@ -180,7 +184,8 @@ def right_share(row: Scored) -> float | None:
         return None
     rights = []
     for one, other in combinations(row.values, 2):
-        agreement = (row.expected[one] - row.expected[other]) * (row.values[one] - row.values[other])
-        if row.values[one] != row.values[other]:
-            rights.append((1 + np.sign(agreement)) / 2)
+        preferred = np.sign(row.values[one] - row.values[other])
+        expected = np.sign(row.expected[one] - row.expected[other])
+        if preferred:
+            rights.append((1 + preferred * expected) / 2)
     return float(np.mean(rights)) if rights else None

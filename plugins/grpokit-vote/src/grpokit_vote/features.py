@@ -63,7 +63,9 @@ def _pixel_row(picture: Image.Image) -> Array:
     vividness = colours.max(-1) - colours.min(-1)
     spreads = [colours.std((0, 1)), light.std(), vividness.std()]
     edges = [np.abs(np.diff(light, axis=axis)).mean() for axis in (0, 1)]
-    parts = [colours.mean((0, 1)), light.mean(), vividness.mean(), *spreads, *edges, _levels(picture, 4)]
+    means = [colours.mean((0, 1)), light.mean(), vividness.mean()]
+    thumbnail = _levels(picture, 4)
+    parts = [*means, *spreads, *edges, thumbnail]
     return np.concatenate([np.ravel(part) for part in parts])
 
 

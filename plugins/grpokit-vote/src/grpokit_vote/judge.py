@@ -57,7 +57,10 @@ class Judge:
         """
         shares = [right_share(row) for row in scored]
         self._right = [share for share in shares if share is not None][-_RECENT:]
-        ordered = {key: values for key, values in groups.items() if len(set(values.values())) > 1}
+        ordered = {}
+        for key, values in groups.items():
+            if len({*values.values()}) > 1:
+                ordered[key] = values
         if ordered and ordered != self._learned:
             self.taste = Taste.fit([*ordered.values()], self._vectors, kind=self.kind)
             self._learned, self.groups = ordered, len(ordered)
@@ -88,21 +91,28 @@ class Judge:
             ask: the share of them.
         """
         keys = {ballot.key for ballot in ballots}
-        is_trusted = len(self._right) >= _FEWEST and sum(self._right) / len(self._right) >= self.trust
-        if ask == 1 or not ballots or not is_trusted or self.taste is None:
+        if ask == 1 or not ballots or self.taste is None or not self._is_trusted:
             return keys, keys
         step, size = ballots[0].step, ask * len(ballots)
         count = math.floor(size * step) - math.floor(size * (step - 1))  # so that the share is right over the steps
         if not count:
             return set(), set()
         drawn = random.Random(f"{step} {ballots[0].key}").choice(sorted(keys))
-        doubts = {ballot.key: self.taste.doubt(self._table(ballot.samples)) for ballot in ballots}
+        doubts = {}
+        for ballot in ballots:
+            doubts[ballot.key] = self.taste.doubt(self._table(ballot.samples))
         most_doubtful = sorted(keys - {drawn}, key=lambda key: (-doubts[key], key))
         return {drawn, *most_doubtful[: count - 1]}, {drawn}
 
+    @property
+    def _is_trusted(self) -> bool:
+        measured = len(self._right)
+        return measured >= _FEWEST and sum(self._right) / measured >= self.trust
+
     def state_dict(self) -> dict[str, Any]:
         """What it has learned: the taste, and from how many groups."""
-        return {"groups": self.groups} | (self.taste.state_dict() if self.taste else {})
+        taste = self.taste.state_dict() if self.taste else {}
+        return {"groups": self.groups, **taste}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a result of `state_dict`; what it is measured by stands in the run's folder."""

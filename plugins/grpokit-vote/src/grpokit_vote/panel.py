@@ -26,8 +26,10 @@ def panels(run: RunHistory) -> list[Panel]:
     rows = defaultdict(list)
     for row in box.scored():
         rows[row.ballot.question].append(row)
-    votes = box.votes()
-    return [_panel(own, [vote for vote in votes if vote.ballot.question == question]) for question, own in rows.items()]
+    votes = defaultdict(list)
+    for vote in box.votes():
+        votes[vote.ballot.question].append(vote)
+    return [_panel(own, votes[question]) for question, own in rows.items()]
 
 
 def _panel(rows: Sequence[Scored], votes: Sequence[Vote]) -> Panel:
@@ -40,7 +42,8 @@ def _panel(rows: Sequence[Scored], votes: Sequence[Vote]) -> Panel:
     cells = []
     for step, own in by_step.items():
         counts = Counter(row.by for row in own)
-        cells.append([step, *(counts[by] for by in _SOURCES), _mean(_shares(own))])
+        numbers = [counts[by] for by in _SOURCES]
+        cells.append([step, *numbers, _mean(_shares(own))])
     head = ["step", *_SOURCES.values(), "model right"]
     table = PanelTable(caption="How groups got their scores", head=head, rows=cells)
     return Panel(title=f"Votes: {rows[0].ballot.question}", text=text, tables=[table])

@@ -25,7 +25,7 @@ from grpokit.errors import error_line, plural
 from grpokit.rewards.remote import ENDING
 from grpokit.rewards.submission import by_group
 from grpokit.settings import Positive, Share, Whole
-from grpokit_vote.answers import open_asks, pairs_of, usual_mean, values_of
+from grpokit_vote.answers import Asked, open_asks, pairs_of, usual_mean, values_of
 from grpokit_vote.ballots import VOTES, Ballot, BallotBox, By, How, Scored, by_ballot, key_of
 from grpokit_vote.features import Kind
 from grpokit_vote.judge import Judge
@@ -93,8 +93,10 @@ class HumanVote:
             raise UsageError(f"human-vote: pairs: {pairs} is for how: pairs, and here it is {how}.")
         if model_options and model is None:
             raise UsageError("human-vote: model_options needs a model, as model: clip.")
-        self.question, self.how, self.pairs, self.wait_minutes, self.ask = question, how, pairs, wait_minutes, ask
-        self._others = [_box_of(Path(file)) for file in ([votes] if isinstance(votes, str) else votes)]
+        self.question, self.how, self.pairs = question, how, pairs
+        self.wait_minutes, self.ask = wait_minutes, ask
+        files = [votes] if isinstance(votes, str) else votes
+        self._others = [_box_of(Path(file)) for file in files]
         self._known = by_ballot(vote for box in self._others for vote in box.votes())
         self._options = dict(model_options or {})
         self._judge = Judge(model, self._options, trust=trust) if model else None
@@ -121,9 +123,9 @@ class HumanVote:
         self._learn(self._box, before=step)
         groups = [self._group(samples, rows, self._box) for rows in by_group(samples)]
         if self._replays:
-            values = {(row.ballot.step, row.ballot.place, row.ballot.key): row.values for row in self._box.scored()}
+            values = {_place(row.ballot): row.values for row in self._box.scored()}
             for group in groups:
-                group.finish(values.get((step, group.ballot.place, group.ballot.key), {}))
+                group.finish(values.get(_place(group.ballot), {}))
             return Pending([group.future for group in groups])
         with self._box.lock:
             for ballot in self._box.waiting():
@@ -142,7 +144,8 @@ class HumanVote:
         scored = [row for row in box.scored(before) if self._is_asked_here(row.ballot)]
         groups = {}
         for other in self._others:
-            for ballot in {vote.ballot.key: vote.ballot for vote in other.votes()}.values():
+            ballots = {vote.ballot.key: vote.ballot for vote in other.votes()}
+            for ballot in ballots.values():
                 values = values_of(ballot, self._known.get(ballot.key, ()))  # as it was when this run began
                 is_there = all((other.samples / name).exists() for name in ballot.samples)
                 if values and is_there and self._is_asked_here(ballot):
@@ -164,6 +167,9 @@ class HumanVote:
         sources = [box.keep(image, what="a source picture") for image in first.prompt.images]
         choices = tuple(sorted(set(names)))
         key = key_of(self.question, self.how, first.prompt.text, choices, sources)
+        asks: tuple[Asked, ...] = (choices,)
+        if self.how == "pairs":
+            asks = pairs_of(choices, self.pairs or len(choices), key=key)
         ballot = Ballot(
             key=key,
             step=self._step,
@@ -173,7 +179,7 @@ class HumanVote:
             question=self.question,
             how=self.how,
             samples=choices,
-            asks=pairs_of(choices, self.pairs or len(choices), key=key) if self.how == "pairs" else (choices,),
+            asks=asks,
             until=time.time() + 60 * self.wait_minutes,
         )
         expected = {}
@@ -242,8 +248,10 @@ class HumanVote:
             if missing and ENDING.is_set():
                 raise RewardError(f"the run was asked to end while {plural(missing, 'group')} waited for votes.")
             if missing:
-                open_ballots = [each for each in box.waiting() if open_asks(each, votes.get(each.key, ()))]
-                self._waits(f"votes on {plural(len(open_ballots), 'group')} (grpokit vote {box.run})")
+                unanswered = 0  # of all processes
+                for ballot in box.waiting():
+                    unanswered += bool(open_asks(ballot, votes.get(ballot.key, ())))
+                self._waits(f"votes on {plural(unanswered, 'group')} (grpokit vote {box.run})")
                 is_early = time.time() < groups[0].ballot.until
             else:
                 last = max(vote.time for some in own for vote in some)
@@ -285,7 +293,9 @@ class HumanVote:
                 "preferred one sample to another."
             )
         facts = {"question": self.question, "answers": self.how, "groups": judge.groups}
-        options = {key: value for key, value in self._options.items() if key not in ("device", "weights_path")}
+        options = dict(self._options)
+        for own in ("device", "weights_path"):  # of this machine
+            options.pop(own, None)
         write_package(judge.taste, folder, name, facts=facts, options=options)
 
 
@@ -294,6 +304,11 @@ def _box_of(file: Path) -> BallotBox:
     if not file.is_file() or file.name != VOTES:
         raise UsageError(f"human-vote: there is no file {VOTES} of a run at {file} (looked in {Path.cwd()}).")
     return BallotBox(file.parent)
+
+
+def _place(ballot: Ballot) -> tuple[int, int, str]:
+    """Stands for a group of a run."""
+    return ballot.step, ballot.place, ballot.key
 
 
 def _unscored(rows: int) -> Pending:

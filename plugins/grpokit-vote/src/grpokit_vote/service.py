@@ -157,7 +157,10 @@ class VoteService:
         """What the voter looks at already, else what nobody else looks at."""
         now = time.monotonic()
         mine, _ = self._looks.get(voter, ((), 0.0))
-        others = {place for name, (place, since) in self._looks.items() if name != voter and now - since < _LOOK}
+        others = set()
+        for name, (place, since) in self._looks.items():
+            if name != voter and now - since < _LOOK:
+                others.add(place)
         place = min(questions, key=lambda place: (place != mine, place in others))
         if place != mine:
             self._looks[voter] = place, now
@@ -175,7 +178,8 @@ class VoteService:
                 raise HTTPException(400, "This is no answer to the question.")
             votes = self.box.votes()
             others = [vote for vote in votes if vote.id != sent.id]
-            is_repeat = (sent.voter, ballot.key, *asked) in [(vote.voter, *_place(vote)) for vote in others]
+            own = [_place(vote) for vote in others if vote.voter == sent.voter]
+            is_repeat = (ballot.key, *asked) in own
             if len(others) == len(votes):
                 self.box.vote(ballot, sent.answer, voter=sent.voter, asked=asked, id=sent.id)
         return JSONResponse({"late": not (waits or is_repeat)})
@@ -189,7 +193,8 @@ class VoteService:
                 raise HTTPException(409, "You have not voted yet.")
             last = own[-1]
             is_repeat = any(_place(vote) == _place(last) for vote in own[:-1])
-            if not is_repeat and last.ballot.key not in {ballot.key for ballot in self.box.waiting()}:
+            waiting = [ballot.key for ballot in self.box.waiting()]
+            if not is_repeat and last.ballot.key not in waiting:
                 raise HTTPException(409, "The run has already learned from your last vote.")
             self.box.take_back(last)
         self._looks[voter] = _place(last), time.monotonic()

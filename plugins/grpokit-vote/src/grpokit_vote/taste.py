@@ -115,7 +115,10 @@ class Taste:
 
     def state_dict(self) -> dict[str, Any]:
         """What `of_state` makes the same taste of: tensors in float64, and the kind of features."""
-        return {"kind": self.kind} | {name: torch.from_numpy(getattr(self, name)).clone() for name in _ARRAYS}
+        state: dict[str, Any] = {"kind": self.kind}
+        for name in _ARRAYS:
+            state[name] = torch.from_numpy(getattr(self, name)).clone()
+        return state
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Taste:
