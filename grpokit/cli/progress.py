@@ -63,8 +63,8 @@ class _Screen:
                 f"policy loss {loss:.4f}: about 0 is right for a first update (importance ratios are 1 and a group's "
                 "advantages sum to 0); watch the reward instead"
             )
-        news = self._fits(self.lines.news)
-        self.bar.update(self.task, completed=report.step, eta=self.lines.eta.text(), news=news)
+        eta, news = self.lines.eta.text(), self._fits(self.lines.news)
+        self.bar.update(self.task, completed=report.step, eta=eta, news=news)
 
     def waiting(self, words: str) -> None:
         self.bar.update(self.task, description="waiting" if words else "training", news=self._fits(words))

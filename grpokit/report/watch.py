@@ -50,14 +50,16 @@ _FILES = (CONFIG, VERSIONS, MACHINE, EVALUATIONS, WARNINGS, ATTRIBUTION, END, WA
 _REST, _LONGEST_REST = 333, 30.0  # times the seconds that a reading took; seconds
 _RUN = re.compile(r"/run/(?P<name>[^/]+)(?P<rest>/.*)")
 _PICTURE = re.compile(rf"/picture/(?P<run>\d{{1,6}})/(?P<kind>{SAMPLES}|{GROUPS})/(?P<step>step_\d+)/(?P<name>[^/]+)")
-_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
-_HEADERS = {
+LOCAL_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+"""The Host headers that a page on this computer's own address answers; `ssh -L` may change the port."""
+LOCAL_HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+"""What such a page answers with, so that no other page reads or frames it, and no browser keeps it."""
 
 
 class Watched:
@@ -201,7 +203,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page, the view or a picture."""
         watched, path = self.server.at(self.path.partition("?")[0])
-        if not _HOST.fullmatch(self.headers.get("Host", "")):
+        if not LOCAL_HOST.fullmatch(self.headers.get("Host", "")):
             self._answer(HTTPStatus.FORBIDDEN, b"This address is not the one that grpokit watch listens on.\n")
         elif path == "/":
             content = page(title=watched.title, kind=watched.kind)
@@ -226,7 +228,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     ) -> None:
         self.send_response(status)
         own = {"Content-Type": kind} | dict(headers or {})
-        for name, value in (_HEADERS | own).items():
+        for name, value in (LOCAL_HEADERS | own).items():
             self.send_header(name, value)
         if status is not HTTPStatus.NOT_MODIFIED:
             self.send_header("Content-Length", str(len(content)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,9 @@ class Judge:
             groups: the key of a ballot -> sample -> its score; `look_at` has seen the samples.
             scored: how the groups of earlier steps got their scores.
         """
-        shares = [right_share(row) for row in scored]
-        self._right = [share for share in shares if share is not None][-_RECENT:]
+        latest_first = map(right_share, reversed(scored))
+        recent = islice((share for share in latest_first if share is not None), _RECENT)
+        self._right = [*recent][::-1]
         ordered = {}
         for key, values in groups.items():
             if len({*values.values()}) > 1:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -142,20 +143,27 @@ class HumanVote:
         if self._judge is None:
             return
         scored = [row for row in box.scored(before) if self._is_asked_here(row.ballot)]
-        groups = {}
-        for other in self._others:
-            ballots = {vote.ballot.key: vote.ballot for vote in other.votes()}
-            for ballot in ballots.values():
-                values = values_of(ballot, self._known.get(ballot.key, ()))  # as it was when this run began
-                is_there = all((other.samples / name).exists() for name in ballot.samples)
-                if values and is_there and self._is_asked_here(ballot):
-                    self._judge.look_at(ballot.samples, other.samples)
-                    groups[ballot.key] = values
+        groups = dict(self._taught_elsewhere)
         for row in scored:
             if row.by == "votes":
                 self._judge.look_at(row.ballot.samples, box.samples)
                 groups[row.ballot.key] = dict(row.values)
         self._judge.learn(groups, scored)
+
+    @cached_property
+    def _taught_elsewhere(self) -> dict[str, dict[str, float]]:
+        """What the model learns from other runs: the key of a ballot -> sample -> its score, where the samples are."""
+        assert self._judge
+        groups = {}
+        for key, votes in self._known.items():
+            ballot = votes[0].ballot
+            values = values_of(ballot, votes)
+            for other in self._others:
+                is_there = all((other.samples / name).exists() for name in ballot.samples)
+                if values and is_there and self._is_asked_here(ballot):
+                    self._judge.look_at(ballot.samples, other.samples)
+                    groups[key] = values
+        return groups
 
     def _is_asked_here(self, ballot: Ballot) -> bool:
         return (ballot.question, ballot.how) == (self.question, self.how)

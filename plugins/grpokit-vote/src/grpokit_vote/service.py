@@ -28,6 +28,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from grpokit.errors import RunError
+from grpokit.report.watch import LOCAL_HEADERS, LOCAL_HOST
 from grpokit.run_folder.lock import is_running
 from grpokit_vote.answers import agreement, is_answer, open_asks
 from grpokit_vote.ballots import Ballot, BallotBox, Vote, by_ballot
@@ -35,15 +36,10 @@ from grpokit_vote.ballots import Ballot, BallotBox, Vote, by_ballot
 MOST_BODY = 64_000
 """Bytes of a request."""
 
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
-_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")  # with any port: that of `ssh -L` may be another
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _SAMPLE = re.compile(r"[0-9a-f]{32}\.(png|txt)")
 _REPEAT_EVERY = 20  # questions of a voter
 _REST = 5  # questions before the same may come again
@@ -95,7 +91,7 @@ class VoteService:
         ]
         admission = Middleware(BaseHTTPMiddleware, dispatch=_admit)
         app = Starlette(routes=routes, middleware=[admission], exception_handlers={RunError: _full, OSError: _full})
-        headers = [*_HEADERS.items()]
+        headers = [*LOCAL_HEADERS.items(), ("Content-Security-Policy", _POLICY)]
         config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, log_level="error", headers=headers)
         config.timeout_graceful_shutdown = 1
         self.server = uvicorn.Server(config)
@@ -226,7 +222,7 @@ async def _admit(request: Request, answer: Callable[[Request], Awaitable[Respons
     host = request.headers.get("Host", "")
     origin = request.headers.get("Origin", f"http://{host}")
     kind, _, _ = request.headers.get("Content-Type", "").partition(";")
-    if not _HOST.fullmatch(host) or origin != f"http://{host}":
+    if not LOCAL_HOST.fullmatch(host) or origin != f"http://{host}":
         return PlainTextResponse("This address is not the one that grpokit vote listens on.", 403)
     if request.method == "POST" and kind.strip() != "application/json":
         return PlainTextResponse("Expected `Content-Type: application/json`.", 415)
