@@ -253,6 +253,8 @@ def _loss_of_groups(term: Term, pieces: Sequence[tuple[Batch, Cut]]) -> LinearLo
             view = term.policy.logprobs(piece.rollout, decisions, term.ask, grad=False)
             if piece is not batch.filler:
                 views.append((cut.rows, decisions, view))
+    if not views:  # this process has no row of the step
+        return LinearLoss(gradients={}, total=batch.weights.new_zeros(()))
     new = assemble_decisions(views, like=batch.rollout.old.logprobs)
     return LinearLoss.of(replace(term, slices=[slice(0, batch.mask.shape[1])]), new)
 
