@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grpokit.divergence import correction_weights
-from grpokit.objectives import Objective
+from grpokit.objectives import Objective, check_density
 from grpokit.policy import assemble_decisions, join_decisions
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
@@ -122,6 +122,8 @@ class LinearTerm:
 
     def __call__(self, new: Decisions) -> tuple[Tensor, Tensor]:
         """As `Term`."""
+        if "logprobs" in self.gradients:
+            check_density(new)
         products = [(x * getattr(new, name)).sum() for name, x in self.gradients.items()]
         return torch.stack(products).sum(), self.total
 
