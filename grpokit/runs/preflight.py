@@ -61,9 +61,9 @@ def _check_scores(config: RunConfig, held_out: Sequence[Prompt] | None) -> None:
                 "Give eval.prompts, eval.split or eval.fraction."
             )
         if name is not None and name not in names:
+            known = f"The scores are {', '.join(names)}." if names else "The config has no reward."
             raise ConfigError(
-                f"{config.place('run', key)}there is no held-out score '{name}'{nearest(name, names)}. The scores are "
-                f"{', '.join(names)}."
+                f"{config.place('run', key)}there is no held-out score '{name}'{nearest(name, names)}. {known}"
             )
     if stop and not config.eval.every:
         raise ConfigError(f"{config.place('run', 'stop')}it needs evaluations during the run: set eval.every.")

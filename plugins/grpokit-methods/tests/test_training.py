@@ -148,6 +148,7 @@ def test_the_old_policy_is_an_average_that_draws(objective: Objective) -> None:
         assert torch.equal(report.rollout.trace.per_row["latents"], drawn.trace.per_row["latents"])
         assert torch.equal(report.rollout.old.mean, drawn.old.mean)
         assert report.rollout.averaged
+        assert "logprob_diff/mean" not in report.metrics
         contrasts.append(report.metrics["ratio/max"] - 1)
         if isinstance(objective, CRD):
             contrasts[-1] = abs(report.metrics["crd/own_reward"])
@@ -169,6 +170,13 @@ def test_without_an_average_the_first_update_compares_equals(objective: Objectiv
         report = trained.step()
         assert report.metrics[name] == (0.0 if name == "crd/own_reward" else 1.0)
         assert report.metrics["logprob_diff/max"] == 0
+
+
+def test_the_average_is_the_old_policy_in_16_bits_too() -> None:
+    """There the policy's own view of a rollout is that of another pass, which must not take the average's place."""
+    trained = trainer(CRD(), exact=False, matching=COPIES, old_ema={"decay": 0.9}, mixed_precision="bf16")
+    contrasts = [abs(trained.step().metrics["crd/own_reward"]) for _ in range(5)]
+    assert min(contrasts[1:]) > 1e-3
 
 
 def test_the_decay_of_a_late_step_is_its_bound() -> None:
