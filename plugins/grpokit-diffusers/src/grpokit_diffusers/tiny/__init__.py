@@ -13,12 +13,15 @@ import torch
 
 PIPELINES = (
     "tiny-chroma",
+    "tiny-cogview4",
     "tiny-flux",
     "tiny-flux-kontext",
     "tiny-flux2",
     "tiny-flux2-klein",
     "tiny-krea2",
+    "tiny-lumina2",
     "tiny-qwen-image",
+    "tiny-qwen-image-21",
     "tiny-qwen-image-edit",
     "tiny-qwen-image-edit-plus",
     "tiny-sd3",
