@@ -66,7 +66,9 @@ class PipelineFamily(Family):
         negative: the text that guidance leads away from; None where guidance is a number that the transformer reads.
         sources: how many pictures a prompt may bring.
         needs_source: whether it must bring one.
+        schedulers: the classes of schedulers whose levels of noise the family knows.
         optional: parts that a pipeline of this family can do without.
+        unused: parts that are not needed here, and not loaded.
         text_tokens: of every text that the transformer reads; None where these are as many as the text has.
         longest_text: the most tokens that the pipeline reads of a text, as `text_length` counts them; it cuts off the
             rest. None where it reads every text whole.
@@ -79,7 +81,9 @@ class PipelineFamily(Family):
     negative: str | None = ""
     sources: ClassVar[int] = 0
     needs_source: ClassVar[bool] = False
+    schedulers: ClassVar[Sequence[str]] = ("FlowMatchEulerDiscreteScheduler",)
     optional: ClassVar[Sequence[str]] = ()
+    unused: ClassVar[Sequence[str]] = ()
     text_tokens: ClassVar[int | None] = None
     longest_text: int | None = None
     max_shift: ClassVar[float] = 1.15
@@ -222,7 +226,7 @@ class PipelineFamily(Family):
         """Pixels [n, 3, H, W] of latents [n, ...]."""
         config = self.pipeline.vae.config
         pixels: Tensor = self.pipeline.vae.decode(
-            latents / config.scaling_factor + (config.shift_factor or 0.0), return_dict=False
+            latents / config.scaling_factor + (config.get("shift_factor") or 0.0), return_dict=False
         )[0]
         return pixels
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,8 @@ def _stored(name: str, settings: DiffusersSettings) -> Prepared:
     sources.warn_of_cache(files)
     index = read_index(folder)
     kind = family_of(index.kind, index.parts.get("scheduler", "missing"), model=name, family=settings.family)
-    without = dict.fromkeys(absent_parts(index, model=name, optional=kind.optional))
+    index = replace(index, parts={part: index.parts[part] for part in index.parts if part not in kind.unused})
+    without = dict.fromkeys([*absent_parts(index, model=name, optional=kind.optional), *kind.unused])
 
     def read() -> PipelineFamily:
         there = _fetched(files, [*_LIGHT, *(f"{part}/*.safetensors" for part in index.parts)]) or folder

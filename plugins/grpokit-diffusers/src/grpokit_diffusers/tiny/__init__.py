@@ -13,14 +13,18 @@ import torch
 
 PIPELINES = (
     "tiny-chroma",
+    "tiny-ernie-image",
     "tiny-flux",
     "tiny-flux-kontext",
     "tiny-flux2",
     "tiny-flux2-klein",
     "tiny-krea2",
+    "tiny-longcat-image",
+    "tiny-longcat-image-edit",
     "tiny-qwen-image",
     "tiny-qwen-image-edit",
     "tiny-qwen-image-edit-plus",
+    "tiny-sana",
     "tiny-sd3",
     "tiny-z-image",
 )
