@@ -130,7 +130,6 @@ def test_the_ode_is_that_of_the_stock_pipeline(
             mean, std = family.scale(ours)
             ours = family.unpacked(ours[None] * std + mean, size)[0]
         theirs = stock(**given, num_inference_steps=3, output_type="latent").images
-        print(model, call, float((ours - theirs[0]).abs().max()) / float(theirs.abs().max()))
         assert float((ours - theirs[0]).abs().max()) <= 1e-5 * float(theirs.abs().max())
         picture = np.asarray(stock(**given, num_inference_steps=3).images[0], dtype=int)
         assert np.abs(np.asarray(rollout.samples[row].output, dtype=int) - picture).max() <= 1
