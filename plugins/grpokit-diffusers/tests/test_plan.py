@@ -22,7 +22,7 @@ from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_diffusers.tiny import tiny_pipeline
 from grpokit_hf.diffusion.adapters import add_adapter
 from grpokit_hf.models.adapters import AdapterSettings
-from grpokit_hf.plan.diffusion import KEPT, forward_flop
+from grpokit_hf.plan.diffusion import KEPT, forward_flop, layers_of
 from grpokit_plan import Job, Needs
 
 GIB = 2**30
@@ -32,6 +32,8 @@ HEADS = {"num_attention_heads": 4, "attention_head_dim": 32}
 SD3 = {**HEADS, "caption_projection_dim": WIDTH, "qk_norm": "rms_norm"}
 FLUX = {**HEADS, "axes_dims_rope": (8, 8, 16)}
 FLUX2 = {**HEADS, "axes_dims_rope": (8, 8, 8, 8)}
+ERNIE = {"hidden_size": WIDTH, "num_attention_heads": 4, "ffn_hidden_size": 384, "rope_axes_dim": (8, 12, 12)}
+SANA = {**HEADS, "num_cross_attention_heads": 4, "cross_attention_head_dim": 32, "cross_attention_dim": WIDTH}
 KREA2 = {**HEADS, "num_key_value_heads": 1, "intermediate_size": 341, "axes_dims_rope": (8, 12, 12)}
 LAYERS: list[tuple[str, str, dict[str, Any], str]] = [  # its pipeline, with which settings, and which one counts them
     ("JointTransformerBlock", "tiny-sd3", SD3, "num_layers"),
@@ -42,8 +44,12 @@ LAYERS: list[tuple[str, str, dict[str, Any], str]] = [  # its pipeline, with whi
     ("FluxSingleTransformerBlock", "tiny-flux", FLUX, "num_single_layers"),
     ("Flux2TransformerBlock", "tiny-flux2", FLUX2, "num_layers"),
     ("Flux2SingleTransformerBlock", "tiny-flux2", FLUX2, "num_single_layers"),
+    ("ErnieImageSharedAdaLNBlock", "tiny-ernie-image", ERNIE, "num_layers"),
     ("Krea2TransformerBlock", "tiny-krea2", KREA2, "num_layers"),
+    ("LongCatImageTransformerBlock", "tiny-longcat-image", FLUX, "num_layers"),
+    ("LongCatImageSingleTransformerBlock", "tiny-longcat-image", FLUX, "num_single_layers"),
     ("QwenImageTransformerBlock", "tiny-qwen-image", {**HEADS, "axes_dims_rope": (16, 8, 8)}, "num_layers"),
+    ("SanaTransformerBlock x 2", "tiny-sana", SANA, "num_layers"),
     (
         "ZImageTransformerBlock",
         "tiny-z-image",
@@ -80,12 +86,12 @@ def velocity(own: PipelineFamily) -> None:
     """One pass for a picture and a text of 32 tokens."""
     dtype, config = own.transformer.dtype, own.transformer.config
     rows = () if type(own).__name__ == "ZImage" else (1,)
-    width = config.get("joint_attention_dim", 32)
+    width = config.get("joint_attention_dim") or config.get("text_in_dim", 32)
     told: tuple[torch.Tensor, ...] = (torch.ones(*rows, TEXT, width, dtype=dtype),)
     if "num_text_layers" in config:
         seen = torch.ones(1, TEXT, dtype=torch.bool)
         told = (torch.ones(1, TEXT, config.num_text_layers, config.text_hidden_dim, dtype=dtype), seen)
-    if "approximator_layers" in config:
+    if "approximator_layers" in config or "caption_channels" in config:
         told = (*told, torch.ones(1, TEXT, dtype=dtype))
     if "pooled_projection_dim" in config:
         told = (*told, torch.ones(1, config.pooled_projection_dim, dtype=dtype))
@@ -115,7 +121,9 @@ def kept(name: str, dtype: torch.dtype, *, lora: bool, **settings: Any) -> float
 
     with saved_tensors_hooks(pack, lambda x: x):
         velocity(own)
-    return sum(storage.nbytes() for storage in storages.values()) / (own.tokens(SIZE) + TEXT) / WIDTH
+    streams = {layer.stream for layer in layers_of(own.transformer)}
+    tokens = own.tokens(SIZE) + (TEXT if "both" in streams else 0)
+    return sum(storage.nbytes() for storage in storages.values()) / tokens / WIDTH
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """An exported LoRA has the names that ComfyUI's loader looks for.
 
 The layers are those of `model_lora_keys_unet` in its comfy/lora.py, which takes them with "transformer." in front: from
-`mmdit_to_diffusers`, `flux_to_diffusers` (for Chroma, too), `z_image_to_diffusers` and `krea2_to_diffusers` in
-comfy/utils.py, and for Qwen-Image from its own model, comfy/ldm/qwen_image/model.py. The ends are those of
-`LoRAAdapter.load` in comfy/weight_adapter/lora.py. These files are of ComfyUI's commits 17358c8f73b5, 09708eae709a,
-01f4512bf804, 6f98b150e065, 7b30bf37b09a and b3be02d6e766.
+`mmdit_to_diffusers`, `flux_to_diffusers` (for Chroma and LongCat-Image, too), `z_image_to_diffusers` and
+`krea2_to_diffusers` in comfy/utils.py, and for Qwen-Image and ERNIE-Image from their own models,
+comfy/ldm/qwen_image/model.py and comfy/ldm/ernie/model.py. The ends are those of `LoRAAdapter.load` in
+comfy/weight_adapter/lora.py. These files are of ComfyUI's commits 17358c8f73b5, 09708eae709a, 01f4512bf804,
+6f98b150e065, 7b30bf37b09a and b3be02d6e766.
 """
 
 from __future__ import annotations
