@@ -81,8 +81,8 @@ class LongCatImage(PackedFamily):
 def parts_of(text: str) -> list[tuple[str, bool]]:
     """The parts of a text, and which are in quotes.
 
-    diffusers 0.42 swaps words with an apostrophe where there are several, such as "don't" and "it's", in an order
-    that is another one in each process.
+    Where several words have an apostrophe, such as "don't" and "it's", diffusers 0.42 takes them for each other, and
+    not in each process for the same one.
     """
     told_apart = re.sub(r"[a-zA-Z]+'[a-zA-Z]+", lambda word: word[0].replace("'", _APOSTROPHE), text)
     return [(part.replace(_APOSTROPHE, "'"), quoted) for part, quoted in split_quotation(told_apart)]

@@ -1,4 +1,4 @@
-"""LongCat-Image-Edit: the vision-language model reads the picture with the text, and the transformer has its latents."""
+"""LongCat-Image-Edit: a vision-language model reads the picture with the text, and the transformer has its latents."""
 
 from __future__ import annotations
 

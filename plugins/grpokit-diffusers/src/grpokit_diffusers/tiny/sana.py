@@ -37,9 +37,7 @@ def pipeline() -> SanaPipeline:
             cross_attention_dim=WIDTH,
             caption_channels=WIDTH,
         ).eval(),
-        scheduler=DPMSolverMultistepScheduler(
-            prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0
-        ),
+        scheduler=DPMSolverMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
     )
 
 

@@ -55,7 +55,17 @@ its backward pass; measured on a CPU."""
 _OTHER = KEPT["JointTransformerBlock x 2"]  # for layers that were not measured
 
 _CONDITION = (
-    *("norm", "final_norm", "time", "t_embedder", "adaLN_modulation", "img_mod", "txt_mod", "double_stream", "single_stream"),
+    *(
+        "norm",
+        "final_norm",
+        "time",
+        "t_embedder",
+        "adaLN_modulation",
+        "img_mod",
+        "txt_mod",
+        "double_stream",
+        "single_stream",
+    ),
     "distilled_guidance",
 )
 _TEXT = (
