@@ -85,9 +85,8 @@ def family(name: str, **settings: Any) -> PipelineFamily:
 def velocity(own: PipelineFamily) -> None:
     """One pass for a picture and a text of 32 tokens."""
     dtype, config = own.transformer.dtype, own.transformer.config
-    rows = () if type(own).__name__ == "ZImage" else (1,)
     width = config.get("joint_attention_dim") or config.get("text_in_dim", 32)
-    told: tuple[torch.Tensor, ...] = (torch.ones(*rows, TEXT, width, dtype=dtype),)
+    told: tuple[torch.Tensor, ...] = (torch.ones(1, TEXT, width, dtype=dtype),)
     if "num_text_layers" in config:
         seen = torch.ones(1, TEXT, dtype=torch.bool)
         told = (torch.ones(1, TEXT, config.num_text_layers, config.text_hidden_dim, dtype=dtype), seen)

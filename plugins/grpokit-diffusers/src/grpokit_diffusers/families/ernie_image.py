@@ -7,19 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit_diffusers.family import PipelineFamily, Text, Told, rows
+from grpokit_diffusers.family import PipelineFamily, Text, Told
 from grpokit_hf.diffusion.family import Size
 
 
 class ErnieImage(PipelineFamily):
-    """`ErnieImagePipeline`, as with `use_pe=False`; a guidance of at most 1 leaves the second pass out."""
+    """`ErnieImagePipeline`, as with `use_pe=False`."""
 
     eval_guidance = 4.0
     unused = ("pe", "pe_tokenizer")  # which write another prompt
+    patch = 1
 
     def __init__(self, pipeline: Any) -> None:
         super().__init__(pipeline)
-        self.multiple = pipeline.vae_scale_factor
         self.longest_text = pipeline.tokenizer.model_max_length
 
     def encoded(self, text: str) -> Text:
@@ -27,17 +27,17 @@ class ErnieImage(PipelineFamily):
         (embeddings,) = self.pipeline.encode_prompt(text, self.device)
         return (embeddings[None],)
 
-    def text_length(self, text: str) -> int:
+    def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`."""
-        return len(self.pipeline.tokenizer(text, verbose=False).input_ids)
-
-    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
-        """See `Family`."""
-        guided = self._pass(latents, time, condition.text[0])
-        if guidance <= 1:
-            return guided
-        unguided = self._pass(latents, time, condition.negative[0])
-        return unguided + guidance * (guided - unguided)
+        (embeddings,) = told.text
+        v: Tensor = self.transformer(
+            hidden_states=latents,
+            timestep=times.to(latents.dtype),
+            text_bth=embeddings.to(latents.dtype),
+            text_lens=torch.full_like(times, embeddings.shape[1], dtype=torch.long),
+            return_dict=False,
+        )[0]
+        return v
 
     def decoded(self, latents: Tensor, size: Size) -> Tensor:
         """Pixels [n, 3, H, W]; the pipeline adds 1e-5 to the variances, whatever the autoencoder's settings say."""
@@ -46,15 +46,3 @@ class ErnieImage(PipelineFamily):
         cells = self.pipeline._unpatchify_latents(latents * torch.sqrt(variance + 1e-5) + mean)
         pixels: Tensor = vae.decode(cells, return_dict=False)[0]
         return pixels
-
-    def _pass(self, latents: Tensor, time: Tensor, embeddings: Tensor) -> Tensor:
-        """Velocities [n, C, h, w] for one text."""
-        count, device, dtype = len(latents), latents.device, self.transformer.dtype
-        v: Tensor = self.transformer(
-            hidden_states=latents.to(dtype),
-            timestep=time.to(device, non_blocking=True).expand(count).to(dtype),
-            text_bth=rows(embeddings, count).to(dtype),
-            text_lens=torch.full((count,), embeddings.shape[1], device=device),
-            return_dict=False,
-        )[0]
-        return v.float()

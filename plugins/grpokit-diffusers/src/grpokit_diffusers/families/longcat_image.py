@@ -6,19 +6,18 @@ import inspect
 import re
 from typing import Any
 
-import torch
 from diffusers.pipelines.longcat_image.pipeline_longcat_image import prepare_pos_ids, split_quotation
 from torch import Tensor
 
 from grpokit import swapped
-from grpokit_diffusers.family import PackedFamily, Text, Told, rows
-from grpokit_hf.diffusion.family import Size
+from grpokit_diffusers.family import Text, Told
+from grpokit_diffusers.packed import PackedFamily
 
 _APOSTROPHE = "\ue000"  # stands for one inside a word, which is no quotation mark
 
 
 class LongCatImage(PackedFamily):
-    """`LongCatImagePipeline`, as with `enable_prompt_rewrite=False`; a guidance of at most 1 leaves one pass out."""
+    """`LongCatImagePipeline`, as with `enable_prompt_rewrite=False`."""
 
     eval_guidance = 4.5
     text_tokens = 512
@@ -43,39 +42,25 @@ class LongCatImage(PackedFamily):
         tokenizer = self.pipeline.tokenizer
         return sum(len(tokenizer(piece, add_special_tokens=False, verbose=False).input_ids) for piece in pieces)
 
-    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
-        """See `Family`."""
-        guided = self._pass(latents, time, condition, condition.text[0])
-        if guidance <= 1:
-            return guided
-        unguided = self._pass(latents, time, condition, condition.negative[0])
-        return self.shortened(unguided + guidance * (guided - unguided), guided)
-
-    def shortened(self, v: Tensor, guided: Tensor) -> Tensor:
-        """Velocities [n, N, 4 C] of which no token's is longer than in the pass with the prompt."""
+    def led(self, guided: Tensor, unguided: Tensor, guidance: float) -> Tensor:
+        """See `PipelineFamily`."""
+        v = super().led(guided, unguided, guidance)
         ratio: Tensor = guided.norm(dim=-1, keepdim=True) / (v.norm(dim=-1, keepdim=True) + 1e-8)
         return v * ratio.clamp(max=1.0)
 
-    def decoded(self, latents: Tensor, size: Size) -> Tensor:
-        """Pixels [n, 3, H, W] of tokens."""
-        return super().decoded(self.unpacked(latents, size), size)
-
-    def _pass(self, latents: Tensor, time: Tensor, condition: Told, embeddings: Tensor) -> Tensor:
-        """Velocities [n, N, 4 C] for one text."""
-        count, length, device = len(latents), embeddings.shape[1], latents.device
-        places = [
-            prepare_pos_ids(1 + picture, "image", start=(length, length), height=height, width=width)
-            for picture, (height, width) in enumerate(self.grids(condition))
-        ]
+    def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
+        """See `PipelineFamily`; places of pictures begin behind the last one of the text."""
+        (embeddings,) = told.text
+        text = prepare_pos_ids(num_token=embeddings.shape[1]).to(latents.device)
         v: Tensor = self.transformer(
-            hidden_states=self.beside(latents, condition.sources),
-            timestep=time.to(device, non_blocking=True).expand(count) / 1000,
-            encoder_hidden_states=rows(embeddings, count),
-            txt_ids=prepare_pos_ids(num_token=length).to(device),
-            img_ids=torch.cat(places).to(device),
+            hidden_states=latents,
+            timestep=times / 1000,
+            encoder_hidden_states=embeddings,
+            txt_ids=text,
+            img_ids=self.places(told) + text[-1] + 1,
             return_dict=False,
         )[0]
-        return v[:, : latents.shape[1]].float()
+        return v
 
 
 def parts_of(text: str) -> list[tuple[str, bool]]:

@@ -8,7 +8,8 @@ from torch import Tensor
 from grpokit import Prompt
 from grpokit.images import to_rgb
 from grpokit_diffusers.families.longcat_image import LongCatImage
-from grpokit_diffusers.family import EditFamily, Text
+from grpokit_diffusers.family import Text
+from grpokit_diffusers.packed import EditFamily
 from grpokit_hf.diffusion.family import Size
 
 
@@ -25,8 +26,8 @@ class LongCatImageEdit(EditFamily, LongCatImage):
     def encoded_beside(self, text: str, picture: Image, size: Size) -> Text:
         """Embeddings [1, L, D] of a text with a picture, which is read with half its sides."""
         height, width = size
-        seen = self.prepared(to_rgb(picture), size)
-        return self.embedded(text, self.pipeline.image_processor.resize(seen, height // 2, width // 2))
+        whole = self.prepared(to_rgb(picture), size)
+        return self.embedded(text, self.pipeline.image_processor.resize(whole, height // 2, width // 2))
 
     def picture_tokens(self, size: Size) -> int:
         """See `PipelineFamily`."""
@@ -34,17 +35,11 @@ class LongCatImageEdit(EditFamily, LongCatImage):
         side: int = 2 * config.patch_size * config.spatial_merge_size
         return size[0] * size[1] // side**2
 
-    def shortened(self, v: Tensor, guided: Tensor) -> Tensor:
-        """See `LongCatImage`; this pipeline leaves velocities as they are."""
-        return v
-
     def prepared(self, picture: Image, size: Size) -> Image:
         """See `EditFamily`; the pipeline's results have their source's shape, so a source gets that of the result."""
         resized: Image = self.pipeline.image_processor.resize(picture, *size)
         return resized
 
-    def looked_at(self, pixels: Tensor) -> Tensor:
-        """See `EditFamily`."""
-        config = self.pipeline.vae.config
-        latents = self.pipeline.vae.encode(pixels).latent_dist.mode()
-        return self.packed((latents - config.shift_factor) * config.scaling_factor)
+    def led(self, guided: Tensor, unguided: Tensor, guidance: float) -> Tensor:
+        """See `PipelineFamily`; this pipeline lets velocities grow."""
+        return super(LongCatImage, self).led(guided, unguided, guidance)

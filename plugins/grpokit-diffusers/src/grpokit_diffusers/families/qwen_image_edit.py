@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from PIL.Image import Image
-from torch import Tensor
 
 from grpokit import Prompt
 from grpokit.images import to_rgb
 from grpokit_diffusers.families.qwen_image import QwenImage
-from grpokit_diffusers.family import EditFamily, Text
+from grpokit_diffusers.family import Text
+from grpokit_diffusers.packed import EditFamily
 from grpokit_hf.diffusion.family import Size
 
 
@@ -53,9 +53,3 @@ class QwenImageEdit(EditFamily, QwenImage):
             picture, round(width / ratio / 32) * 32, round(width / 32) * 32
         )
         return resized
-
-    def looked_at(self, pixels: Tensor) -> Tensor:
-        """See `EditFamily`: as the first and only frame of a film."""
-        latents = self.pipeline.vae.encode(pixels[:, :, None]).latent_dist.mode()[:, :, 0]
-        mean, std = self.scale(latents)
-        return self.packed((latents - mean) / std)

@@ -5,31 +5,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import torch
-from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers import FlowMatchEulerDiscreteScheduler, SanaPipeline
 from torch import Tensor
 
 from grpokit import Prompt
-from grpokit_diffusers.family import PipelineFamily, Text, Told, rows
+from grpokit_diffusers.family import PipelineFamily, Text, Told
 from grpokit_hf.diffusion.family import Schedule, Size
+
+_INSTRUCTIONS: list[str] = inspect.signature(SanaPipeline.__call__).parameters["complex_human_instruction"].default
 
 
 class Sana(PipelineFamily):
-    """`SanaPipeline`; a guidance of at most 1 leaves the second pass out."""
+    """`SanaPipeline`."""
 
     eval_guidance = 4.5
     schedulers = (*PipelineFamily.schedulers, "DPMSolverMultistepScheduler")
+    patch = 1
     text_tokens = 300
     longest_text = 300
-
-    def __init__(self, pipeline: Any) -> None:
-        super().__init__(pipeline)
-        self.multiple = pipeline.vae_scale_factor * pipeline.transformer.config.patch_size
-        usual = inspect.signature(type(pipeline).__call__).parameters["complex_human_instruction"]
-        self.instructions: Sequence[str] = usual.default
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """See `PipelineFamily`; the pipeline reads texts in lower case."""
@@ -45,35 +40,38 @@ class Sana(PipelineFamily):
         return Schedule(sigmas=euler.sigmas.double(), times=euler.timesteps.float())
 
     def encoded(self, text: str) -> Text:
-        """Embeddings [1, L, D], and a mask [1, L] of those that are no padding; no instructions for an empty text."""
-        embeddings, mask, _, _ = self.pipeline.encode_prompt(
-            text,
-            do_classifier_free_guidance=False,
-            device=self.device,
-            complex_human_instruction=self.instructions if text else None,
-        )
+        """Embeddings [1, L, D] of a text behind instructions, and a mask [1, L] of those that are no padding."""
+        return self._encoded(text, _INSTRUCTIONS)
+
+    def read_negative(self, text: str, prompt: Prompt, size: Size) -> Text:
+        """See `PipelineFamily`."""
+        return self.kept(self.encoded_alone, text)
+
+    def encoded_alone(self, text: str) -> Text:
+        """Embeddings [1, L, D] of a text without instructions, and their mask [1, L]."""
+        return self._encoded(text, None)
+
+    def _encoded(self, text: str, instructions: Sequence[str] | None) -> Text:
+        given = {"device": self.device, "do_classifier_free_guidance": False}
+        embeddings, mask, _, _ = self.pipeline.encode_prompt(text, complex_human_instruction=instructions, **given)
         return embeddings, mask
+
+    def whole(self, text: str) -> str:
+        """See `PipelineFamily`."""
+        return "\n".join(_INSTRUCTIONS) + text.lower().strip()
 
     def text_length(self, text: str) -> int:
         """See `PipelineFamily`; of the tokens before the text only the first and the last are passed on."""
-        instructions, tokenizer = "\n".join(self.instructions), self.pipeline.tokenizer
-        before, whole = (tokenizer(x).input_ids for x in (instructions, instructions + text.lower().strip()))
-        return len(whole) - len(before) + 2
+        return super().text_length(text) - super().text_length("") + 2
 
-    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
-        """See `Family`; a transformer with twice the channels predicts a spread, too, which is not used."""
-        count, channels = latents.shape[:2]
-        config, dtype = self.transformer.config, self.transformer.dtype
-        texts = [condition.negative, condition.text] if guidance > 1 else [condition.text]
-        embeddings, mask = (torch.cat([rows(part, count) for part in parts]) for parts in zip(*texts, strict=True))
+    def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
+        """See `PipelineFamily`; with twice the channels, those of a spread are behind."""
+        embeddings, mask = told.text
         v: Tensor = self.transformer(
-            latents.to(dtype).repeat(len(texts), 1, 1, 1),
-            encoder_hidden_states=embeddings.to(dtype),
+            hidden_states=latents,
+            encoder_hidden_states=embeddings.to(latents.dtype),
             encoder_attention_mask=mask,
-            timestep=time.to(latents.device, non_blocking=True).expand(len(texts) * count) * config.timestep_scale,
+            timestep=times * self.transformer.config.timestep_scale,
             return_dict=False,
-        )[0][:, :channels].float()
-        if guidance > 1:
-            unguided, guided = v.chunk(2)
-            v = unguided + guidance * (guided - unguided)
+        )[0]
         return v
