@@ -70,7 +70,9 @@ class PipelineFamily(Family):
             that the transformer reads.
         sources: how many pictures a prompt may bring.
         needs_source: whether it must bring one.
+        schedulers: the classes of schedulers whose levels of noise the family knows.
         optional: parts that a pipeline of this family can do without.
+        unused: parts that are not needed here, and not loaded.
         patch: a token of the transformer is `patch` x `patch` numbers of each of the latents' channels.
         tokenizer: the part of the pipeline that counts the tokens of a text.
         text_tokens: of every text that the transformer reads; None where these are as many as the text has.
@@ -85,7 +87,9 @@ class PipelineFamily(Family):
     negative: str | None = ""
     sources: ClassVar[int] = 0
     needs_source: ClassVar[bool] = False
+    schedulers: ClassVar[Sequence[str]] = ("FlowMatchEulerDiscreteScheduler",)
     optional: ClassVar[Sequence[str]] = ()
+    unused: ClassVar[Sequence[str]] = ()
     patch: ClassVar[int] = 2
     tokenizer: str = "tokenizer"
     text_tokens: ClassVar[int | None] = None
@@ -290,7 +294,7 @@ class PipelineFamily(Family):
         """Pixels [n, 3, H, W] of latents [n, ...]."""
         config = self.pipeline.vae.config
         pixels: Tensor = self.pipeline.vae.decode(
-            latents / config.scaling_factor + (config.shift_factor or 0.0), return_dict=False
+            latents / config.scaling_factor + (config.get("shift_factor") or 0.0), return_dict=False
         )[0]
         return pixels
 

@@ -12,14 +12,6 @@ from grpokit_diffusers.tiny.parts import EYES, MROPE, SMALL, WIDTH, mark, qwen_t
 
 def pipeline(kind: Any = QwenImagePipeline, *, zero_cond_t: bool = False, **more: Any) -> Any:
     """With random weights."""
-    reader = Qwen2_5_VLConfig(
-        text_config={**SMALL, **MROPE},
-        vision_config=EYES,
-        vision_start_token_id=mark("<|vision_start|>"),
-        vision_end_token_id=mark("<|vision_end|>"),
-        image_token_id=mark("<|image_pad|>"),
-        video_token_id=mark("<|video_pad|>"),
-    )
     return kind(
         transformer=QwenImageTransformer2DModel(
             in_channels=16,
@@ -33,7 +25,21 @@ def pipeline(kind: Any = QwenImagePipeline, *, zero_cond_t: bool = False, **more
         ).eval(),
         scheduler=shifting(shift_terminal=0.02),
         vae=qwen_vae(),
-        text_encoder=Qwen2_5_VLForConditionalGeneration(reader).eval(),
+        text_encoder=reader(),
         tokenizer=qwen_tokenizer(),
         **more,
     )
+
+
+def reader() -> Qwen2_5_VLForConditionalGeneration:
+    """A text encoder that sees pictures."""
+    config = Qwen2_5_VLConfig(
+        text_config={**SMALL, **MROPE},
+        vision_config=EYES,
+        vision_start_token_id=mark("<|vision_start|>"),
+        vision_end_token_id=mark("<|vision_end|>"),
+        image_token_id=mark("<|image_pad|>"),
+        video_token_id=mark("<|video_pad|>"),
+    )
+    encoder: Qwen2_5_VLForConditionalGeneration = Qwen2_5_VLForConditionalGeneration(config).eval()
+    return encoder
