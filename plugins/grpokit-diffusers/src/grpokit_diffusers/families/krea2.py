@@ -27,7 +27,7 @@ class Krea2(FilmFamily):
         embeddings, mask = self.pipeline.encode_prompt(text, device=self.device)
         return embeddings, mask
 
-    def whole(self, text: str) -> str:
+    def whole_text(self, text: str) -> str:
         """See `PipelineFamily`."""
         before: str = self.pipeline.prompt_template_encode_prefix
         return before + text

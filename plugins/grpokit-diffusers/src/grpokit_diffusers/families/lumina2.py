@@ -29,7 +29,7 @@ class Lumina2(PipelineFamily):
         """See `PipelineFamily`."""
         return self.kept(self.encoded_negative, text)
 
-    def whole(self, text: str) -> str:
+    def whole_text(self, text: str) -> str:
         """See `PipelineFamily`."""
         return f"{self.pipeline.system_prompt} <Prompt Start> {text}"
 
@@ -45,9 +45,9 @@ class Lumina2(PipelineFamily):
         )[0]
         return -v
 
-    def led(self, guided: Tensor, unguided: Tensor, guidance: float) -> Tensor:
+    def guided(self, v: Tensor, away: Tensor, guidance: float) -> Tensor:
         """See `PipelineFamily`."""
-        return as_long(super().led(guided, unguided, guidance), guided)
+        return as_long(super().guided(v, away, guidance), v)
 
 
 def _unpadded(embeddings: Tensor, mask: Tensor) -> Text:

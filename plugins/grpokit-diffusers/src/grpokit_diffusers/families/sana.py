@@ -56,7 +56,7 @@ class Sana(PipelineFamily):
         embeddings, mask, _, _ = self.pipeline.encode_prompt(text, complex_human_instruction=instructions, **given)
         return embeddings, mask
 
-    def whole(self, text: str) -> str:
+    def whole_text(self, text: str) -> str:
         """See `PipelineFamily`."""
         return "\n".join(_INSTRUCTIONS) + text.lower().strip()
 
