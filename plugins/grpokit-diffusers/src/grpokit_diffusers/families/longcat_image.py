@@ -50,7 +50,7 @@ class LongCatImage(PackedFamily):
 
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`; places of pictures begin behind the last one of the text."""
-        (embeddings,) = told.text
+        embeddings = told.text[0]
         text = prepare_pos_ids(num_token=embeddings.shape[1]).to(latents.device)
         v: Tensor = self.transformer(
             hidden_states=latents,
