@@ -35,11 +35,15 @@ FLUX2 = {**HEADS, "axes_dims_rope": (8, 8, 8, 8)}
 ERNIE = {"hidden_size": WIDTH, "num_attention_heads": 4, "ffn_hidden_size": 384, "rope_axes_dim": (8, 12, 12)}
 SANA = {**HEADS, "num_cross_attention_heads": 4, "cross_attention_head_dim": 32, "cross_attention_dim": WIDTH}
 KREA2 = {**HEADS, "num_key_value_heads": 1, "intermediate_size": 341, "axes_dims_rope": (8, 12, 12)}
+COGVIEW4 = {**HEADS, "time_embed_dim": 64, "rope_axes_dim": (8, 8)}
+LUMINA2 = {"hidden_size": WIDTH, "num_attention_heads": 4, "num_kv_heads": 1, "axes_dim_rope": (16, 8, 8)}
+QWEN21 = {**HEADS, "axes_dims_rope": (16, 8, 8)}
 LAYERS: list[tuple[str, str, dict[str, Any], str]] = [  # its pipeline, with which settings, and which one counts them
     ("JointTransformerBlock", "tiny-sd3", SD3, "num_layers"),
     ("JointTransformerBlock x 2", "tiny-sd3", {**SD3, "dual_attention_layers": (0, 1, 2, 3)}, "num_layers"),
     ("ChromaTransformerBlock", "tiny-chroma", FLUX, "num_layers"),
     ("ChromaSingleTransformerBlock", "tiny-chroma", FLUX, "num_single_layers"),
+    ("CogView4TransformerBlock", "tiny-cogview4", COGVIEW4, "num_layers"),
     ("FluxTransformerBlock", "tiny-flux", FLUX, "num_layers"),
     ("FluxSingleTransformerBlock", "tiny-flux", FLUX, "num_single_layers"),
     ("Flux2TransformerBlock", "tiny-flux2", FLUX2, "num_layers"),
@@ -48,6 +52,8 @@ LAYERS: list[tuple[str, str, dict[str, Any], str]] = [  # its pipeline, with whi
     ("Krea2TransformerBlock", "tiny-krea2", KREA2, "num_layers"),
     ("LongCatImageTransformerBlock", "tiny-longcat-image", FLUX, "num_layers"),
     ("LongCatImageSingleTransformerBlock", "tiny-longcat-image", FLUX, "num_single_layers"),
+    ("Lumina2TransformerBlock", "tiny-lumina2", LUMINA2, "num_layers"),
+    ("QwenImage21TransformerBlock", "tiny-qwen-image-21", QWEN21, "num_layers"),
     ("QwenImageTransformerBlock", "tiny-qwen-image", {**HEADS, "axes_dims_rope": (16, 8, 8)}, "num_layers"),
     ("SanaTransformerBlock x 2", "tiny-sana", SANA, "num_layers"),
     (
@@ -92,6 +98,10 @@ def velocity(own: PipelineFamily) -> None:
         told = (torch.ones(1, TEXT, config.num_text_layers, config.text_hidden_dim, dtype=dtype), seen)
     if "approximator_layers" in config or "caption_channels" in config:
         told = (*told, torch.ones(1, TEXT, dtype=dtype))
+    if "axes_dim_rope" in config:
+        told = (*told, torch.ones(1, TEXT, dtype=torch.long))
+    if "causal_condition" in config:
+        told = (*told, torch.zeros(1, TEXT, dtype=torch.bool))
     if "pooled_projection_dim" in config:
         told = (*told, torch.ones(1, config.pooled_projection_dim, dtype=dtype))
     condition = Told(text=told, negative=told, size=SIZE)

@@ -24,7 +24,7 @@ from grpokit_check import outcomes, policy_checks
 from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_diffusers.tiny import tiny_pipeline
 
-SIZE = (32, 48)
+SIZE = (32, 64)
 
 
 def build(model: Any, **options: Any) -> DiffusersFlow:
@@ -40,6 +40,7 @@ def drawn(policy: DiffusersFlow, prompts: list[Prompt], *, group: int = 2, evalu
 STOCK: dict[str, list[dict[str, Any]]] = {
     "tiny-sd3": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
     "tiny-chroma": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
+    "tiny-cogview4": [{"guidance_scale": 1.0}, {"guidance_scale": 5.0}],
     "tiny-ernie-image": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
     "tiny-flux": [{"guidance_scale": 2.0}],
     "tiny-flux-kontext": [{"guidance_scale": 3.5}],
@@ -48,6 +49,8 @@ STOCK: dict[str, list[dict[str, Any]]] = {
     "tiny-krea2": [{"guidance_scale": 0.0}, {"guidance_scale": 2.0}],
     "tiny-longcat-image": [{"guidance_scale": scale, "enable_prompt_rewrite": False} for scale in (1.0, 4.5)],
     "tiny-longcat-image-edit": [{"guidance_scale": 1.0}, {"guidance_scale": 4.5}],
+    "tiny-lumina2": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
+    "tiny-qwen-image-21": [{"true_cfg_scale": 1.0}, {"true_cfg_scale": 4.0, "negative_prompt": " "}],
     "tiny-qwen-image": [{"true_cfg_scale": 1.0}, {"true_cfg_scale": 4.0, "negative_prompt": " "}],
     "tiny-qwen-image-edit": [{"true_cfg_scale": 1.0}, {"true_cfg_scale": 4.0, "negative_prompt": " "}],
     "tiny-qwen-image-edit-plus": [{"true_cfg_scale": 1.0}, {"true_cfg_scale": 4.0, "negative_prompt": " "}],
@@ -124,6 +127,8 @@ def test_the_ode_is_that_of_the_stock_pipeline(
             given |= {"image": family.prepared(prompt.image, size), "max_area": math.prod(size), "_auto_resize": False}
         elif prompt.images:
             given["image"] = list(prompt.images) if len(prompt.images) > 1 else prompt.image
+        if model == "tiny-qwen-image-21":
+            given["output_resolution"] = math.sqrt(math.prod(size))  # the side of a square source
         if "flux2" in model:
             given["latents"] = noise.mT.unflatten(2, family.grid(size))
         if model == "tiny-flux2-klein":  # whose latents are given back as the autoencoder reads them

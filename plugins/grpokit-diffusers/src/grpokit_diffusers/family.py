@@ -130,7 +130,8 @@ class PipelineFamily(Family):
     @cached_property
     def _own(self) -> list[OwnTokens]:
         """The tokens that end or pad texts, of each of the tokenizers."""
-        parts = (part for name, part in self.pipeline.components.items() if name.startswith("tokenizer"))
+        own = ("tokenizer", "processor")
+        parts = (part for name, part in self.pipeline.components.items() if name.startswith(own))
         tokenizers = [getattr(part, "tokenizer", part) for part in parts if part is not None]  # of a processor
         return [OwnTokens(tokenizer, tokenizer.all_special_ids) for tokenizer in tokenizers]
 
@@ -162,18 +163,19 @@ class PipelineFamily(Family):
         """See `Family`: evenly from 1 to 1 / steps, shifted as the scheduler's configuration says."""
         return self.scheduled(steps, size, sigmas=np.linspace(1.0, 1 / steps, steps))
 
-    def scheduled(self, steps: int, size: Size, *, sigmas: Any = None) -> Schedule:
+    def scheduled(self, steps: int, size: Size, *, sigmas: Any = None, times: Any = None) -> Schedule:
         """The scheduler's steps.
 
         Args:
             steps: how many.
             size: height and width of the picture in pixels, by which some schedules are shifted.
             sigmas: [steps] to shift; None for the scheduler's own.
+            times: [steps] that the transformer is told; None for 1000 times the shifted sigmas.
         """
         scheduler = type(self.pipeline.scheduler).from_config(self.pipeline.scheduler.config)
         shift = {"mu": self.shift(steps, size)} if scheduler.config.use_dynamic_shifting else {}
         given = {"num_inference_steps": steps} if sigmas is None else {"sigmas": sigmas}
-        scheduler.set_timesteps(**given, **shift)
+        scheduler.set_timesteps(**given, timesteps=times, **shift)
         return Schedule(sigmas=scheduler.sigmas.double(), times=scheduler.timesteps.float())
 
     def shift(self, steps: int, size: Size) -> float:

@@ -11,6 +11,7 @@ from grpokit_diffusers.family import PipelineFamily
 
 FAMILIES: Mapping[str, str] = {
     "ChromaPipeline": "grpokit_diffusers.families.chroma:Chroma",
+    "CogView4Pipeline": "grpokit_diffusers.families.cogview4:CogView4",
     "ErnieImagePipeline": "grpokit_diffusers.families.ernie_image:ErnieImage",
     "Flux2KleinPipeline": "grpokit_diffusers.families.flux2_klein:Flux2Klein",
     "Flux2Pipeline": "grpokit_diffusers.families.flux2:Flux2",
@@ -19,6 +20,8 @@ FAMILIES: Mapping[str, str] = {
     "Krea2Pipeline": "grpokit_diffusers.families.krea2:Krea2",
     "LongCatImageEditPipeline": "grpokit_diffusers.families.longcat_image_edit:LongCatImageEdit",
     "LongCatImagePipeline": "grpokit_diffusers.families.longcat_image:LongCatImage",
+    "Lumina2Pipeline": "grpokit_diffusers.families.lumina2:Lumina2",
+    "QwenImage21Pipeline": "grpokit_diffusers.families.qwen_image_21:QwenImage21",
     "QwenImageEditPipeline": "grpokit_diffusers.families.qwen_image_edit:QwenImageEdit",
     "QwenImageEditPlusPipeline": "grpokit_diffusers.families.qwen_image_edit_plus:QwenImageEditPlus",
     "QwenImagePipeline": "grpokit_diffusers.families.qwen_image:QwenImage",

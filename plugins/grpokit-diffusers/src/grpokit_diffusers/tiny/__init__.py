@@ -13,6 +13,7 @@ import torch
 
 PIPELINES = (
     "tiny-chroma",
+    "tiny-cogview4",
     "tiny-ernie-image",
     "tiny-flux",
     "tiny-flux-kontext",
@@ -21,7 +22,9 @@ PIPELINES = (
     "tiny-krea2",
     "tiny-longcat-image",
     "tiny-longcat-image-edit",
+    "tiny-lumina2",
     "tiny-qwen-image",
+    "tiny-qwen-image-21",
     "tiny-qwen-image-edit",
     "tiny-qwen-image-edit-plus",
     "tiny-sana",

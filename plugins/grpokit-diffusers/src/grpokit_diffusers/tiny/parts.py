@@ -61,9 +61,14 @@ def shifting(**options: Any) -> FlowMatchEulerDiscreteScheduler:
     return scheduler
 
 
-def vae() -> AutoencoderKL:
-    """One of four channels, as of SD3 and FLUX.1."""
-    model: AutoencoderKL = AutoencoderKL(**VAE, scaling_factor=1.5, shift_factor=0.06).eval()
+def vae(levels: int = 2, *, shift: float = 0.06) -> AutoencoderKL:
+    """One of four channels, as of SD3 and FLUX.1; each level but the first halves the sides."""
+    blocks = {
+        "down_block_types": ("DownEncoderBlock2D",) * levels,
+        "up_block_types": ("UpDecoderBlock2D",) * levels,
+        "block_out_channels": (8,) * levels,
+    }
+    model: AutoencoderKL = AutoencoderKL(**VAE | blocks, scaling_factor=1.5, shift_factor=shift).eval()
     return model
 
 
