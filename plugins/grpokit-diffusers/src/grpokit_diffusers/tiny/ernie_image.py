@@ -37,7 +37,7 @@ def pipeline() -> ErnieImagePipeline:
     )
 
 
-def _tokenizer() -> Any:  # the pipeline says AutoTokenizer, which is of no tokenizer
+def _tokenizer() -> Any:
     """Each text begins with a token of its own."""
     tokenizer = mistral_tokenizer(model_max_length=512)
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
