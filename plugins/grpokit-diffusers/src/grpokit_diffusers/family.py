@@ -274,6 +274,11 @@ class PipelineFamily(Family):
         """
         raise NotImplementedError
 
+    def output(self, **inputs: Any) -> Tensor:
+        """The transformer's output for inputs in its own names."""
+        output: Tensor = self.transformer(**inputs, return_dict=False)[0]
+        return output
+
     def guided(self, v: Tensor, away: Tensor, guidance: float) -> Tensor:
         """Velocities [n, ...] of two passes in one.
 

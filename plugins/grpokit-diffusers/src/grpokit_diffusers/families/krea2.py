@@ -41,12 +41,10 @@ class Krea2(FilmFamily):
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`."""
         embeddings, mask = told.text
-        v: Tensor = self.transformer(
+        return self.output(
             hidden_states=latents,
             encoder_hidden_states=embeddings,
             timestep=times / 1000,
             position_ids=pad(self.places(told).float(), (0, 0, mask.shape[1], 0)),  # those of the text are 0
             encoder_attention_mask=mask,
-            return_dict=False,
-        )[0]
-        return v
+        )

@@ -52,15 +52,13 @@ class LongCatImage(PackedFamily):
         """See `PipelineFamily`; places of pictures begin behind the last one of the text."""
         embeddings = told.text[0]
         text = prepare_pos_ids(num_token=embeddings.shape[1]).to(latents.device)
-        v: Tensor = self.transformer(
+        return self.output(
             hidden_states=latents,
             timestep=times / 1000,
             encoder_hidden_states=embeddings,
             txt_ids=text,
             img_ids=self.places(told) + text[-1] + 1,
-            return_dict=False,
-        )[0]
-        return v
+        )
 
 
 def parts_of(text: str) -> list[tuple[str, bool]]:

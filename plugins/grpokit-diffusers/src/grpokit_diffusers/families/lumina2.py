@@ -36,14 +36,12 @@ class Lumina2(PipelineFamily):
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`; the transformer predicts data minus noise."""
         embeddings, mask = told.text
-        v: Tensor = self.transformer(
+        return -self.output(
             hidden_states=latents,
             timestep=1 - times / 1000,
             encoder_hidden_states=embeddings,
             encoder_attention_mask=mask,
-            return_dict=False,
-        )[0]
-        return -v
+        )
 
     def guided(self, v: Tensor, away: Tensor, guidance: float) -> Tensor:
         """See `PipelineFamily`."""

@@ -37,12 +37,10 @@ class QwenImage(FilmFamily):
 
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`."""
-        v: Tensor = self.transformer(
+        return self.output(
             hidden_states=latents,
             timestep=times / 1000,
             encoder_hidden_states=told.text[0],
             encoder_hidden_states_mask=None,
             img_shapes=[[(1, *grid) for grid in self.grids(told)]] * len(latents),
-            return_dict=False,
-        )[0]
-        return v
+        )

@@ -67,11 +67,9 @@ class Sana(PipelineFamily):
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`; with twice the channels, those of a spread are behind."""
         embeddings, mask = told.text
-        v: Tensor = self.transformer(
+        return self.output(
             hidden_states=latents,
             encoder_hidden_states=embeddings.to(latents.dtype),
             encoder_attention_mask=mask,
             timestep=times * self.transformer.config.timestep_scale,
-            return_dict=False,
-        )[0]
-        return v
+        )
