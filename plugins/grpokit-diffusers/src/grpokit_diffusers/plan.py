@@ -105,4 +105,6 @@ def _second_width(config: Any) -> int:
     """Channels of an autoencoder's second level, counted from the picture."""
     if "block_out_channels" in config:
         return int(config.block_out_channels[1])
-    return int(config.base_dim * config.dim_mult[1])
+    if "decoder_block_out_channels" in config:
+        return int(config.decoder_block_out_channels[1])
+    return int((config.get("decoder_base_dim") or config.base_dim) * config.dim_mult[1])
