@@ -16,6 +16,7 @@ from diffusers import ModelMixin
 from grpokit_diffusers.tiny import tiny_pipeline
 
 Sizes = Mapping[str, Any]
+_OF_FEW_TOKENS = ("base_image_seq_len", "max_image_seq_len")  # what a tiny pipeline's scheduler shifts by
 
 _VAE: Sizes = {
     "down_block_types": ("DownEncoderBlock2D",) * 4,
@@ -149,8 +150,8 @@ def released_pipeline(model: str) -> Any:
     tiny = tiny_pipeline(name)
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         parts = {part: _sized(getattr(tiny, part), own) for part, own in sizes.items()}
-    config = tiny.scheduler.config  # whose shift is made for pictures of a few tokens
-    parts["scheduler"] = type(tiny.scheduler)(shift=config.shift, use_dynamic_shifting=config.use_dynamic_shifting)
+    schedule = {key: value for key, value in tiny.scheduler.config.items() if key not in _OF_FEW_TOKENS}
+    parts["scheduler"] = type(tiny.scheduler).from_config(schedule)
     known = inspect.signature(type(tiny).__init__).parameters
     settings = {key: value for key, value in tiny.config.items() if key in known}
     return type(tiny)(**{**settings, **tiny.components, **parts})
