@@ -81,6 +81,30 @@ _QWEN3_VL_4B: Sizes = {
         "deepstack_visual_indexes": [5, 11, 17],
     },
 }
+_QWEN3_VL_8B: Sizes = {
+    "text_config": {
+        "vocab_size": 151936,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+    "vision_config": {"out_hidden_size": 4096},
+}
+_MINISTRAL_3B: Sizes = {
+    "text_config": {
+        "model_type": "ministral3",
+        "vocab_size": 131072,
+        "hidden_size": 3072,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+}
 _FLUX: Mapping[str, Sizes] = {
     "transformer": {"guidance_embeds": True},
     "vae": _VAE,
@@ -89,14 +113,66 @@ _FLUX: Mapping[str, Sizes] = {
 }
 _QWEN_IMAGE: Mapping[str, Sizes] = {"transformer": {}, "vae": {}, "text_encoder": _QWEN25_VL_7B}
 
+_LONGCAT: Mapping[str, Sizes] = {
+    "transformer": {"num_layers": 10, "num_single_layers": 20},
+    "vae": _VAE,
+    "text_encoder": _QWEN25_VL_7B,
+}
+
 RELEASED: Mapping[str, tuple[str, Mapping[str, Sizes]]] = {
+    "Alpha-VLLM/Lumina-Image-2.0": (
+        "tiny-lumina2",
+        {"transformer": {"cap_feat_dim": 2304}, "vae": _VAE, "text_encoder": {}},
+    ),
+    "Efficient-Large-Model/Sana_600M_512px_diffusers": (
+        "tiny-sana",
+        {
+            "transformer": {
+                "num_layers": 28,
+                "num_attention_heads": 36,
+                "num_cross_attention_heads": 16,
+                "cross_attention_head_dim": 72,
+                "cross_attention_dim": 1152,
+            },
+            "vae": {
+                "encoder_block_types": ("ResBlock",) * 3 + ("EfficientViTBlock",) * 3,
+                "decoder_block_types": ("ResBlock",) * 3 + ("EfficientViTBlock",) * 3,
+                "upsample_block_type": "interpolate",
+                "downsample_block_type": "Conv",
+            },
+            "text_encoder": {},
+        },
+    ),
     "Qwen/Qwen-Image": ("tiny-qwen-image", _QWEN_IMAGE),
+    "Qwen/Qwen-Image-2.1": ("tiny-qwen-image-21", {"transformer": {}, "vae": {}, "text_encoder": _QWEN3_VL_8B}),
     "Qwen/Qwen-Image-Edit": ("tiny-qwen-image-edit", _QWEN_IMAGE),
     "Qwen/Qwen-Image-Edit-2511": (
         "tiny-qwen-image-edit-plus",
         {**_QWEN_IMAGE, "transformer": {"zero_cond_t": True}},
     ),
     "Tongyi-MAI/Z-Image": ("tiny-z-image", {"transformer": {}, "vae": _VAE, "text_encoder": _QWEN3_4B}),
+    "THUDM/CogView4-6B": (
+        "tiny-cogview4",
+        {
+            "transformer": {"num_layers": 28, "attention_head_dim": 128, "num_attention_heads": 32},
+            "vae": {**_VAE, "block_out_channels": (128, 512, 1024, 1024), "layers_per_block": 3},
+            "text_encoder": {},
+        },
+    ),
+    "baidu/ERNIE-Image": (
+        "tiny-ernie-image",
+        {
+            "transformer": {
+                "hidden_size": 4096,
+                "num_attention_heads": 32,
+                "num_layers": 36,
+                "ffn_hidden_size": 12288,
+                "text_in_dim": 3072,
+            },
+            "vae": {},
+            "text_encoder": _MINISTRAL_3B,
+        },
+    ),
     "black-forest-labs/FLUX.1-Kontext-dev": ("tiny-flux-kontext", _FLUX),
     "black-forest-labs/FLUX.1-dev": ("tiny-flux", _FLUX),
     "black-forest-labs/FLUX.2-dev": (
@@ -119,6 +195,8 @@ RELEASED: Mapping[str, tuple[str, Mapping[str, Sizes]]] = {
     ),
     "krea/Krea-2-Raw": ("tiny-krea2", {"transformer": {}, "vae": {}, "text_encoder": _QWEN3_VL_4B}),
     "lodestones/Chroma1-HD": ("tiny-chroma", {"transformer": {}, "vae": _VAE, "text_encoder": _T5_XXL}),
+    "meituan-longcat/LongCat-Image": ("tiny-longcat-image", _LONGCAT),
+    "meituan-longcat/LongCat-Image-Edit": ("tiny-longcat-image-edit", _LONGCAT),
     "stabilityai/stable-diffusion-3.5-medium": (
         "tiny-sd3",
         {
