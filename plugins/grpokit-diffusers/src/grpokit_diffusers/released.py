@@ -237,6 +237,5 @@ def released_pipeline(model: str) -> Any:
 
 def _sized(part: Any, sizes: Sizes) -> Any:
     """A part of the same class, with sizes of its own."""
-    if isinstance(part, ModelMixin):
-        return type(part).from_config(dict(sizes))
-    return type(part)(type(part).config_class(**sizes))
+    kind: Any = type(part)
+    return kind.from_config(dict(sizes)) if isinstance(part, ModelMixin) else kind(kind.config_class(**sizes))
