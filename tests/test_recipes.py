@@ -29,7 +29,7 @@ TRIED = [recipe for recipe in EVERY if recipe.block.twin]
 SMALL = {
     "trainer.device": "cpu",
     "trainer.prompts_per_step": 2,
-    "trainer.group_size": 4,
+    "trainer.group_size": 2,
     "eval.fraction": 0.25,
     "run.dir": "run",
     "run.threads": 1,
