@@ -153,9 +153,9 @@ class PipelineFamily(Family):
 
     def text_length(self, text: str) -> int:
         """The tokens of a text, with those that the pipeline puts around it."""
-        return len(getattr(self.pipeline, self.tokenizer)(self.whole(text), verbose=False).input_ids)
+        return len(getattr(self.pipeline, self.tokenizer)(self.whole_text(text), verbose=False).input_ids)
 
-    def whole(self, text: str) -> str:
+    def whole_text(self, text: str) -> str:
         """A text with what the pipeline puts around it."""
         return text
 
@@ -247,14 +247,14 @@ class PipelineFamily(Family):
         if condition.negative and guidance > self.guidance:
             texts.append(condition.negative)
         times = time.to(latents.device, non_blocking=True).expand(len(latents))
-        passes = self.passes(self.seen(latents, told), times, told, texts)
+        passes = self.passes(self.inputs(latents, told), times, told, texts)
         velocities = [v[:, : latents.shape[1]].float() for v in passes]
         if len(velocities) == 1:
             return velocities[0]
-        guided, unguided = velocities
-        return self.led(guided, unguided, guidance)
+        v, away = velocities
+        return self.guided(v, away, guidance)
 
-    def seen(self, latents: Tensor, told: Told) -> Tensor:
+    def inputs(self, latents: Tensor, told: Told) -> Tensor:
         """Latents [n, ...] as the transformer reads them."""
         return latents.to(self.transformer.dtype)
 
@@ -274,16 +274,21 @@ class PipelineFamily(Family):
         """
         raise NotImplementedError
 
-    def led(self, guided: Tensor, unguided: Tensor, guidance: float) -> Tensor:
-        """Velocities [n, ...] led away from those without the text.
+    def output(self, **inputs: Any) -> Tensor:
+        """The transformer's output for inputs in its own names."""
+        output: Tensor = self.transformer(**inputs, return_dict=False)[0]
+        return output
+
+    def guided(self, v: Tensor, away: Tensor, guidance: float) -> Tensor:
+        """Velocities [n, ...] of two passes in one.
 
         Args:
-            guided: velocities with the text.
-            unguided: those with the text `negative`.
+            v: with the text.
+            away: with the text `negative`, from which guidance leads away.
             guidance: as the pipeline counts it.
         """
-        start = guided if self.guidance == 0 else unguided
-        return start + guidance * (guided - unguided)
+        start = v if self.guidance == 0 else away
+        return start + guidance * (v - away)
 
     def pictures(self, latents: Tensor, size: Size) -> Sequence[Image | None]:
         """See `Family`; a few at a time."""

@@ -96,9 +96,9 @@ class EditFamily(PackedFamily):
         sources = tuple(self.kept(self.source, picture, size)[0] for picture in prompt.images)
         return replace(super().condition(prompt, size, shared), sources=sources)
 
-    def seen(self, latents: Tensor, told: Told) -> Tensor:
+    def inputs(self, latents: Tensor, told: Told) -> Tensor:
         """Tokens [n, N, 4 C] with those of source pictures behind: [n, N + M, 4 C]."""
-        tokens = super().seen(latents, told)
+        tokens = super().inputs(latents, told)
         sources = (rows(each.flatten(1, 2), len(tokens)).to(tokens) for each in told.sources)
         return torch.cat([tokens, *sources], dim=1)
 

@@ -17,7 +17,4 @@ class AuraFlow(PipelineFamily):
         return (self.pipeline.encode_prompt(text, do_classifier_free_guidance=False, device=self.device)[0],)
 
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
-        v: Tensor = self.transformer(
-            latents, encoder_hidden_states=told.text[0], timestep=times / 1000, return_dict=False
-        )[0]
-        return v
+        return self.output(hidden_states=latents, encoder_hidden_states=told.text[0], timestep=times / 1000)

@@ -34,16 +34,14 @@ class Chroma(PackedFamily):
         embeddings, mask = told.text
         seen = torch.cat([mask, mask.new_ones(latents.shape[:2])], dim=1).to(latents.dtype)
         with self._masked(seen):
-            v: Tensor = self.transformer(
+            return self.output(
                 hidden_states=latents,
                 timestep=times / 1000,
                 encoder_hidden_states=embeddings,
                 txt_ids=embeddings.new_zeros(embeddings.shape[1], 3),
                 img_ids=self.places(told).to(latents.dtype),
                 attention_mask=seen,
-                return_dict=False,
-            )[0]
-        return v
+            )
 
     @contextmanager
     def _masked(self, mask: Tensor) -> Iterator[None]:

@@ -43,13 +43,11 @@ class CogView4(PipelineFamily):
         """See `PipelineFamily`; the picture is a whole one of its size."""
         (embeddings,) = told.text
         size = embeddings.new_tensor(told.size).expand(len(latents), 2)
-        v: Tensor = self.transformer(
+        return self.output(
             hidden_states=latents,
             encoder_hidden_states=embeddings,
             timestep=times,
             original_size=size,
             target_size=size,
             crop_coords=torch.zeros_like(size),
-            return_dict=False,
-        )[0]
-        return v
+        )

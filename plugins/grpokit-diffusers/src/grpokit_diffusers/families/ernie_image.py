@@ -30,14 +30,12 @@ class ErnieImage(PipelineFamily):
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`."""
         (embeddings,) = told.text
-        v: Tensor = self.transformer(
+        return self.output(
             hidden_states=latents,
             timestep=times.to(latents.dtype),
             text_bth=embeddings.to(latents.dtype),
             text_lens=torch.full_like(times, embeddings.shape[1], dtype=torch.long),
-            return_dict=False,
-        )[0]
-        return v
+        )
 
     def decoded(self, latents: Tensor, size: Size) -> Tensor:
         """Pixels [n, 3, H, W]; the pipeline adds 1e-5 to the variances, whatever the autoencoder's settings say."""

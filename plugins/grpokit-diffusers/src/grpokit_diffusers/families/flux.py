@@ -33,7 +33,7 @@ class Flux(PackedFamily):
         """See `PipelineFamily`."""
         embeddings, pooled = told.text
         guidance = torch.full_like(times, told.guidance) if self.transformer.config.guidance_embeds else None
-        v: Tensor = self.transformer(
+        return self.output(
             hidden_states=latents,
             timestep=times / 1000,
             guidance=guidance,
@@ -41,6 +41,4 @@ class Flux(PackedFamily):
             pooled_projections=pooled,
             txt_ids=embeddings.new_zeros(embeddings.shape[1], 3),
             img_ids=self.places(told).to(latents.dtype),
-            return_dict=False,
-        )[0]
-        return v
+        )

@@ -83,16 +83,14 @@ class Flux2(EditFamily):
         """See `PipelineFamily`; a place is picture, row, column, and number of a token of the text."""
         (embeddings,), zero = told.text, torch.arange(1)
         guidance = torch.full_like(times, told.guidance) if self.transformer.config.guidance_embeds else None
-        v: Tensor = self.transformer(
+        return self.output(
             hidden_states=latents,
             timestep=times / 1000,
             guidance=guidance,
             encoder_hidden_states=embeddings,
             txt_ids=torch.cartesian_prod(zero, zero, zero, torch.arange(embeddings.shape[1])).to(latents.device),
             img_ids=pad(self.places(told, apart=10), (0, 1)),
-            return_dict=False,
-        )[0]
-        return v
+        )
 
     def scale(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and deviation [4 C] of the autoencoder's latents, as tokens have them."""

@@ -27,7 +27,7 @@ class Krea2(FilmFamily):
         embeddings, mask = self.pipeline.encode_prompt(text, device=self.device)
         return embeddings, mask
 
-    def whole(self, text: str) -> str:
+    def whole_text(self, text: str) -> str:
         """See `PipelineFamily`."""
         before: str = self.pipeline.prompt_template_encode_prefix
         return before + text
@@ -41,12 +41,10 @@ class Krea2(FilmFamily):
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`."""
         embeddings, mask = told.text
-        v: Tensor = self.transformer(
+        return self.output(
             hidden_states=latents,
             encoder_hidden_states=embeddings,
             timestep=times / 1000,
             position_ids=pad(self.places(told).float(), (0, 0, mask.shape[1], 0)),  # those of the text are 0
             encoder_attention_mask=mask,
-            return_dict=False,
-        )[0]
-        return v
+        )

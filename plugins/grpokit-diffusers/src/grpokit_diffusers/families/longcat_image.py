@@ -42,25 +42,23 @@ class LongCatImage(PackedFamily):
         tokenizer = self.pipeline.tokenizer
         return sum(len(tokenizer(piece, add_special_tokens=False, verbose=False).input_ids) for piece in pieces)
 
-    def led(self, guided: Tensor, unguided: Tensor, guidance: float) -> Tensor:
+    def guided(self, v: Tensor, away: Tensor, guidance: float) -> Tensor:
         """See `PipelineFamily`."""
-        v = super().led(guided, unguided, guidance)
-        ratio: Tensor = guided.norm(dim=-1, keepdim=True) / (v.norm(dim=-1, keepdim=True) + 1e-8)
-        return v * ratio.clamp(max=1.0)
+        longer = super().guided(v, away, guidance)
+        ratio: Tensor = v.norm(dim=-1, keepdim=True) / (longer.norm(dim=-1, keepdim=True) + 1e-8)
+        return longer * ratio.clamp(max=1.0)
 
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`; places of pictures begin behind the last one of the text."""
         embeddings = told.text[0]
         text = prepare_pos_ids(num_token=embeddings.shape[1]).to(latents.device)
-        v: Tensor = self.transformer(
+        return self.output(
             hidden_states=latents,
             timestep=times / 1000,
             encoder_hidden_states=embeddings,
             txt_ids=text,
             img_ids=self.places(told) + text[-1] + 1,
-            return_dict=False,
-        )[0]
-        return v
+        )
 
 
 def parts_of(text: str) -> list[tuple[str, bool]]:

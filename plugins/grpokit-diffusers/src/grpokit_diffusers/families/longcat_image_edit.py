@@ -40,6 +40,6 @@ class LongCatImageEdit(EditFamily, LongCatImage):
         resized: Image = self.pipeline.image_processor.resize(picture, *size)
         return resized
 
-    def led(self, guided: Tensor, unguided: Tensor, guidance: float) -> Tensor:
+    def guided(self, v: Tensor, away: Tensor, guidance: float) -> Tensor:
         """See `PipelineFamily`; this pipeline lets velocities grow."""
-        return super(LongCatImage, self).led(guided, unguided, guidance)
+        return super(LongCatImage, self).guided(v, away, guidance)

@@ -29,25 +29,23 @@ class Lumina2(PipelineFamily):
         """See `PipelineFamily`."""
         return self.kept(self.encoded_negative, text)
 
-    def whole(self, text: str) -> str:
+    def whole_text(self, text: str) -> str:
         """See `PipelineFamily`."""
         return f"{self.pipeline.system_prompt} <Prompt Start> {text}"
 
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`; the transformer predicts data minus noise."""
         embeddings, mask = told.text
-        v: Tensor = self.transformer(
+        return -self.output(
             hidden_states=latents,
             timestep=1 - times / 1000,
             encoder_hidden_states=embeddings,
             encoder_attention_mask=mask,
-            return_dict=False,
-        )[0]
-        return -v
+        )
 
-    def led(self, guided: Tensor, unguided: Tensor, guidance: float) -> Tensor:
+    def guided(self, v: Tensor, away: Tensor, guidance: float) -> Tensor:
         """See `PipelineFamily`."""
-        return as_long(super().led(guided, unguided, guidance), guided)
+        return as_long(super().guided(v, away, guidance), v)
 
 
 def _unpadded(embeddings: Tensor, mask: Tensor) -> Text:

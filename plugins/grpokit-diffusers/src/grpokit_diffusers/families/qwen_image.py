@@ -21,7 +21,7 @@ class QwenImage(FilmFamily):
         embeddings, _ = self.pipeline.encode_prompt(text, device=self.device, max_sequence_length=longest)
         return (embeddings,)
 
-    def whole(self, text: str) -> str:
+    def whole_text(self, text: str) -> str:
         """See `PipelineFamily`."""
         template: str = self.pipeline.prompt_template_encode
         return template.format(text)
@@ -31,18 +31,16 @@ class QwenImage(FilmFamily):
         before: int = self.pipeline.prompt_template_encode_start_idx
         return super().text_length(text) - before
 
-    def led(self, guided: Tensor, unguided: Tensor, guidance: float) -> Tensor:
+    def guided(self, v: Tensor, away: Tensor, guidance: float) -> Tensor:
         """See `PipelineFamily`."""
-        return as_long(super().led(guided, unguided, guidance), guided)
+        return as_long(super().guided(v, away, guidance), v)
 
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`."""
-        v: Tensor = self.transformer(
+        return self.output(
             hidden_states=latents,
             timestep=times / 1000,
             encoder_hidden_states=told.text[0],
             encoder_hidden_states_mask=None,
             img_shapes=[[(1, *grid) for grid in self.grids(told)]] * len(latents),
-            return_dict=False,
-        )[0]
-        return v
+        )

@@ -57,12 +57,11 @@ class QwenImage21(EditFamily, FilmFamily):
         embeddings, places = told.text
         result, *sources = self.grids(told)
         count = math.prod(result)
-        v: Tensor = self.transformer(
+        v = self.output(
             hidden_states=latents.roll(-count, 1),
             timestep=times / 1000,
             encoder_hidden_states=embeddings,
             img_shapes=[[(1, *grid) for grid in (*sources, result)]] * len(latents),
             img_mask=torch.cat([places, places.new_ones(len(latents), count // 4)], dim=1),
-            return_dict=False,
-        )[0]
+        )
         return v[:, -count:]

@@ -56,7 +56,7 @@ class Sana(PipelineFamily):
         embeddings, mask, _, _ = self.pipeline.encode_prompt(text, complex_human_instruction=instructions, **given)
         return embeddings, mask
 
-    def whole(self, text: str) -> str:
+    def whole_text(self, text: str) -> str:
         """See `PipelineFamily`."""
         return "\n".join(_INSTRUCTIONS) + text.lower().strip()
 
@@ -67,11 +67,9 @@ class Sana(PipelineFamily):
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`; with twice the channels, those of a spread are behind."""
         embeddings, mask = told.text
-        v: Tensor = self.transformer(
+        return self.output(
             hidden_states=latents,
             encoder_hidden_states=embeddings.to(latents.dtype),
             encoder_attention_mask=mask,
             timestep=times * self.transformer.config.timestep_scale,
-            return_dict=False,
-        )[0]
-        return v
+        )

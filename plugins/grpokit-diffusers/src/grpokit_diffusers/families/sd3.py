@@ -46,11 +46,10 @@ class SD3(PipelineFamily):
         """See `PipelineFamily`; one call for both texts, the negative one first."""
         pairs = zip(*reversed(texts), strict=True)
         embeddings, pooled = (torch.cat([rows(part, len(latents)) for part in parts]) for parts in pairs)
-        v: Tensor = self.transformer(
+        v = self.output(
             hidden_states=latents.repeat(len(texts), 1, 1, 1),
             timestep=times.repeat(len(texts)),
             encoder_hidden_states=embeddings,
             pooled_projections=pooled,
-            return_dict=False,
-        )[0]
+        )
         return v.chunk(len(texts))[::-1]

@@ -22,7 +22,7 @@ class ZImage(PipelineFamily):
         embeddings, _ = self.pipeline.encode_prompt(text, device=self.device, do_classifier_free_guidance=False)
         return (embeddings[0][None],)
 
-    def whole(self, text: str) -> str:
+    def whole_text(self, text: str) -> str:
         """See `PipelineFamily`."""
         return chat(self.pipeline.tokenizer, text, enable_thinking=True)
 

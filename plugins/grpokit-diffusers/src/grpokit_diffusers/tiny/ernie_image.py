@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from diffusers import ErnieImagePipeline, ErnieImageTransformer2DModel, FlowMatchEulerDiscreteScheduler
 from tokenizers import processors
-from transformers import Mistral3Model, PreTrainedTokenizerFast
+from transformers import Mistral3Model
 
 from grpokit_diffusers.tiny.flux2 import mistral, mistral_tokenizer, vae
 from grpokit_diffusers.tiny.parts import SMALL, WIDTH
@@ -35,7 +37,7 @@ def pipeline() -> ErnieImagePipeline:
     )
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
+def _tokenizer() -> Any:
     """Each text begins with a token of its own."""
     tokenizer = mistral_tokenizer(model_max_length=512)
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(

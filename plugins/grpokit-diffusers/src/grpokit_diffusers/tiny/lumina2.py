@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from diffusers import FlowMatchEulerDiscreteScheduler, Lumina2Pipeline, Lumina2Transformer2DModel
-from transformers import Gemma2Config, Gemma2Model, GemmaTokenizer
+from transformers import Gemma2Config, Gemma2Model
 
-from grpokit_diffusers.tiny.parts import SMALL, WIDTH, vae
-
-_OWN = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+from grpokit_diffusers.tiny.parts import GEMMA, SMALL, WIDTH, gemma_tokenizer, vae
 
 
 def pipeline() -> Lumina2Pipeline:
@@ -25,13 +23,11 @@ def pipeline() -> Lumina2Pipeline:
         axes_lens=(300, 64, 64),
         cap_feat_dim=WIDTH,
     ).eval()
-    texts = [*_OWN, "▁", *(f"<0x{number:02X}>" for number in range(256))]
-    tokenizer = GemmaTokenizer(vocab={text: token for token, text in enumerate(texts)}, add_bos_token=True)
-    own = {"vocab_size": len(texts), "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
+    own = {"vocab_size": len(GEMMA), "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
     return Lumina2Pipeline(
         transformer=transformer,
         scheduler=FlowMatchEulerDiscreteScheduler(shift=6.0),
         vae=vae(levels=4),
-        text_encoder=Gemma2Model(Gemma2Config(**SMALL | own)).eval(),
-        tokenizer=tokenizer,
+        text_encoder=Gemma2Model(Gemma2Config(**{**SMALL, **own})).eval(),
+        tokenizer=gemma_tokenizer(),
     )

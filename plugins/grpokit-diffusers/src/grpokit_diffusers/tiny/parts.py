@@ -7,11 +7,20 @@ from typing import Any
 
 from diffusers import AutoencoderKL, AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler
 from tokenizers import pre_tokenizers
-from transformers import CLIPTextConfig, CLIPTokenizer, Qwen2Tokenizer, T5Config, T5EncoderModel, T5Tokenizer
+from transformers import (
+    CLIPTextConfig,
+    CLIPTokenizer,
+    GemmaTokenizer,
+    Qwen2Tokenizer,
+    T5Config,
+    T5EncoderModel,
+    T5Tokenizer,
+)
 
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # a letter for each byte, so any text has tokens
 WIDTH = 32
 QWEN = ["<|endoftext|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]  # behind the letters
+GEMMA = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "▁", *(f"<0x{byte:02X}>" for byte in range(256))]
 SMALL: Mapping[str, Any] = {
     "vocab_size": len(LETTERS) + len(QWEN),
     "hidden_size": WIDTH,
@@ -68,7 +77,7 @@ def vae(levels: int = 2, *, shift: float = 0.06) -> AutoencoderKL:
         "up_block_types": ("UpDecoderBlock2D",) * levels,
         "block_out_channels": (8,) * levels,
     }
-    model: AutoencoderKL = AutoencoderKL(**VAE | blocks, scaling_factor=1.5, shift_factor=shift).eval()
+    model: AutoencoderKL = AutoencoderKL(**{**VAE, **blocks}, scaling_factor=1.5, shift_factor=shift).eval()
     return model
 
 
@@ -131,6 +140,11 @@ def qwen_tokenizer() -> Any:  # some pipelines say AutoTokenizer, which is of no
         "{%- for message in messages -%}{{ message['role'] }}: {{ message['content'] }}\n{%- endfor -%}assistant: "
     )
     return tokenizer
+
+
+def gemma_tokenizer() -> GemmaTokenizer:
+    """Bytes behind Gemma's own tokens, of which a text begins with one."""
+    return GemmaTokenizer(vocab={text: token for token, text in enumerate(GEMMA)}, add_bos_token=True)
 
 
 def mark(text: str) -> int:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from diffusers import AutoencoderDC, DPMSolverMultistepScheduler, SanaPipeline, SanaTransformer2DModel
-from transformers import Gemma2Config, Gemma2Model, GemmaTokenizer
+from transformers import Gemma2Config, Gemma2Model
 
-from grpokit_diffusers.tiny.parts import WIDTH
-
-_OWN = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
-_TOKENS = [*_OWN, *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]  # a letter is its bytes
+from grpokit_diffusers.tiny.parts import GEMMA, WIDTH, gemma_tokenizer
 
 
 def pipeline() -> SanaPipeline:
     """With random weights, and a scheduler as the released models have it."""
     reader = Gemma2Config(
-        vocab_size=len(_TOKENS),
+        vocab_size=len(GEMMA),
         hidden_size=WIDTH,
         intermediate_size=37,
         num_hidden_layers=2,
@@ -23,7 +20,7 @@ def pipeline() -> SanaPipeline:
         head_dim=8,
     )
     return SanaPipeline(
-        tokenizer=GemmaTokenizer(vocab={text: token for token, text in enumerate(_TOKENS)}),
+        tokenizer=gemma_tokenizer(),
         text_encoder=Gemma2Model(reader).eval(),
         vae=_vae(),
         transformer=SanaTransformer2DModel(

@@ -293,7 +293,8 @@ def _pairs(name: str, module: Any, tokens: Mapping[Stream, int], more: int) -> i
     if _is_cross(module):
         return tokens["picture"] * tokens["text"]
     if "Linear" in type(getattr(module, "processor", None)).__name__:  # Sana's, whose keys and values are summed up
-        return tokens["picture"] * (_width(module) // module.heads + 1)
+        heads: int = module.heads
+        return tokens["picture"] * (_width(module) // heads + 1)
     own = tokens[_seen(name)]
     return own * (own + more)
 
