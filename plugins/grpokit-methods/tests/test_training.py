@@ -81,7 +81,8 @@ def test_micro_batches_change_nothing(objective: Objective, options: dict[str, A
         options = {**options, "teachers": teachers}
     learned, losses = [], []
     for size in (64, 7, 2):
-        trained = trainer(objective, micro_batch_size=size, minibatches=2, adam_epsilon=1.0, **options)
+        cut = {"micro_batch_size": size, "rollout_batch_size": size}
+        trained = trainer(objective, minibatches=2, adam_epsilon=1.0, **cut, **options)
         reports = [trained.step() for _ in range(2)]
         learned.append(weights(trained))
         losses.append([report.metrics["loss"] for report in reports])
