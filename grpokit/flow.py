@@ -172,6 +172,9 @@ def step_weights(kind: StepWeight, steps: Kernel, widths: Tensor) -> Tensor | No
         steps: their kernels.
         widths: sigma - sigma_next of each.
 
+    Raises:
+        UsageError: there is no such kind, or no step has noise.
+
     >>> step = kernel("flow-sde", torch.tensor([0.5, 0.25]), torch.tensor([0.25, 0.0]), noise=1.0)
     >>> step_weights("guard", step, torch.tensor([0.25, 0.25]).double())
     tensor([4., 4.], dtype=torch.float64)
@@ -180,6 +183,8 @@ def step_weights(kind: StepWeight, steps: Kernel, widths: Tensor) -> Tensor | No
         return None
     if kind == "guard":
         return 1 / widths
+    if kind in ("tempflow", "flash") and not (steps.std > 0).any():
+        raise UsageError(f"step_weight '{kind}' is for steps with noise; the ODE's have none: set step_weight: none.")
     if kind == "tempflow":
         return 2.25 * steps.std
     if kind == "flash":
@@ -188,17 +193,19 @@ def step_weights(kind: StepWeight, steps: Kernel, widths: Tensor) -> Tensor | No
     raise UsageError(f"step_weight must be 'none', 'guard', 'tempflow' or 'flash', got {kind!r}.")
 
 
-def noisy_steps(sampler: Sampler, steps: int, *, noise: float | None = None) -> int:
-    """How many steps of a sampler have noise, and so can be decisions.
+def decided_steps(sampler: Sampler, steps: int, *, noise: float | None = None) -> int:
+    """How many steps of a sampler can be decisions: those with noise, or all of the ODE, which `predict` looks at.
 
     Raises:
-        UsageError: none has, or the sampler cannot have that noise.
+        UsageError: none can, or the sampler cannot have that noise.
     """
-    if sampler == "ode" or noise == 0:
+    if noise == 0:
         raise UsageError(
             "Training needs a sampler with noise ('flow-sde', 'dance-sde' or 'cps', with a noise above 0), or "
             f"matching; got sampler={sampler!r}, noise={noise}. Evaluation follows the ODE anyway."
         )
+    if sampler == "ode":
+        return steps
     sigmas = linear_sigmas(steps)
     step = kernel(sampler, sigmas[:-1], sigmas[1:], noise=noise)
     count = int((step.std > 0).sum())
@@ -248,6 +255,26 @@ def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Decisions:
     return Decisions(logprobs=logprobs, mean=mean, std=std, v_coef=v_coef)
 
 
+def predict(step: Kernel, x: Tensor, v: Tensor) -> Decisions:
+    """The view of steps without noise, such as the ODE's: they are not drawn at random, so they have no density.
+
+    Their means can be compared with those of another policy, as on-policy distillation does (see `objective: opd`).
+
+    Args:
+        step: the kernel, as for `score`.
+        x: [b, t, ...], the latents that the steps started from.
+        v: [b, t, ...], the network's velocities there.
+
+    Returns:
+        log-probs [b, t], 0 and without gradient; mean [b, t, ...] with gradient to v; std [b, t, 1, ...], 1 by
+        convention; and v_coef [b, t, 1, ...].
+    """
+    mean, std = step.moments(x, v)
+    unit = _per_decision(torch.ones_like(std), mean)
+    v_coef = _per_decision(step.v_coef, mean)
+    return Decisions(logprobs=mean.new_zeros(mean.shape[:2]), mean=mean, std=unit, v_coef=v_coef)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Matching(Settings):
     """Decisions that are noised copies of a finished sample x0, in place of denoising steps.
@@ -260,11 +287,13 @@ class Matching(Settings):
         times: T.
         weight: w(t): "uniform" is 1; "t" or "t^2" gives copies with much noise more weight.
         share: the part of the schedule, counted from the noise, in which the levels t lie.
+        shared_noise: whether the copies of a group's samples have the same noise e, too, as DGPO compares them.
     """
 
     times: Count = 4
     weight: Weight = "t"
     share: Annotated[float, Gt(0), Le(1)] = 1.0
+    shared_noise: bool = False
 
     def check(self, *, sampler: Sampler, noise: float | None, step_weight: StepWeight, window: object = None) -> None:
         """Refuse what only denoising decisions have.
@@ -290,7 +319,7 @@ class Matching(Settings):
     def places(self, groups: Tensor) -> Tensor:
         """Where the levels of each group lie on a schedule from noise (0) to data (1): seeds [P] -> [P, T] fp64.
 
-        One in each T-th of the share, in this order. The samples of a group share levels, but no noise.
+        One in each T-th of the share, in this order. The samples of a group share levels.
         """
         seeds = torch.tensor([mix(seed, _COPIES) for seed in groups.tolist()])
         places = torch.arange(self.times) + uniforms(seeds, self.times)

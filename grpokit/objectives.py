@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,7 +59,8 @@ class Objective(ObjectiveSettings, ABC):
         """The policy loss of each decision, with the statistics "clip_low" and "clip_high".
 
         It is 0 where the advantage is 0: filters leave a decision out by this. A statistic with "/" in its name becomes
-        a metric of that name.
+        a metric of that name. An objective that `reads_reference` is called with `reference`, and one of `whole_groups`
+        with `groups`, both by keyword.
 
         Args:
             ratio: [b, t] importance ratios; 1 under the mask.
@@ -69,14 +71,24 @@ class Objective(ObjectiveSettings, ABC):
         """
 
     @property
+    def needs_advantages(self) -> bool:
+        """Whether rewards teach. If not, they are only measured, and a run may have none."""
+        return True
+
+    @property
+    def reads_reference(self) -> bool:
+        """Whether the policy loss compares with the reference: [b, t], moments as of `needs_reference_moments`."""
+        return False
+
+    @property
     def needs_reference(self) -> bool:
         """Whether the reference's log-probs are needed."""
-        return self.kl_coef != 0
+        return self.kl_coef != 0 or self.reads_reference
 
     @property
     def needs_reference_moments(self) -> bool:
         """Whether the reference's mean and std are needed, not only its log-probs."""
-        return self.needs_reference and self.kl in ("gaussian", "velocity")
+        return self.kl_coef != 0 and self.kl in ("gaussian", "velocity")
 
     @property
     def needs_old_moments(self) -> bool:
@@ -93,13 +105,18 @@ class Objective(ObjectiveSettings, ABC):
         """Whether a decision's loss depends on the row's other decisions."""
         return self.ratio == "sequence" or self.off_policy_mask_threshold is not None
 
+    @property
+    def whole_groups(self) -> bool:
+        """Whether a decision's loss depends on the other rows of its group. It then takes a second pass."""
+        return False
+
     def check_action_dims(self, action_dims: int) -> None:
         """Check that the KL's estimator suits the dimensions of a decision (see `Rollout.action_dims`).
 
         Raises:
             UsageError: k2, k3 or a bias correction, with decisions of several dimensions.
         """
-        if not self.needs_reference or action_dims == 1:
+        if self.kl_coef == 0 or action_dims == 1:
             return
         if self.kl in ("k2", "k3"):
             raise UsageError(
@@ -124,6 +141,7 @@ class Objective(ObjectiveSettings, ABC):
         *,
         correction: Tensor | None = None,
         kl_weights: Tensor | None = None,
+        groups: Tensor | None = None,
     ) -> Loss:
         """Loss per decision.
 
@@ -134,10 +152,13 @@ class Objective(ObjectiveSettings, ABC):
             old: [b, t] of the policy that sampled.
             advantages: [b], or [b, t].
             mask: [b, t] bool.
-            reference: [b, t]; required if `kl_coef` is not 0.
+            reference: [b, t]; required if `needs_reference`.
             correction: [b, t], factors of the policy loss only, without gradient; or None.
             kl_weights: [b], factors of the KL of whole rows, which is left out where they are 0; or None.
+            groups: [b] int64, equal where rows belong together; required if `whole_groups`.
         """
+        if self.needs_advantages:
+            _check_density(new)
         advantages = advantages[:, None] if advantages.ndim == 1 else advantages
         advantages = torch.where(mask, advantages.to(new.logprobs), 0.0)  # [b] -> [b, t]
         stats: dict[str, Tensor] = {}
@@ -148,13 +169,12 @@ class Objective(ObjectiveSettings, ABC):
             stats["off_policy_mask/mean"] = unlikely
         ratio = bound_log_ratio(log_ratio(new, old, mask, self.ratio)).exp()
         unmasked = replace(new, logprobs=torch.where(mask, new.logprobs, 0.0))
-        loss = self.policy_loss(ratio, advantages, mask, unmasked, old)
+        loss = self.policy_loss(ratio, advantages, mask, unmasked, old, **self._further(reference, groups))
         self._check_loss(loss, new)
         value = loss.value if correction is None else loss.value * correction.to(loss.value)
         stats |= {"ratio": ratio.detach(), **loss.stats}
-        if self.needs_reference:
-            if reference is None:
-                raise UsageError(f"kl_coef is {self.kl_coef}, so the objective needs the reference's log-probs.")
+        if self.kl_coef != 0:
+            assert reference is not None
             kl = self._kl(new, reference, mask, kl_weights)
             if self.kl_bias_correction:
                 kl = kl * ratio
@@ -168,6 +188,21 @@ class Objective(ObjectiveSettings, ABC):
         elif self.entropy_coef != 0:
             raise UsageError(f"entropy_coef is {self.entropy_coef}, but this policy's logprobs() gives no entropy.")
         return Loss(value=torch.where(mask, value, 0.0), stats=stats)
+
+    def _further(self, reference: Decisions | None, groups: Tensor | None) -> dict[str, Any]:
+        """What else the policy loss reads, by keyword.
+
+        Raises:
+            UsageError: there is no reference.
+        """
+        if self.needs_reference and reference is None:
+            raise UsageError(f"{type(self).__name__} needs the reference's log-probs (its kl_coef is {self.kl_coef}).")
+        further: dict[str, Any] = {}
+        if self.reads_reference:
+            further["reference"] = reference
+        if self.whole_groups:
+            further["groups"] = groups
+        return further
 
     def _check_loss(self, loss: object, new: Decisions) -> None:
         """Refuse what would be broadcast, or would teach nothing, without a word."""
@@ -190,6 +225,15 @@ class Objective(ObjectiveSettings, ABC):
             return kl_divergence(new, reference, mask, self.kl)
         weights = weights[:, None].to(new.logprobs)  # [b] -> [b, 1]
         return weights * kl_divergence(new, reference, mask & (weights != 0), self.kl)
+
+
+def _check_density(new: Decisions) -> None:
+    """Refuse steps that are not drawn at random, whose log-probs have no gradient."""
+    if new.mean is not None and new.mean.requires_grad and not new.logprobs.requires_grad:
+        raise UsageError(
+            "Steps of the ODE are not drawn at random, so they have no log-probs to train. Take a sampler with noise, "
+            "such as policy.sampler=flow-sde, or policy.matching. Only objective opd compares such steps."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

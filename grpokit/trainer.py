@@ -160,7 +160,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
     def _guards(self) -> dict[str, Observer]:
         """What follows the steps of every trainer, in this order."""
-        return {
+        guards: dict[str, Observer] = {
             "guards/reward_hacking": RewardHacking(),
             "guards/first_scores": FirstScores(self.terms, self.train_prompts),
             "guards/unscored_rows": UnscoredRows(self.terms, self.train_prompts),
@@ -168,6 +168,9 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             "guards/zero_std": self._zero_std,
             "guards/gradients": Gradients(self, self._checked_policy, sizes=self.sizes, team=self.team),
         }
+        if not self.objective.needs_advantages:
+            del guards["guards/zero_std"]
+        return guards
 
     @property
     def needs_reference(self) -> bool:
@@ -355,6 +358,8 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     def _advantages(self, scores: Scores, decisions: int | None = None) -> Tensor:
         """[B] or [B, T], of the rows of all processes, with their values checked; T may not be known yet."""
         trained = scores.trained
+        if not trained.names:  # rewards only measure
+            return torch.zeros(len(trained.groups), dtype=torch.float64)
         with forks_ended():
             advantages = compute(
                 self.advantage, trained.matrix, trained.weights, trained.groups, trained.decision_rewards
@@ -368,10 +373,13 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         check_settings(self)
         fsdp2.check(self.sharding, self.mixed_precision, self.optimizer)
         trained = [term for term in self.terms if not term.monitor]
-        if not trained:
-            raise UsageError("Every reward has the weight 0, so all are monitors and none is trained on.")
+        if not trained and self.objective.needs_advantages:
+            why = "Every reward has the weight 0, so all are monitors" if self.terms else "No reward was given"
+            raise UsageError(f"{why}, and {type(self.objective).__name__} learns from rewards. Give one a weight.")
         if len(self.train_prompts) == 0:
             raise UsageError("There is no prompt to train on.")
+        if not trained:
+            return
         column = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
         scores, weights = column.expand(2, len(trained)), torch.ones(len(trained))
         one_group = torch.zeros(2, dtype=torch.int64)

@@ -209,6 +209,8 @@ class Rollout:
             the CPU. A reward that is their sum is in the rewards too, such as `episode-return`.
         exact: whether `old` comes from the arithmetic of `logprobs`. False for another engine, or a lower precision.
         version: of the weights that drew it, as `Policy.updated` counts them; None: those of the moment of the call.
+        averaged: whether an average of the policy's weights drew it. Then `old` is that average's view, as an objective
+            reads it, and no other pass replaces it.
     """
 
     samples: Sequence[Sample]
@@ -222,6 +224,7 @@ class Rollout:
     decision_rewards: Tensor | None = None
     exact: bool = True
     version: int | None = None
+    averaged: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", self.groups.cpu())

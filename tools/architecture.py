@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "policy": "types",
     "processes": "errors types policy",
     "tracking": "errors types processes",
-    "reference": "errors",
+    "reference": "errors settings types policy",
     "group_statistics": "errors",
     "reward_totals": "errors group_statistics",
     "advantages": "errors group_statistics reward_totals",

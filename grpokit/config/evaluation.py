@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ from grpokit import files, registry
 from grpokit.config import presets
 from grpokit.config.component_names import with_own_names
 from grpokit.config.overrides import parse_parameters
-from grpokit.config.parts import Component, DataConfig, EvalConfig, PathText, RewardConfigs, Text
+from grpokit.config.parts import Component, DataConfig, EvalConfig, PathText, RewardConfig, Text
 from grpokit.config.schema import Located, RunConfig, validate
 from grpokit.config.yaml_source import KeyPlaces, read_yaml, to_yaml
 from grpokit.errors import ConfigError, UsageError
@@ -29,7 +29,7 @@ class EvaluationConfig(Located, SeedSettings):
     """An evaluation file."""
 
     data: DataConfig | None = Field(default=None, description="the prompts; null: the run's held-out prompts")
-    rewards: RewardConfigs
+    rewards: Annotated[list[RewardConfig], Field(min_length=1)]
     samples: Count = Field(default=1, description="samples per prompt")
     by: list[Text] = Field(default_factory=list, description="columns of the prompts whose values have scores as well")
     gold: list[Text | Component] | None = Field(

@@ -122,19 +122,6 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
         return self
 
 
-def _trained_on(rewards: list[RewardConfig]) -> list[RewardConfig]:
-    """The same rewards, if at least one of them has a weight."""
-    if not any(reward.weight for reward in rewards):
-        raise ValueError(
-            "every reward has weight 0, so all are monitors and none is trained on; give at least one of them another "
-            "weight"
-        )
-    return rewards
-
-
-RewardConfigs = Annotated[list[RewardConfig], Field(min_length=1), AfterValidator(_trained_on)]
-
-
 class PromptSource(Strict):
     """Where prompts are: a file with the pictures that go with it, or a split of the dataset."""
 
@@ -259,7 +246,9 @@ class PhaseConfig(Strict):
     name: str = Field(description="letters, digits, - and _", pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$")
     policy: Text | None = Field(default=None, description="the policy that learns, if `policy` gives several")
     steps: Total = Field(description="its steps in each round")
-    rewards: RewardConfigs | None = Field(default=None, description="what it learns from; by default the run's rewards")
+    rewards: list[RewardConfig] | None = Field(
+        default=None, description="what it learns from; by default the run's rewards"
+    )
     trainer: PhaseTrainerConfig = Field(
         default_factory=PhaseTrainerConfig, description="keys that replace those of `trainer`"
     )

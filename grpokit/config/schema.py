@@ -23,7 +23,7 @@ from grpokit.config.parts import (
     PathText,
     PhaseConfig,
     PhaseTrainerConfig,
-    RewardConfigs,
+    RewardConfig,
     Strict,
     Text,
     TrainerConfig,
@@ -124,7 +124,7 @@ class RunConfig(Located, SeedSettings):
     policy: Component
     data: DataConfig
     eval: EvalConfig = Field(default_factory=EvalConfig)
-    rewards: RewardConfigs
+    rewards: list[RewardConfig]
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     phases: list[PhaseConfig] = Field(default_factory=list, description="policies that learn in turn")
     rounds: Count = Field(default=1, description="how many times the phases are repeated")

@@ -31,7 +31,7 @@ class Gradients(Observer):
                 self._explain(step)
         tally = step.tallies[-1]
         rollout = step.minibatch.rollout
-        if rollout.version == self.policy.version:  # no weight has changed since the rollout
+        if rollout.version == self.policy.version and not rollout.averaged:  # the weights drew it that are trained
             low = self.policy.low_precision or not rollout.exact
             limit = LogprobDiffLimit.of(self.settings.max_logprob_diff, low_precision=low)
             mean = tally.means().get("logprob_diff", 0.0)

@@ -54,7 +54,7 @@ def as_terms(rewards: Rewards) -> list[RewardTerm]:
     """Rewards as a user gives them -> named terms; a name that is taken gets a number.
 
     Raises:
-        UsageError: there is no reward, an object that cannot score, or a function that only another trainer can call.
+        UsageError: an object that cannot score, or a function that only another trainer can call.
     """
     if isinstance(rewards, Mapping):
         unnumbered = [RewardTerm(name=str(name), reward=reward) for name, reward in rewards.items()]
@@ -67,8 +67,6 @@ def as_terms(rewards: Rewards) -> list[RewardTerm]:
         unnumbered = [
             each if isinstance(each, RewardTerm) else RewardTerm(name=_name_of(each), reward=each) for each in rewards
         ]
-    if not unnumbered:
-        raise UsageError("No reward was given: training needs at least one.")
     for term in unnumbered:
         if not (callable(term.reward) or isinstance(term.reward, Submits)):
             raise UsageError(

@@ -274,6 +274,8 @@ def advantage(config: RunConfig) -> AdvantageFn:
         check_built("advantage", name, built, expected, fits=callable(built))
         groups = torch.arange(2).repeat_interleave(config.trainer.group_size)
         weights = torch.tensor([r.weight for r in config.rewards if r.weight], dtype=torch.float64)
+        if not len(weights):
+            return cast(AdvantageFn, built)
         scores = torch.arange(float(len(groups) * len(weights))).reshape(len(groups), -1).double()
         with registry.explained(f"The advantage '{name}' fails on a trial batch"):
             compute(built, scores, weights, groups, scores[:, :1])
@@ -285,7 +287,13 @@ def objective(config: RunConfig) -> Objective:
     with config.at("trainer", "objective"):
         name, built = _component("objective", config.trainer.objective, config.trainer.flat_objective)
         check_built("objective", name, built, "a grpokit.Objective", fits=isinstance(built, Objective))
-    return cast(Objective, built)
+    learner = cast(Objective, built)
+    if learner.needs_advantages and not any(reward.weight for reward in config.rewards):
+        what = "every reward has weight 0, so all are monitors" if config.rewards else "there is no reward"
+        raise ConfigError(
+            f"{config.place('rewards')}{what}, and objective '{name}' learns from rewards. Give one a weight."
+        )
+    return learner
 
 
 def modifiers(config: RunConfig) -> list[Modifier]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import RunError, UsageError
-from grpokit.policy import CutBy, Policy, Work, optional
+from grpokit.policy import CutBy, Policy, Work, assemble_decisions, optional
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.fsdp2 import any_shards, gathered
 from grpokit.processes.team import is_sharded
@@ -168,28 +168,19 @@ class CheckedPolicy:
 
         The result has what `ask` names, if the policy gives it.
         """
-        whole = {"logprobs": torch.zeros_like(rollout.old.logprobs)}
-        wanted = ["logprobs"]
-        if ask.entropy != "no":
-            wanted.append("entropy")
-        if ask.moments:
-            wanted += _MOMENTS
-        device = whole["logprobs"].device
         with context():
-            for cut in self.cuts(rollout, limit):
-                part = rollout.select(cut.rows)
-                rows = cut.rows.to(device, non_blocking=True)
-                for decisions in cut.slices:
-                    view = self.logprobs(part, decisions, ask, grad=False)
-                    for name in wanted:
-                        x = getattr(view, name)
-                        if x is None:
-                            continue
-                        if name not in whole:
-                            shape = (*rollout.mask.shape, *x.shape[2:])
-                            whole[name] = x.new_zeros(shape, device=device)
-                        whole[name][rows, decisions] = x.to(whole[name])
-        return Decisions(**whole)
+            return assemble_decisions(self._views(rollout, limit, ask), like=rollout.old.logprobs)
+
+    def _views(self, rollout: Rollout, limit: Limit, ask: Ask) -> Iterator[tuple[Tensor, slice, Decisions]]:
+        """What `ask` names of the decisions, by micro-batch and slice."""
+        unread: dict[str, Any] = dict.fromkeys(("target",) if ask.moments else ("target", *_MOMENTS))
+        if ask.entropy == "no":
+            unread["entropy"] = None
+        for cut in self.cuts(rollout, limit):
+            part = rollout.select(cut.rows)
+            for decisions in cut.slices:
+                view = self.logprobs(part, decisions, ask, grad=False)
+                yield cut.rows, decisions, replace(view, **unread)
 
 
 def _check(rollout: Rollout, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, first_row: int) -> None:

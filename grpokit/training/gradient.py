@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grpokit.divergence import correction_weights
 from grpokit.objectives import Objective
-from grpokit.policy import join_decisions
+from grpokit.policy import assemble_decisions, join_decisions
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
 from grpokit.settings import Correction
@@ -62,13 +62,21 @@ class Term:
         old = batch.old.select(decisions=decisions) if batch.old else new.detach()
         advantages = batch.advantages if batch.advantages.ndim == 1 else batch.advantages[:, decisions]
         reference, factors = self._reference(), self._factors(old)
+        groups = batch.rollout.group_index.to(mask.device, non_blocking=True)
         with forks_ended():
             loss = self.objective(
-                new, old, advantages, mask, reference, correction=factors, kl_weights=batch.kl_weights
+                new,
+                old,
+                advantages,
+                mask,
+                reference,
+                correction=factors,
+                kl_weights=batch.kl_weights,
+                groups=groups,
             )
         for name, values in loss.stats.items():
             self.tally.add(name, values, mask)
-        if batch.before_updates:
+        if batch.before_updates and not batch.rollout.averaged:
             sampled = batch.rollout.old.logprobs[:, decisions]
             self.tally.add_differences(new.logprobs.detach() - sampled, mask)
         weights = batch.weights[:, decisions].to(loss.value)
@@ -163,10 +171,17 @@ def _add_up(term: Term, pieces: Iterable[tuple[Batch, Cut]], updates: Updates, l
     """Add up the gradient of some micro-batches; returns their loss. Nothing inside waits for the device."""
     updates.optimizer.zero_grad()  # a failed attempt or step may have left gradients
     total = torch.zeros((), dtype=torch.float64, device=updates.device)
-    for batch, cut in pieces:
-        term.tally.scored += sum(cut.passes)
+    whole = None
+    if term.objective.whole_groups:
+        pieces = list(pieces)
         with log.time("logprobs"):
-            terms = _terms(replace(term, batch=batch, slices=cut.slices))
+            whole = _loss_of_groups(term, pieces)
+        total += whole.total
+    for batch, cut in pieces:
+        own = replace(term, batch=batch, slices=cut.slices)
+        own.tally.scored += sum(cut.passes)
+        with log.time("logprobs"):
+            terms = _terms(own) if whole is None or batch is term.batch.filler else whole.terms(cut)
         for each in terms:
             with log.time("logprobs"):
                 new = term.policy.logprobs(batch.rollout, each.decisions, each.ask, grad=True)
@@ -195,30 +210,71 @@ def _pieces(batch: Batch, limit: Limit, policy: CheckedPolicy, team: Team) -> It
     yield from [(batch.filler, filling)] * lacking
 
 
+@dataclass(frozen=True, kw_only=True)
+class LinearLoss:
+    """The loss of whole rows, as a sum of constants times their decisions.
+
+    Attributes:
+        gradients: name -> [b, T, ...], the derivative of the loss by that field of the decisions.
+        total: the loss.
+    """
+
+    gradients: Mapping[str, Tensor]
+    total: Tensor
+
+    @classmethod
+    def of(cls, term: Term, new: Decisions) -> LinearLoss:
+        """That of a term at decisions that were scored without gradient, which are counted here."""
+        inputs = {name: x.detach().requires_grad_() for name, x in vars(new).items() if x is not None}
+        value, total = term(Decisions(**inputs))
+        derivatives = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)
+        gradients = {name: x for name, x in zip(inputs, derivatives, strict=True) if x is not None}
+        return cls(gradients=gradients, total=total)
+
+    def terms(self, cut: Cut) -> list[LinearTerm]:
+        """The terms of a micro-batch of these rows."""
+        nothing = torch.zeros_like(self.total)
+        return [
+            LinearTerm(decisions=decisions, gradients=self._part(cut.rows, decisions), total=nothing)
+            for decisions in cut.slices
+        ]
+
+    def _part(self, rows: Tensor, decisions: slice) -> dict[str, Tensor]:
+        index = rows.to(self.total.device, non_blocking=True)
+        return {name: x[index, decisions] for name, x in self.gradients.items()}
+
+
+def _loss_of_groups(term: Term, pieces: Sequence[tuple[Batch, Cut]]) -> LinearLoss:
+    """The loss of all rows of an optimizer step, from a first pass over its micro-batches."""
+    batch = term.batch
+    views = []
+    for piece, cut in pieces:
+        for decisions in cut.slices:
+            view = term.policy.logprobs(piece.rollout, decisions, term.ask, grad=False)
+            if piece is not batch.filler:
+                views.append((cut.rows, decisions, view))
+    new = assemble_decisions(views, like=batch.rollout.old.logprobs)
+    return LinearLoss.of(replace(term, slices=[slice(0, batch.mask.shape[1])]), new)
+
+
 def _terms(whole: Term) -> Sequence[Term | LinearTerm]:
     """The loss of a micro-batch as a sum over its slices.
 
     A loss of whole sequences takes two passes. The first one, without the policy's graph, gives the derivative of the
     loss by each decision. These are the constant weights of the second one's decisions.
     """
-    slices = whole.slices
-    if not whole.objective.whole_sequence or len(slices) == 1:
+    slices, objective = whole.slices, whole.objective
+    if not objective.whole_sequence or objective.whole_groups or len(slices) == 1:
         return [replace(whole, slices=[decisions]) for decisions in slices]
     parts = [whole.policy.logprobs(whole.batch.rollout, s, whole.ask, grad=False) for s in slices]
-    new = join_decisions(parts, dim=1).detach()
-    inputs = {name: x.requires_grad_() for name, x in vars(new).items() if x is not None}
-    value, total = whole(new)
-    derivatives = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)
+    loss = LinearLoss.of(whole, join_decisions(parts, dim=1))
     widths = [s.stop - s.start for s in slices]
-    gradients = {}
-    for name, derivative in zip(inputs, derivatives, strict=True):
-        if derivative is not None:
-            gradients[name] = derivative.split(widths, dim=1)
+    gradients = {name: x.split(widths, dim=1) for name, x in loss.gradients.items()}
     return [
         LinearTerm(
             decisions=decisions,
             gradients={name: parts[i] for name, parts in gradients.items()},
-            total=torch.zeros_like(total) if i else total,
+            total=torch.zeros_like(loss.total) if i else loss.total,
         )
         for i, decisions in enumerate(slices)
     ]

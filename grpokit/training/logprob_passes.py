@@ -42,13 +42,13 @@ def fixed_logprobs(
     """Score what the updates need of a rollout, in the micro-batches of training.
 
     The old log-probs are the rollout's if its sampler computes as the training forward pass does, with these weights,
-    and has stored all that the objective reads of them. Else they are computed by that pass, which with a single update
-    happens in any case.
+    and has stored all that the objective reads of them; or if an average of the weights drew it. Else they are computed
+    by that pass, which with a single update happens in any case.
     """
     rollout = draw.rollout
     means = objective.needs_old_moments and rollout.action_dims > 1
     exact = rollout.exact and rollout.version == policy.version and not policy.low_precision
-    exact = exact and not (means and rollout.old.mean is None)
+    exact = rollout.averaged or (exact and not (means and rollout.old.mean is None))
     needs_old = not exact and (
         settings.updates_per_step > 1 or _weighs_sliced_sequences(rollout, policy, settings.correction, team)
     )
@@ -118,9 +118,9 @@ def _reference_scored_once(rollout: Rollout, objective: Objective, settings: Tra
     """Whether the reference is scored once for a rollout; if not, beside each slice.
 
     Means are as large as latents, so they are kept only where several passes read them, and within a bound; and always
-    where a second copy as reference finds its base gathered in this pass alone.
+    where a second copy as reference finds its base gathered in this pass alone, or where a loss is of whole groups.
     """
-    if not objective.needs_reference_moments or any_shards():
+    if not objective.needs_reference_moments or objective.whole_groups or rollout.action_dims == 1 or any_shards():
         return True
     size = 4 * rollout.mask.numel() * rollout.action_dims
     fits = all(team.gather(size <= _KEPT_BYTES))

@@ -63,6 +63,7 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
         "max_decisions": max(part.max_decisions for part in parts),
         "exact": all(part.exact for part in parts),
         "version": min(versions, default=None),
+        "averaged": any(part.averaged for part in parts),
     }
     parts = [part for part in parts if part.rows] or parts[:1]
     if len(parts) == 1:

@@ -112,7 +112,6 @@ MISTAKES = {
     "no policy": (DATA + REWARDS, 1, ["the key 'policy' is missing"]),
     "no use": ("policy: {vocab: 3}\n" + DATA + REWARDS, 1, ["the key 'policy.use' is missing"]),
     "no use in a reward": (POLICY + DATA + "rewards:\n  - use: r\n  - weight: 2\n", 5, ["'rewards.1.use' is missing"]),
-    "no reward": (POLICY + DATA + "rewards: []\n", 3, ["rewards: expected a list of at least 1, got a list of 0"]),
     "a repeated key": (GOOD + "seed: 1\nseed: 2\n", 5, ["the key 'seed' appears twice"]),
     "a repeated key inside": (GOOD + "trainer:\n  steps: 1\n  steps: 2\n", 6, ["the key 'steps' appears twice"]),
     "an open bracket": (GOOD + "trainer: {steps: 3\nrun: 4\n", 5, ["not YAML", "expected ',' or '}'"]),
@@ -305,7 +304,6 @@ def test_the_last_override_wins() -> None:
         ("policy.a=&x [*x]", ["not YAML", "contains itself"]),
         ("trainer..steps=3", ["not of the form key=value"]),
         ("rewards." + "9" * 5000 + ".weight=1", ["got '999"]),
-        ("rewards=[]", ["rewards: expected a list of at least 1, got a list of 0"]),
     ],
 )
 def test_wrong_override(override: str, words: list[str]) -> None:

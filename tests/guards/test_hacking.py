@@ -326,7 +326,7 @@ def test_what_a_reward_accepts_is_held_against_the_policy(call: Call, tmp_path: 
             "Keys of every reward: weight, every, on_error, skip_limit, use, name, workers, reward_timeout",
         ),
         ({"wieght": 0.5}, "(did you mean 'weight'?)"),
-        ({"weight": 0}, "rewards: every reward has weight 0, so all are monitors and none is trained on"),
+        ({"weight": 0}, "rewards: every reward has weight 0, so all are monitors, and objective 'grpo' learns"),
         ({"weight": 0, "every": 0}, "rewards.0.every"),
         ({"workers": -1}, "rewards.0.workers"),
     ],

@@ -11,10 +11,10 @@ import pytest
 
 from grpokit import PluginError, UsageError, create, registry
 from grpokit.flow import Matching
+from grpokit.reference import Average
 from grpokit.registry.synonyms import PARAMETERS
 from grpokit_hf.diffusion.windows import Window
 from grpokit_hf.models.adapters import AdapterSettings
-from grpokit_hf.models.references import Average
 
 
 def policy(*, max_new_tokens: int = 1, lora: Any = None, top: int = 1) -> None:

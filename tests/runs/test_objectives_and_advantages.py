@@ -20,7 +20,7 @@ from grpokit.tracking.step_report import StepReport
 
 OBJECTIVES, ADVANTAGES = ([spec.name for _, spec in installed(kind)] for kind in ("objective", "advantage"))
 ADVANTAGES.remove("returns_to_go")  # which needs an environment
-OBJECTIVES.remove("nft")  # which needs a flow with matching
+OBJECTIVES = [name for name in OBJECTIVES if name not in ("nft", "dgpo", "crd", "opd")]  # for flows, or of no reward
 OTHER_OBJECTIVES = [name for name in OBJECTIVES if name != "grpo"]
 OTHER_ADVANTAGES = [name for name in ADVANTAGES if name != "group"]
 SETTINGS = (

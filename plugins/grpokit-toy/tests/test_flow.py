@@ -284,7 +284,6 @@ def test_bad_weights_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sampler": "ode"}, "needs a sampler with noise"),
         ({"noise": 0}, "needs a sampler with noise"),
         ({"sampler": "flowsde"}, "The sampler must be 'flow-sde'"),
         ({"sampler": "cps", "noise": 1.5}, "at most 1, got 1.5"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from grpokit_glm_image.token_writer import Writer
 from grpokit_hf.models.adapters import add_adapter, inner
 from grpokit_hf.models.checkpointing import recomputed
 from grpokit_hf.models.quantized import check_trainable
+from grpokit_hf.models.teachers import beside
 from grpokit_hf.models.trained_adapter import TrainedAdapter, check_adapter, continue_adapter
 from grpokit_hf.models.weights import load_weights, tensors_of
 from grpokit_hf.tokens.fused_head import FusedHead
@@ -69,6 +71,9 @@ class GlmImageAR(Policy):
         self._trained = self.target.part(settings.train_tokens)
         self.decoder = Decoder(Painter(self.loaded.pipeline))
         self._evaluating: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self._teachers = settings.teachers_of(
+            network, lambda model, name: continue_adapter(model, settings.adapter_at(name))
+        )
         self.model: Any = _learner(network, settings, trained, name=self.loaded.name)
         self._reference = settings.reference_of(self.model)
         self.reference_moves = settings.reference is not None
@@ -91,8 +96,10 @@ class GlmImageAR(Policy):
         return self.writer.device
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse prompts that cannot be read or are too long."""
+        """Refuse prompts that cannot be read or are too long, or that name a teacher that is not there."""
         self.encoder.check(prompts)
+        if self._teachers is not None:
+            self._teachers.check(prompts)
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Write the tokens of `group_size` pictures per prompt, all together, and decode them prompt by prompt."""
@@ -157,8 +164,10 @@ class GlmImageAR(Policy):
         return samples
 
     def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
-        """Score the stored tokens again, in one pass: [b, t]."""
+        """Score the stored tokens again, in one pass, or in one for each teacher: [b, t]."""
         self.loaded.turns.let_write()
+        if self._teachers is not None and self._teachers.asked:
+            return self._teachers.score(rollout, partial(self._scored_by, steps=steps, ask=ask))
         start, stop, _ = steps.indices(rollout.mask.shape[1])
         before = self._trained.start  # tokens that are written before the first decision
         decoder, device = self._ar.model.language_model, self.device
@@ -187,10 +196,18 @@ class GlmImageAR(Policy):
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Inside, `logprobs` uses the base without its adapter, or the copy that full training is held to."""
+        """Inside, `logprobs` uses the base without its adapter, a copy of what trains, or the teachers."""
         self.loaded.turns.let_write()
+        if self._teachers is not None:
+            with self._teachers.inside():
+                yield
+            return
         with self._reference.model() as model, swapped(self, "_ar", inner(model)):
             yield
+
+    def _scored_by(self, teacher: nn.Module, rollout: Rollout, *, steps: slice, ask: Ask) -> Decisions:
+        with beside(teacher, self.device), swapped(self, "_ar", inner(teacher)):
+            return self.logprobs(rollout, steps, ask=ask)
 
     def updated(self, version: int) -> None:
         """Tell the reference, which may only be copied from weights that have not changed."""

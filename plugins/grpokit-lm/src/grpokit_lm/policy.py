@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from grpokit.types import Ask
 from grpokit_hf.models.adapters import add_adapter, inner
 from grpokit_hf.models.checkpointing import recomputed
 from grpokit_hf.models.dora import kept_norms
+from grpokit_hf.models.teachers import beside
 from grpokit_hf.models.trained_adapter import check_adapter, continue_adapter
 from grpokit_hf.models.weights import load_weights, tensors_of
 from grpokit_hf.tokens.linear_layers import for_scoring
@@ -97,6 +98,9 @@ class CausalLMPolicy(Policy):
             freeze_vision(network)
         elif example is not None:
             freeze_unread(network, example)
+        self._teachers = settings.teachers_of(
+            network, lambda model, name: continue_adapter(model, settings.adapter_at(name))
+        )
         self.model: Any = network
         if trained is not None:
             self.model = continue_adapter(network, trained)
@@ -124,6 +128,8 @@ class CausalLMPolicy(Policy):
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse prompts that cannot be read or are too long; of those that a world replaces, it looks at the first."""
+        if self._teachers is not None:
+            self._teachers.check(prompts)
         with self._conversations() as talk:
             if talk is not None and prompts:
                 begun = talk.start(prompts[:1], 1, [0])
@@ -219,7 +225,9 @@ class CausalLMPolicy(Policy):
         talk.close()
 
     def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
-        """Score the stored tokens again, in one pass."""
+        """Score the stored tokens again, in one pass, or in one for each teacher."""
+        if self._teachers is not None and self._teachers.asked:
+            return self._teachers.score(rollout, partial(self._scored_by, steps=steps, ask=ask))
         start, stop, _ = steps.indices(rollout.mask.shape[1])
         temperature = float(rollout.trace.per_row["temperature"][0])
         completions = Completions.of(rollout, self.device, stop)
@@ -240,9 +248,17 @@ class CausalLMPolicy(Policy):
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Inside, `logprobs` uses the base without its adapter, or the copy that full training is held to."""
+        """Inside, `logprobs` uses the base without its adapter, a copy of what trains, or the teachers."""
+        if self._teachers is not None:
+            with self._teachers.inside():
+                yield
+            return
         with self._reference.model() as model, swapped(self.path, "model", inner(model)):
             yield
+
+    def _scored_by(self, teacher: nn.Module, rollout: Rollout, *, steps: slice, ask: Ask) -> Decisions:
+        with beside(teacher, self.device), swapped(self.path, "model", inner(teacher)):
+            return self.logprobs(rollout, steps, ask=ask)
 
     def updated(self, version: int) -> None:
         """Let a reference that moves follow; an engine gets the weights before it draws."""

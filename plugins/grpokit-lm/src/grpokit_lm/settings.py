@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 
 from grpokit import UsageError
 from grpokit.errors import nearest
+from grpokit.reference import Twin
 from grpokit_hf.models.dtypes import DTYPES, dtype_of
-from grpokit_hf.models.references import Reference, Twin
+from grpokit_hf.models.references import Reference
 from grpokit_hf.tokens.sampler import SamplerSettings
 from grpokit_lm.engines import EngineSettings, read_engine
 from grpokit_lm.loading import LoadSettings

@@ -12,8 +12,9 @@ import io
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ from grpokit import (
     swapped,
 )
 from grpokit.data import refuse_pictures
+from grpokit.policy import join_decisions
+from grpokit.reference import Average, Teachers, Twin
 from grpokit.registry.settings import read_settings
 from grpokit.sampling import normals, permutation
 from grpokit_toy.autoregressive import load_weights, read_weights
@@ -81,7 +84,8 @@ class ToyFlow(Policy):
     Args:
         weights: a safetensors file to begin from, such as policy.safetensors of a checkpoint; None for the start that
             ships with the package.
-        sampler: "flow-sde", "dance-sde" or "cps", for training samples.
+        sampler: "flow-sde", "dance-sde" or "cps", for training samples. With "ode" nothing is drawn but the start: for
+            `matching`, and for `objective: opd`.
         noise: the sampler's noise level (see `grpokit.flow`); None for its default.
         step_weight: how much the policy loss of each step counts: "none", "guard", "tempflow" or "flash" (see
             `grpokit.flow.step_weights`).
@@ -91,6 +95,10 @@ class ToyFlow(Policy):
             samples follow the ODE, each has a start of its own, for the ODE would otherwise repeat itself.
         matching: decisions that are noised copies of a finished point, such as {"times": 4, "weight": "t"} (see
             `grpokit.flow.Matching`); then samples are drawn by the ODE. None: denoising steps are the decisions.
+        old_ema: an average of the weights, such as {"decay": 0.5, "ramp": 0.001}, which draws training samples and is
+            the objective's old policy; None: the weights of the moment.
+        teachers: files of weights as the reference, such as {"wide": "wide.safetensors"}. A prompt's `meta.teacher`
+            names one; the others take them in turn. None: the reference is what the policy was built with.
     """
 
     def __init__(
@@ -104,12 +112,22 @@ class ToyFlow(Policy):
         eval_steps: int = 20,
         shared_noise: bool = False,
         matching: Mapping[str, Any] | None = None,
+        old_ema: Mapping[str, Any] | None = None,
+        teachers: Mapping[str, str] | None = None,
     ) -> None:
-        self.net = Velocity().eval()
-        read_weights(self.net, START_FILE if weights is None else Path(weights))
+        self.net = _loaded(START_FILE if weights is None else Path(weights))
+        self._old: Twin | None = None
+        if old_ema is not None:
+            average = read_settings(Average, old_ema, key="old_ema", example="{decay: 0.5, ramp: 0.001}")
+            self._old = Twin(self.net, average=average, name="old")
+            with self._old.model():  # which takes its copy before any update
+                pass
+        self._teachers: Teachers | None = None
+        if teachers:
+            self._teachers = Teachers({name: _loaded(Path(file)) for name, file in teachers.items()})
         self.matching, self.steps = None, 0  # of the training sampler, those with noise
         if matching is None:
-            self.steps = flow.noisy_steps(sampler, steps, noise=noise)  # K, or K - 1 where the last step has no noise
+            self.steps = flow.decided_steps(sampler, steps, noise=noise)  # K, or K - 1 where the last step has no noise
         else:
             self.matching = read_settings(flow.Matching, matching, key="matching", example="{times: 4, weight: t}")
             self.matching.check(sampler=sampler, noise=noise, step_weight=step_weight)
@@ -135,18 +153,22 @@ class ToyFlow(Policy):
         radius = radii.repeat_interleave(group_size)  # [P] -> [B]
         noise = normals(seeds.row, (1 + decisions) * DIMS).to(self._dtype)
         noise = noise.unflatten(1, (-1, DIMS))  # [B, 1 + T, 2]
+        if matching is not None and matching.shared_noise:
+            shared = normals(seeds.group, (1 + decisions) * DIMS).to(self._dtype).unflatten(1, (-1, DIMS))
+            noise = torch.cat([noise[:, :1], shared[:, 1:].repeat_interleave(group_size, 0)], dim=1)
         x = noise[:, 0]
-        if self.shared_noise and noisy:
+        if self.shared_noise and noisy and self.sampler != "ode":
             x = normals(seeds.group, DIMS).to(self._dtype).repeat_interleave(group_size, 0)  # [P, 2] -> [B, 2]
         latents, views = [x], []
-        with torch.no_grad():
+        old = None if evaluate else self._old
+        with torch.no_grad(), nullcontext() if old is None else self._drawing_with(old):
             for k in range(len(sigmas) - 1):
                 here = latents[-1][:, None]  # [B, 1, 2]
                 v = self._velocity(here, sigmas[k : k + 1], radius)
                 if k < noisy:
                     step = self._kernel(slice(k, k + 1))
                     there = flow.draw(step, here, v, noise[:, k + 1, None])
-                    views.append(flow.score(step, here, v, there))
+                    views.append(self._view(step, here, v, there))
                 else:
                     # the ODE, and the step of 'cps' to sigma 0: its estimate of the clean point, which Euler gives too
                     there, _ = flow.ode(sigmas[k], sigmas[k + 1]).moments(here, v)
@@ -166,11 +188,12 @@ class ToyFlow(Policy):
         return Rollout(
             samples=samples,
             groups=groups,
-            old=Decisions(logprobs=torch.cat([empty, *(view.logprobs for view in views)], dim=1)),
+            old=replace(join_decisions(views, dim=1), target=None) if views else Decisions(logprobs=empty),
             mask=torch.ones(len(samples), decisions, dtype=torch.bool, device=device),
             max_decisions=self.decisions,
             action_dims=DIMS,
             weights=weights,
+            averaged=old is not None,
             trace=Trace(
                 per_row={"latents": torch.stack(latents, dim=1), **copies},  # [B, K + 1, 2], from noise to the output
                 per_group={"radius": radii[seeds.group_ids.argsort()]},
@@ -179,6 +202,8 @@ class ToyFlow(Policy):
 
     def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
         """Score the stored decisions again: log-probs [b, t] with gradient, mean [b, t, 2] and std [b, t, 1]."""
+        if self._teachers is not None and self._teachers.asked:
+            return self._teachers.score(rollout, partial(self._scored_by, steps=steps))
         start, stop, _ = steps.indices(rollout.mask.shape[1])
         steps = slice(start, max(start, stop))
         device = self._weight.device
@@ -191,7 +216,7 @@ class ToyFlow(Policy):
         latents = stored["latents"][:, start : steps.stop + 1]
         here, there = latents[:, :-1], latents[:, 1:]  # [b, t, 2]
         v = self._velocity(here, self.sigmas[steps], radius)
-        return flow.score(self._kernel(steps), here, v, there)
+        return self._view(self._kernel(steps), here, v, there)
 
     def slices(self, rollout: Rollout) -> list[slice]:
         """One slice per step, as a large denoiser needs it."""
@@ -199,28 +224,53 @@ class ToyFlow(Policy):
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Inside, `logprobs` uses the weights that the policy was built with."""
+        """Inside, `logprobs` uses the weights that the policy was built with, or the teachers."""
+        if self._teachers is not None:
+            with self._teachers.inside():
+                yield
+            return
         reference = self._reference_net().to(self._weight.device)
         with swapped(self, "net", reference):
             yield
+
+    def _scored_by(self, teacher: nn.Module, rollout: Rollout, *, steps: slice) -> Decisions:
+        with swapped(self, "net", teacher.to(self._weight.device)):
+            return self.logprobs(rollout, steps)
+
+    @contextmanager
+    def _drawing_with(self, average: Twin) -> Iterator[None]:
+        with average.model() as net, swapped(self, "net", net):
+            yield
+
+    def updated(self, version: int) -> None:
+        """Let the average follow."""
+        if self._old is not None:
+            self._old.updated(version)
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The one network."""
         return {"net": self.net}
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Read the radius that each prompt names."""
+        """Read the radius that each prompt names, and whether its teacher is there."""
         refuse_pictures(prompts, "this policy")
+        if self._teachers is not None:
+            self._teachers.check(prompts)
         for prompt in prompts:
             prompt_radius(prompt)
 
     def state_dict(self) -> dict[str, Any]:
-        """The network's weights."""
-        return self.net.state_dict()
+        """The network's weights, and the average."""
+        average = {} if self._old is None else self._old.state_dict()
+        return {**self.net.state_dict(), **average}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Take over weights; the reference stays what the policy was built with, as resuming a run needs it."""
-        self._reference_net()
+        if self._teachers is None:
+            self._reference_net()
+        if self._old is not None:
+            self._old.load_state_dict(state)
+            state = {name: x for name, x in state.items() if not name.startswith("old")}
         load_weights(self.net, state)
 
     @property
@@ -239,6 +289,10 @@ class ToyFlow(Policy):
         v = self._velocity(flow.noised(points, noise, t), levels, radius)
         return self.matching.score(points, noise, v, t)
 
+    def _view(self, step: flow.Kernel, here: Tensor, v: Tensor, there: Tensor) -> Decisions:
+        """The view of steps; those of the ODE have no density."""
+        return flow.predict(step, here, v) if self.sampler == "ode" else flow.score(step, here, v, there)
+
     def _velocity(self, x: Tensor, sigmas: Tensor, radius: Tensor) -> Tensor:
         """Latents [b, t, 2] at sigmas [t] or [b, t] for rings of radius [b] -> [b, t, 2]."""
         shape = x.shape[:2]
@@ -254,6 +308,13 @@ class ToyFlow(Policy):
         if self._frozen is None:  # first use, so before the first update: runs without a reference pay nothing
             self._frozen = frozen_copy(self.net)
         return self._frozen
+
+
+def _loaded(file: Path) -> Velocity:
+    """A network with the weights of a file."""
+    net = Velocity().eval()
+    read_weights(net, file)
+    return net
 
 
 class Point(tuple[float, float]):

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from PIL.Image import Image
 from safetensors import SafetensorError
@@ -25,17 +27,17 @@ from torch import Tensor, nn
 from grpokit import flow
 from grpokit.errors import UsageError, one_line
 from grpokit.policy import Policy, join_decisions
-from grpokit.reference import swapped
+from grpokit.reference import Average, Twin, swapped
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Sample, Seeds, Trace
 from grpokit_hf.diffusion.adapters import adapted
 from grpokit_hf.diffusion.family import Family, Schedule, Size
 from grpokit_hf.diffusion.latents import noise
 from grpokit_hf.diffusion.settings import FlowSettings
-from grpokit_hf.diffusion.trained_lora import LoraFile
+from grpokit_hf.diffusion.trained_lora import LoraFile, continue_lora
 from grpokit_hf.models.adapters import inner
 from grpokit_hf.models.blocks import compile_blocks
 from grpokit_hf.models.quantized import check_trainable, steady
-from grpokit_hf.models.references import Twin
+from grpokit_hf.models.teachers import beside
 from grpokit_hf.models.weights import load_weights, tensors_of
 
 _ASK = Ask()
@@ -105,16 +107,14 @@ class FlowPolicy(Policy):
         before, behind = sigmas[:-1], sigmas[1:]
         self._kernel = flow.kernel(settings.sampler, before, behind, noise=settings.noise)  # [K] each
         self._weights = flow.step_weights(settings.step_weight, self._kernel, before - behind)  # [K]
+        self._teachers = settings.teachers_of(family.transformer.eval().requires_grad_(False), self._taught)
         self.model: Any = self._learner()
         self._reference = settings.reference_of(self.model)
         self.reference_moves = settings.reference is not None
         if settings.compiled:
             compile_blocks(self.model)
-        self._average = None
-        if settings.average is not None:
-            self._average = Twin(self.model, average=settings.average, name="average")
-            with self._average.model():  # which takes its copy before any update
-                pass
+        self._average = self._averaging(settings.average, "average")
+        self._old = self._averaging(settings.old_average, "old")
 
     @property
     def size(self) -> Size:
@@ -128,8 +128,10 @@ class FlowPolicy(Policy):
         return device
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse prompts that the pipeline cannot read."""
+        """Refuse prompts that the pipeline cannot read, or that name a teacher that is not there."""
         self.family.check(prompts)
+        if self._teachers is not None:
+            self._teachers.check(prompts)
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
@@ -137,7 +139,8 @@ class FlowPolicy(Policy):
         seeds = seeds.to("cpu")
         shared = self.family.shared(prompts, seeds, evaluate=evaluate)
         drawn: list[_Drawn] = []
-        with self.averaged() if evaluate else nullcontext():
+        average = self._average if evaluate else self._old
+        with self._drawing_with(average):
             for i, prompt in enumerate(prompts):
                 own = {name: x[i] for name, x in shared.items()}
                 rows = seeds.row[i * group_size :][:group_size]
@@ -154,7 +157,7 @@ class FlowPolicy(Policy):
             weights = self._weights[steps].to(old.logprobs).repeat_interleave(group_size, 0)
         per_row = {"latents": torch.cat([each.latents for each in drawn])}
         if self.settings.copies:
-            per_row["seeds"] = seeds.row
+            per_row["seeds"] = self._copy_seeds(seeds.row, seeds.group.repeat_interleave(group_size))
         per_group = {"steps": steps[order]}
         for name, x in shared.items():
             per_group[name] = x[order.to(x.device)]
@@ -166,11 +169,14 @@ class FlowPolicy(Policy):
             max_decisions=self.settings.decisions,
             action_dims=math.prod(self.family.latent_shape(self._training.size)),
             weights=weights,
+            averaged=average is not None,
             trace=Trace(per_row=per_row, per_group=per_group),
         )
 
     def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
         """Score the stored decisions again, group by group: log-probs [b, t] with the moments of each."""
+        if self._teachers is not None and self._teachers.asked:
+            return self._teachers.score(rollout, partial(self._scored_by, steps=steps))
         latents, shared = rollout.trace.per_row["latents"], dict(rollout.trace.per_group)
         parts, order = [], []
         for place, own_steps in enumerate(shared.pop("steps").tolist()):
@@ -192,37 +198,69 @@ class FlowPolicy(Policy):
         _, decisions = rollout.mask.shape
         return [slice(k, k + 1) for k in range(decisions)]
 
+    def _scored_by(self, teacher: nn.Module, rollout: Rollout, *, steps: slice) -> Decisions:
+        with beside(teacher, self.device), self._swapped(teacher):
+            return self.logprobs(rollout, steps)
+
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Inside, `logprobs` uses the base without its adapter, or the copy that full training is held to."""
-        with self._reference.model() as model, self._swapped(model):
-            yield
+        """Inside, `logprobs` uses the base without its adapter, a copy of what trains, or the teachers."""
+        guidance = self.settings.reference_guidance
+        mode = self._training if guidance is None else replace(self._training, guidance=guidance)
+        copies = self._copies if guidance is None else replace(self._copies, guidance=guidance)
+        with swapped(self, "_training", mode), swapped(self, "_copies", copies):
+            if self._teachers is not None:
+                with self._teachers.inside():
+                    yield
+            else:
+                with self._reference.model() as model, self._swapped(model):
+                    yield
 
     def _swapped(self, model: Any) -> AbstractContextManager[None]:
         """Inside, the family has another transformer."""
         return swapped(self.family, "transformer", inner(model))
 
     def updated(self, version: int) -> None:
-        """Tell the reference and the average."""
+        """Tell the reference and the averages."""
         self._reference.updated(version)
-        if self._average is not None:
-            self._average.updated(version)
+        for average in self._averages:
+            average.updated(version)
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The transformer, with its adapter."""
         return {"transformer": self.model}
 
     def state_dict(self) -> dict[str, Any]:
-        """What trains: the adapter, or the transformer; and the average."""
-        average = {} if self._average is None else self._average.state_dict()
-        return {**tensors_of(self.model), **self._reference.state_dict(), **average}
+        """What trains: the adapter, or the transformer; and the averages."""
+        state = {**tensors_of(self.model), **self._reference.state_dict()}
+        for average in self._averages:
+            state |= average.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Load what `state_dict` returned."""
         self._reference.load_state_dict(state)
-        if self._average is not None:
-            self._average.load_state_dict(state)
+        for average in self._averages:
+            average.load_state_dict(state)
         load_weights(self.model, state)
+
+    @property
+    def _averages(self) -> list[Twin]:
+        """The averages of the weights."""
+        return [each for each in (self._average, self._old) if each is not None]
+
+    def _averaging(self, how: Average | None, name: str) -> Twin | None:
+        """An average of the weights, which begins as what they are now."""
+        if how is None:
+            return None
+        average = Twin(self.model, average=how, name=name)
+        with average.model():  # which takes its copy before any update
+            return average
+
+    def _taught(self, transformer: Any, adapter: str) -> PeftModel:
+        """A transformer with the adapter of a teacher."""
+        file = self.settings.lora_file(adapter)
+        return continue_lora(transformer, self._lora_of(file), name=adapter)
 
     def _training_mode(self) -> _Mode:
         settings, guidance = self.settings, self.settings.guidance
@@ -269,10 +307,15 @@ class FlowPolicy(Policy):
     @contextmanager
     def averaged(self) -> Iterator[Any]:
         """Inside, pictures are drawn with the average of the weights, if there is one. Yields the model."""
-        if self._average is None:
+        with self._drawing_with(self._average) as model:
+            yield model
+
+    @contextmanager
+    def _drawing_with(self, average: Twin | None) -> Iterator[Any]:
+        if average is None:
             yield self.model
             return
-        with self._average.model() as model, self._swapped(model):
+        with average.model() as model, self._swapped(model):
             yield model
 
     def _draw(
@@ -293,9 +336,10 @@ class FlowPolicy(Policy):
         first = width = 0
         if window is not None:
             width = window.width
-            first = window.first(int(group), step=step, decisions=settings.noisy_steps)
+            first = window.first(int(group), step=step, decisions=settings.decidable_steps)
         condition = self.family.condition(prompt, mode.size, shared)
-        x = self._noise(group if window and settings.shared_noise else rows, 0, mode.size)
+        shares = window is not None and settings.shared_noise and settings.sampler != "ode"
+        x = self._noise(group if shares else rows, 0, mode.size)
         for k in range(first):  # with shared noise one path for the group
             x = self._ode_step(x, k, condition, mode)
         x = x.expand(len(rows), *x.shape[1:])
@@ -305,7 +349,7 @@ class FlowPolicy(Policy):
             v = self._velocity(x, k, condition, mode)[:, None]
             fresh = self._noise(rows, 1 + k, mode.size)[:, None]
             there = flow.draw(kernel, x[:, None], v, fresh)
-            views.append(flow.score(kernel, x[:, None], v, there))
+            views.append(self._view(kernel, x[:, None], v, there))
             x = there[:, 0]
             latents.append(x)
         for k in range(first + width, mode.steps):
@@ -314,7 +358,8 @@ class FlowPolicy(Policy):
         if copies is not None:
             latents = [x]
             steps = (copies.places(group)[0] * _LEVELS).long().tolist()
-            views = [self._score_copies(x, rows, t, k, condition) for t, k in enumerate(steps)]
+            seeds = self._copy_seeds(rows, group)
+            views = [self._score_copies(x, seeds, t, k, condition) for t, k in enumerate(steps)]
         if views:
             old = join_decisions(views, dim=1)
         else:
@@ -322,6 +367,11 @@ class FlowPolicy(Policy):
         pictures = self.family.pictures(x, mode.size)
         latent = torch.stack(latents, dim=1)
         return _Drawn(latents=latent, old=replace(old, target=None), steps=steps, pictures=pictures)
+
+    def _copy_seeds(self, rows: Tensor, groups: Tensor) -> Tensor:
+        """The seeds of the noise of copies [n], from those of their rows [n] and groups [n] or [1]."""
+        copies = self.settings.copies
+        return groups.expand(len(rows)) if copies is not None and copies.shared_noise else rows
 
     def _score_copies(self, x0: Tensor, seeds: Tensor, t: int, k: int, condition: Any) -> Decisions:
         """`_score` of finished samples [n, ...], a few rows at a time."""
@@ -341,7 +391,13 @@ class FlowPolicy(Policy):
             return matching.score(x0[:, None], noise[:, None], v[:, None], level)
         x, there = latents[:, t], latents[:, t + 1]
         v = self.family.velocity(x, time, condition, guidance=mode.guidance)
-        return flow.score(self._kernel_of(k), x[:, None], v[:, None], there[:, None])
+        return self._view(self._kernel_of(k), x[:, None], v[:, None], there[:, None])
+
+    def _view(self, kernel: flow.Kernel, x: Tensor, v: Tensor, there: Tensor) -> Decisions:
+        """The view of a step from x to `there`; the ODE's has no density."""
+        if self.settings.sampler == "ode":
+            return flow.predict(kernel, x, v)
+        return flow.score(kernel, x, v, there)
 
     def _velocity(self, x: Tensor, k: int, condition: Any, mode: _Mode) -> Tensor:
         """The velocities of latents [n, ...] at step k, a few rows at a time."""

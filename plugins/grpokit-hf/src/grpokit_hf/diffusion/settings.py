@@ -11,11 +11,11 @@ from typing import Annotated, Any, TypeAlias
 from annotated_types import Ge, Le
 
 from grpokit import flow
+from grpokit.reference import Average
 from grpokit.registry.settings import read_settings
 from grpokit.settings import Count, NotNegative
 from grpokit_hf.diffusion.trained_lora import find_lora
 from grpokit_hf.diffusion.windows import Window
-from grpokit_hf.models.references import Average
 from grpokit_hf.models.settings import ModelSettings
 from grpokit_hf.models.sources import SourceSettings
 
@@ -32,7 +32,8 @@ class FlowSettings(ModelSettings):
         steps: of denoising in training samples.
         guidance: of training samples, as the pipeline counts it, the same in drawing and in scoring; None: the
             family's, which leaves a second pass out where guidance needs one.
-        sampler: "flow-sde", "dance-sde" or "cps".
+        sampler: "flow-sde", "dance-sde" or "cps". With "ode" nothing is drawn but the start: for `matching`, and for
+            `objective: opd`.
         noise: the sampler's noise level (see `grpokit.flow`); None for its default.
         window: which steps are decisions, such as {"width": 2}; None: all that have noise.
         matching: decisions that are noised copies of a finished sample, such as {"times": 4, "weight": "t"} (see
@@ -40,13 +41,16 @@ class FlowSettings(ModelSettings):
         step_weight: how much the policy loss of each step counts: "none", "guard", "tempflow" or "flash" (see
             `grpokit.flow.step_weights`).
         shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone; with
-            `matching` each begins with its own.
+            `matching` or the ODE each begins with its own.
         eval_steps: of the ODE in evaluation.
         eval_guidance: in evaluation; None: the pipeline's own default.
         eval_size: of the pictures in evaluation; None for `size`.
         lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": ...} to continue one from a
             .safetensors file, a folder or the hub; None trains the transformer's own weights.
         ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
+        old_ema: an average of the trained weights, such as {"decay": 0.5, "ramp": 0.001}, which draws training samples
+            and is the objective's old policy, as in DiffusionNFT; None: the weights of the moment.
+        reference_guidance: of the reference, or of teachers; None: as of training samples.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
         compiled: compile the transformer's blocks with `torch.compile`, which takes a minute or two at the first pass.
     """
@@ -64,6 +68,8 @@ class FlowSettings(ModelSettings):
     eval_guidance: NotNegative | None = None
     eval_size: Sequence[int] | None = None
     ema: Mapping[str, Any] | None = None
+    old_ema: Mapping[str, Any] | None = None
+    reference_guidance: NotNegative | None = None
     rows: Count | None = None
     compiled: bool = False
 
@@ -73,7 +79,7 @@ class FlowSettings(ModelSettings):
         Raises:
             UsageError: with what to change.
         """
-        _ = self.average, self.copies, self.decision_window
+        _ = self.average, self.old_average, self.copies, self.decision_window
 
     @cached_property
     def average(self) -> Average | None:
@@ -81,6 +87,13 @@ class FlowSettings(ModelSettings):
         if self.ema is None:
             return None
         return read_settings(Average, self.ema, key="ema", example="{decay: 0.9, every: 8}")
+
+    @cached_property
+    def old_average(self) -> Average | None:
+        """How the average that draws training samples follows the weights; None without."""
+        if self.old_ema is None:
+            return None
+        return read_settings(Average, self.old_ema, key="old_ema", example="{decay: 0.5, ramp: 0.001}")
 
     @cached_property
     def copies(self) -> flow.Matching | None:
@@ -92,9 +105,9 @@ class FlowSettings(ModelSettings):
         return copies
 
     @cached_property
-    def noisy_steps(self) -> int:
+    def decidable_steps(self) -> int:
         """How many steps of training samples can be decisions."""
-        return flow.noisy_steps(self.sampler, self.steps, noise=self.noise)
+        return flow.decided_steps(self.sampler, self.steps, noise=self.noise)
 
     @cached_property
     def decision_window(self) -> Window | None:
@@ -102,9 +115,9 @@ class FlowSettings(ModelSettings):
         if self.matching is not None:
             return None
         if self.window is None:
-            return Window(width=self.noisy_steps, share=1.0)
+            return Window(width=self.decidable_steps, share=1.0)
         window = read_settings(Window, self.window, key="window", example="{width: 2}")
-        window.check(self.noisy_steps)
+        window.check(self.decidable_steps)
         return window
 
     @property
@@ -116,11 +129,11 @@ class FlowSettings(ModelSettings):
     def shared_steps(self) -> float:
         """How many steps a group takes together, on average: those before the window, if it shares its noise."""
         window = self.decision_window
-        if window is None or not self.shared_noise:
+        if window is None or not self.shared_noise or self.sampler == "ode":
             return 0.0
         if window.start == "random":
-            return max(0, int(window.share * self.noisy_steps) - window.width) / 2
-        return (self.noisy_steps - window.width) / 2
+            return max(0, int(window.share * self.decidable_steps) - window.width) / 2
+        return (self.decidable_steps - window.width) / 2
 
     @cached_property
     def trained_lora(self) -> Path | None:
@@ -132,5 +145,12 @@ class FlowSettings(ModelSettings):
         adapter = self.adapter
         if adapter is None or adapter.adapter is None:
             return None
-        source = SourceSettings(revision=adapter.revision, local_files_only=self.local_files_only)
-        return find_lora(adapter.adapter, source)
+        return self.lora_file(adapter.adapter, revision=adapter.revision)
+
+    def lora_file(self, adapter: str | Path, *, revision: str | None = None) -> Path:
+        """The file of a trained LoRA: itself, in a folder, or on the hub.
+
+        Raises:
+            UsageError: there is no such file, or more than one that it may be.
+        """
+        return find_lora(adapter, SourceSettings(revision=revision, local_files_only=self.local_files_only))

@@ -33,17 +33,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from grpokit.errors import UsageError, require
+from grpokit.reference import Average, Teachers, Twin
+from grpokit.registry.settings import read_settings
 from grpokit.settings import Settings
 from grpokit_hf.models import dtypes
 from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
 from grpokit_hf.models.quantized import Quantization
-from grpokit_hf.models.references import Average, Base, Reference, Twin
+from grpokit_hf.models.references import Base, Reference
 from grpokit_hf.models.sources import SourceSettings
+from grpokit_hf.models.teachers import bare_copy, check_teachers
 from grpokit_hf.models.trained_adapter import TrainedAdapter, find_adapter
 
 
@@ -54,18 +59,23 @@ class LearningSettings(Settings):
     Attributes:
         lora: settings of an adapter, such as {"r": 32, "alpha": 64}; None trains the weights themselves.
         reference_ema: let the reference follow the policy, such as {"decay": 0, "every": 50}; None: it stays.
+        teachers: trained adapters as the reference, such as {"ocr": "ocr.safetensors", "style": "runs/style/lora"}: a
+            file, a folder or a hub id each. A prompt's `meta.teacher` names one; the others take them in turn.
     """
 
     lora: Mapping[str, Any] | None = None
     reference_ema: Mapping[str, Any] | None = None
+    teachers: Mapping[str, Any] | None = None
 
     def check_together(self) -> None:
-        """Refuse what `lora` or `reference_ema` does not have.
+        """Refuse what `lora` or `reference_ema` does not have, and teachers of weights that are not an adapter's.
 
         Raises:
-            UsageError: a key is unknown, or a value is out of bounds.
+            UsageError: with what to change.
         """
         _ = self.adapter, self.reference
+        if self.teachers is not None:
+            check_teachers(self.teachers, trains_base=self.trains_base, moves=self.reference is not None)
 
     @cached_property
     def adapter(self) -> AdapterSettings | None:
@@ -75,7 +85,9 @@ class LearningSettings(Settings):
     @cached_property
     def reference(self) -> Average | None:
         """How the reference follows; None: it stays."""
-        return None if self.reference_ema is None else Average.read(self.reference_ema)
+        if self.reference_ema is None:
+            return None
+        return read_settings(Average, self.reference_ema, key="reference_ema", example="{decay: 0.99, every: 1}")
 
     @property
     def trains_base(self) -> bool:
@@ -84,12 +96,28 @@ class LearningSettings(Settings):
 
     @property
     def copies_reference(self) -> bool:
-        """Whether the reference is a copy of what trains, and not what is under a new adapter."""
+        """Whether the reference is a copy of what trains, and not what is under a new adapter, or a teacher."""
+        if self.teachers is not None:
+            return False
         return self.adapter is None or self.adapter.adapter is not None or self.reference is not None
 
     def reference_of(self, model: Any) -> Reference:
         """What a model is held to, with the adapter around it where there is one."""
         return Twin(model, average=self.reference) if self.copies_reference else Base(model)
+
+    def teachers_of(self, base: Any, put: Callable[[Any, str], nn.Module]) -> Teachers | None:
+        """The teachers; None without.
+
+        Args:
+            base: the frozen model, before it gets an adapter.
+            put: puts a trained adapter, as `teachers` names it, around a model.
+        """
+        if self.teachers is None:
+            return None
+        models = {name: put(bare_copy(base), adapter).eval() for name, adapter in self.teachers.items()}
+        for model in models.values():
+            model.requires_grad_(False)
+        return Teachers(models)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +189,15 @@ class ModelSettings(LearningSettings, LoadingSettings):
         adapter = self.adapter
         if adapter is None or adapter.adapter is None:
             return None
-        source = SourceSettings(revision=adapter.revision, local_files_only=self.local_files_only)
-        return find_adapter(adapter.adapter, source)
+        return self.adapter_at(adapter.adapter, revision=adapter.revision)
+
+    def adapter_at(self, adapter: str | Path, *, revision: str | None = None) -> TrainedAdapter:
+        """A trained adapter: a folder, or a hub id.
+
+        Raises:
+            UsageError: there is no such adapter, or it is neither LoRA nor DoRA.
+        """
+        return find_adapter(adapter, SourceSettings(revision=revision, local_files_only=self.local_files_only))
 
     def adapting(self, model: Any) -> Callable[[], object] | None:
         """What puts an adapter of the right shapes around a model, for a plan; None where the weights train themselves.

@@ -1,0 +1,53 @@
+"""Trained adapters as the teachers of another one, all around the same frozen base.
+
+No weight of the base is copied: each teacher has its own tree of modules, whose layers are those of the base.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from grpokit.errors import UsageError
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def bare_copy(base: M) -> M:
+    """Another tree of modules around the layers and weights of a frozen model, for an adapter of its own.
+
+    Args:
+        base: without an adapter.
+    """
+    layers = {id(module): module for module in base.modules() if not any(module.children())}
+    tensors = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
+    return copy.deepcopy(base, {**layers, **tensors})
+
+
+@contextmanager
+def beside(model: nn.Module, device: torch.device) -> Iterator[nn.Module]:
+    """Inside, the weights of a teacher's adapter are where those of its base are."""
+    tensors: list[Any] = [*model.parameters(), *model.buffers()]
+    for tensor in tensors:
+        if tensor.device != device and not hasattr(tensor, "to_local"):
+            tensor.data = tensor.data.to(device)
+    yield model
+
+
+def check_teachers(teachers: Mapping[str, Any], *, trains_base: bool, moves: bool) -> None:
+    """Refuse teachers without a frozen base, or beside another reference.
+
+    Raises:
+        UsageError: with what to change.
+    """
+    if not teachers:
+        raise UsageError("teachers is empty. Name adapters, as in teachers: {ocr: ocr.safetensors}, or leave it out.")
+    if trains_base:
+        raise UsageError("teachers are adapters of a frozen base, and lora is null: add an adapter with lora: {r: 16}.")
+    if moves:
+        raise UsageError("teachers are the policy's reference, and so is the average of reference_ema: leave one out.")

@@ -1,0 +1,68 @@
+"""On-policy distillation: the student moves towards a teacher at the decisions that it has drawn itself.
+
+The teacher is the policy's reference, so it is whatever a policy can be held to: trained adapters (`policy.teachers`),
+an average of its own weights (`policy.reference_ema`), or its base with guidance (`policy.reference_guidance`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from grpokit.divergence import kl_divergence
+from grpokit.objectives import Loss, Objective
+from grpokit.settings import NotNegative, Positive, RatioKind
+from grpokit.types import Decisions
+
+
+@dataclass(frozen=True, kw_only=True)
+class OPD(Objective):
+    """The KL of the policy from its teacher at each decision; rewards do not teach.
+
+    Of a step of a flow it is exact, mean (m - m_teacher)^2 / (2 s^2), where a step of the ODE counts as one with s = 1:
+    DiffusionOPD (ali-vilab, 2026). Of a token its gradient is that of -r A with A = log p_teacher - log p_old of the
+    drawn token: "On-policy distillation" (Thinking Machines, 2025), and NeMo-RL. Of a noised copy it is
+    mean (v - v_teacher)^2.
+    """
+
+    ratio: RatioKind = field(default="token", init=False)
+    kl_coef: NotNegative = field(default=0.0, init=False)
+    kl_bias_correction: bool = field(default=False, init=False)
+    off_policy_mask_threshold: Positive | None = field(default=None, init=False)
+
+    @property
+    def needs_advantages(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def reads_reference(self) -> bool:
+        """Always: it is the teacher."""
+        return True
+
+    @property
+    def needs_reference_moments(self) -> bool:
+        """Always: steps of a flow are compared by them, and tokens have none."""
+        return True
+
+    def policy_loss(
+        self,
+        ratio: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        new: Decisions,
+        old: Decisions,
+        *,
+        reference: Decisions | None = None,
+    ) -> Loss:
+        """See the class."""
+        assert reference is not None
+        never = torch.zeros_like(mask)
+        stats = {"clip_low": never, "clip_high": never}
+        if new.mean is None:
+            lead = torch.where(mask, reference.logprobs - old.logprobs, 0.0).detach()
+            return Loss(value=-ratio * lead, stats={**stats, "opd/kl": -lead})
+        kl = kl_divergence(new, reference, mask, "gaussian" if new.target is None else "velocity")
+        return Loss(value=kl, stats={**stats, "opd/kl": kl.detach()})
