@@ -18,6 +18,7 @@ import torch
 
 from grpokit import Sample, UsageError
 from grpokit.images import to_rgb
+from grpokit.rewards.submission import by_group
 from grpokit.settings import BelowOne, Count, Positive
 from grpokit_likeness.features import Features, Kind, features
 from grpokit_likeness.head import Head, right_share
@@ -97,9 +98,8 @@ class ReferenceLikeness:
         if step != self._step:
             self._step, self._seen = step, {}
         vectors = self._features(_pictures(samples))
-        groups = np.array([sample.group for sample in samples])
-        for group in groups:
-            self._seen[int(group)] = vectors[groups == group]
+        for rows in by_group(samples):
+            self._seen[samples[rows[0]].group] = vectors[rows]
         if self._head is None:
             return [0.0] * len(samples)
         return list(map(float, self._head.logits(vectors)))
@@ -114,7 +114,7 @@ class ReferenceLikeness:
         of_group = {group: vectors for lesson in lessons for group, vectors in lesson.items()}
         if not of_group:
             return {}
-        vectors = np.concatenate([of_group[group] for group in sorted(of_group)])
+        vectors = np.concatenate([*of_group.values()])
         metrics = self._measured(self._head, vectors, warn) if self._head else {}
         self._window = [*self._window, vectors][-self.past :]
         self._fit()
