@@ -1,4 +1,4 @@
-"""Frozen copies."""
+"""Copies of weights that are frozen, or follow."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from grpokit import frozen_copy
+from grpokit.reference import Twin, _own_buffers
 
 
 def test_a_copy_may_have_fewer_digits() -> None:
@@ -23,3 +24,16 @@ def test_a_copy_may_have_fewer_digits() -> None:
     assert module.training
     assert module.weight.dtype == torch.float32
     assert half.weight.data_ptr() != module.weight.data_ptr()
+
+
+def test_buffers_of_shared_layers_stay_where_they_are() -> None:
+    """A frozen tower belongs to both; what waits elsewhere is the twin's own."""
+    tower, head = nn.BatchNorm1d(3).requires_grad_(False), nn.BatchNorm1d(3)
+    live = nn.Sequential(tower, head)
+    reference, before = Twin(live, offload=True), [x.data for x in live.buffers()]
+    with reference.model() as twin:
+        assert twin[0] is tower
+        assert twin[1] is not head
+        moved = {id(x) for x in _own_buffers(twin, live)}
+        assert moved == {id(x) for x in twin[1].buffers()}
+    assert all(x.data_ptr() == then.data_ptr() for x, then in zip(live.buffers(), before, strict=True))
