@@ -3,6 +3,7 @@
     python benchmarks/likeness.py FOLDER                # all runs that the folder lacks, then the table
     python benchmarks/likeness.py FOLDER night-pixels   # of one case
 
+FOLDER gets `likeness.png` too: references, and what the policy drew for the same held-out prompts before and after.
 Each case has three seeds. A night is a sky above water in dark blue; glm-image-tiny can learn its colours alone. A sign
 shows a word, as a perfect toy-glyph would draw it. Before and after are of held-out prompts, with 95 % intervals of the
 difference. `lpips` needs the packages of requirements-weights.txt.
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from grpokit.config.presets import read_config
 from grpokit.report.verdict import headline
@@ -63,6 +64,13 @@ CASES = {
     "sign-pixels-5": Case(draws="sign", monitor="ssim", count=5),
     "sign-lpips-5": Case(draws="sign", monitor="ssim", count=5, reward={"features": "lpips"}),
     "one-sign-pixels": Case(draws="one sign", monitor="ssim"),
+}
+
+SHOWN = {
+    "night-pixels": "night",
+    "sign-pixels": "signs, pixels",
+    "sign-lpips": "signs, lpips",
+    "one-sign-pixels": "one sign",
 }
 
 
@@ -155,6 +163,27 @@ def _row(name: str, seed: int, history: RunHistory) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def picture(folder: Path) -> None:
+    """Draw `likeness.png` from the first seeds of four cases."""
+    rows = []
+    for name, label in SHOWN.items():
+        run = folder / f"{name}-{SEEDS[0]}"
+        references = sorted((folder / "references" / name).iterdir())
+        rows.append((label, references))
+        for label, step in (("before", 0), ("after", 40)):
+            rows.append((label, sorted((run / "samples" / f"step_{step:06d}").glob("*.png"))))
+    width, height = 144, 48
+    sheet = Image.new("RGB", (180 + 6 * (width + 6), len(rows) * (height + 6)), "white")
+    pen = ImageDraw.Draw(sheet)
+    for line, (label, files) in enumerate(rows):
+        top = line * (height + 6)
+        pen.text((6, top + 14), label, fill="black", font=ImageFont.load_default(16))
+        for column, file in enumerate(files[:6]):
+            small = Image.open(file).convert("RGB").resize((width, height), Image.Resampling.NEAREST)
+            sheet.paste(small, (180 + column * (width + 6), top))
+    sheet.quantize(128).save(folder / "likeness.png", optimize=True)
+
+
 def main(folder: str, *names: str) -> None:
     """Train what is missing, and print the table."""
     place = Path(folder).resolve()
@@ -163,6 +192,7 @@ def main(folder: str, *names: str) -> None:
             if not (place / f"{name}-{seed}" / "report.html").exists():
                 run(name, CASES[name], seed, place)
     print("\n".join(table(place)))
+    picture(place)
 
 
 if __name__ == "__main__":

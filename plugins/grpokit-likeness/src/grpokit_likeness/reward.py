@@ -176,7 +176,7 @@ class ReferenceLikeness:
 
     def state_dict(self) -> dict[str, Any]:
         """What the policy has drawn in the last steps, from which the head follows."""
-        state = {
+        state: dict[str, Any] = {
             "references": self._references.digest,
             "rows": [len(vectors) for vectors in self._window],
             "shares": [list(shares) for shares in self._shares],
@@ -252,7 +252,7 @@ class ReferenceNearness:
 
     def _nearest(self, vectors: Array) -> Array:
         """How far each is from its nearest held-out reference: [n, F] -> [n]."""
-        return distances(vectors, self._held_out).min(1)
+        return np.asarray(distances(vectors, self._held_out).min(1))
 
 
 def _features(kind: Kind, options: Mapping[str, Any] | None, reward: str) -> Features:
