@@ -39,14 +39,17 @@ class Head:
         spread = ((references - middle) ** 2).mean(0) + ((others - middle) ** 2).mean(0)
         scale = np.sqrt(spread / 2)
         scale[scale < _CONSTANT] = 1.0
+        rows = (np.concatenate([references, others]) - middle) / scale
         shares = np.repeat([1.0, 0.0], [len(references), len(others)])
-        weights, _ = fit(
-            (np.concatenate([references, others]) - middle) / scale,
+        # The best weights are a sum of rows. So as many numbers as there are rows are enough, and soon found.
+        axes, _ = np.linalg.qr(rows.T)  # [F, k]
+        along, _ = fit(
+            rows @ axes,
             shares,
             precision=ridge * len(middle),
             weights=np.where(shares == 1, 1.0, len(references) / len(others)),
         )
-        return cls(weights=weights, middle=middle, scale=scale)
+        return cls(weights=axes @ along, middle=middle, scale=scale)
 
     def logits(self, vectors: Array) -> Array:
         """How likely pictures are references, in nats: features [n, F] -> [n]. 0 is as likely as not."""
