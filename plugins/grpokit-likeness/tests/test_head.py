@@ -1,8 +1,12 @@
 """The head against its own definition: what its weights minimise, and how well it tells two populations."""
 
+import lpips_trunks
 import numpy as np
 import pytest
+import skimage.data
+from PIL import Image, ImageFilter
 
+from grpokit_likeness.features import features
 from grpokit_likeness.head import Head, right_share
 
 FEATURES = 7
@@ -83,3 +87,29 @@ def test_a_logit_has_the_same_bits_in_every_batch():
 
 def test_shares_of_pairs_by_hand():
     assert right_share(np.array([3.0, 1.0]), np.array([2.0, 1.0, 0.0])) == pytest.approx((3 + 1.5) / 6)
+
+
+def _crops(name):
+    whole = Image.fromarray(getattr(skimage.data, name)()).convert("RGB").resize((384, 384))
+    return [whole.crop((x, y, x + 128, y + 128)) for x in (0, 128, 256) for y in (0, 128, 256)]
+
+
+@pytest.mark.very_slow
+def test_real_weights_tell_a_style_on_pictures_of_other_things(tmp_path, monkeypatch):
+    """It learns blurred from sharp on an astronaut and a cat, and tells them on coffee and a rocket."""
+    weights = lpips_trunks.package()
+    if weights is None:
+        pytest.skip("needs the packages of requirements-weights.txt")
+    lpips_trunks.write(weights, tmp_path)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    look = features("lpips", reward="test", device="cpu")
+    sharp, blurred = {}, {}
+    for name in ("astronaut", "chelsea", "coffee", "rocket"):
+        crops = _crops(name)
+        sharp[name] = look(crops)
+        blurred[name] = look([crop.filter(ImageFilter.GaussianBlur(1.5)) for crop in crops])
+    seen = ("astronaut", "chelsea")
+    head = Head.fit(*(np.concatenate([each[name] for name in seen]) for each in (blurred, sharp)), ridge=0.5)
+    shares = [right_share(head.logits(blurred[name]), head.logits(sharp[name])) for name in ("coffee", "rocket")]
+    assert min(shares) > 0.9
+    assert sharp["rocket"].shape == (9, 1152)

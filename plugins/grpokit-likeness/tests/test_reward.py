@@ -153,7 +153,7 @@ def test_copies_are_counted_and_warned_of_once(references):
     assert metrics["copies"] == 0.5
     assert metrics["covered"] >= 4 / 16
     assert len(warnings) == 1
-    assert warnings[0].startswith("50% of the pictures of step 2 are nearer")
+    assert warnings[0].startswith("reference-likeness: 50% of the step's pictures are nearer")
 
 
 def test_references_known_by_heart_are_warned_of_once(references):

@@ -23,7 +23,7 @@ class References:
     Attributes:
         training: [n, F] of those that a head learns from.
         held_out: [m, F] of those that it does not.
-        digest: stands for the pictures and for how they were parted.
+        digest: stands for the pictures, for how they were parted, and for F.
     """
 
     training: Array
@@ -61,7 +61,7 @@ def read_references(folder: str | Path, features: Features, *, held_out: float, 
         )
     names = sorted(pictures)
     vectors = features([pictures[name] for name in names])
-    digest = hashlib.sha256(f"{held} {' '.join(names)}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{held} {vectors.shape[1]} {' '.join(names)}".encode()).hexdigest()
     return References(training=vectors[held:], held_out=vectors[:held], digest=digest)
 
 

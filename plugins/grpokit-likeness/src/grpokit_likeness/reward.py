@@ -164,8 +164,8 @@ class ReferenceLikeness:
         if copies >= _COPIES:
             self._warn(
                 "copies",
-                f"{copies:.0%} of the pictures of step {self._step} are nearer to a reference than any two references "
-                "are to each other: the policy copies. Look at the samples, and give more references.",
+                f"reference-likeness: {copies:.0%} of the step's pictures are nearer to a reference than any two "
+                "references are to each other, so the policy copies. Look at the samples, and give more references.",
                 warn,
             )
 
@@ -190,12 +190,12 @@ class ReferenceLikeness:
         """Load a result of `state_dict`.
 
         Raises:
-            UsageError: the folder has other references now.
+            UsageError: the run has begun with other references or features.
         """
         if state["references"] != self._references.digest:
             raise UsageError(
-                "reference-likeness: the references, or the share that is held out, are not those that the run has "
-                "begun with. Restore them, or begin another run."
+                "reference-likeness: the references, their features or the share that is held out are not those that "
+                "the run has begun with. Restore them, or begin another run."
             )
         ends = np.cumsum(state["rows"])[:-1]
         self._window = np.split(state["vectors"].numpy(), ends) if state["rows"] else []
