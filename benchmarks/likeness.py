@@ -172,7 +172,7 @@ def picture(folder: Path) -> None:
         references = sorted((folder / "references" / name).iterdir())
         rows.append((label, references))
         for label, step in (("before", 0), ("after", 40)):
-            rows.append((label, sorted((run / "samples" / f"step_{step:06d}").glob("*.png"))))
+            rows.append((label, sorted((run / "samples" / f"step_{step:06d}").glob("????.png"))))
     width, height = 144, 48
     sheet = Image.new("RGB", (180 + 6 * (width + 6), len(rows) * (height + 6)), "white")
     pen = ImageDraw.Draw(sheet)
@@ -182,7 +182,7 @@ def picture(folder: Path) -> None:
         for column, file in enumerate(files[:6]):
             small = Image.open(file).convert("RGB").resize((width, height), Image.Resampling.NEAREST)
             sheet.paste(small, (180 + column * (width + 6), top))
-    sheet.quantize(128).save(folder / "likeness.png", optimize=True)
+    sheet.quantize(64).save(folder / "likeness.png", optimize=True)
 
 
 def main(folder: str, *names: str) -> None:
