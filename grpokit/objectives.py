@@ -81,6 +81,11 @@ class Objective(ObjectiveSettings, ABC):
         return False
 
     @property
+    def compares_distributions(self) -> bool:
+        """Whether the policy loss reads `new.kl`, from the reference's whole distribution at each decision."""
+        return False
+
+    @property
     def needs_reference(self) -> bool:
         """Whether the reference's log-probs are needed."""
         return self.kl_coef != 0 or self.reads_reference

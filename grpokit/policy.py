@@ -15,7 +15,7 @@ from types import MethodType
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
 
@@ -200,22 +200,3 @@ def join_decisions(parts: Sequence[Decisions], *, dim: int) -> Decisions:
             tensors = [getattr(part, name) for part in parts]
             fields[name] = torch.cat(tensors, dim=dim)
     return Decisions(**fields)
-
-
-def assemble_decisions(parts: Iterable[tuple[Tensor, slice, Decisions]], *, like: Tensor) -> Decisions:
-    """Views of some rows (int64 indices) and a slice each, as one of all decisions.
-
-    Args:
-        parts: rows [b], their slice, and its view [b, t].
-        like: [B, T], log-probs of all decisions; the result has its type and device, and 0 where there is no view.
-    """
-    whole = {"logprobs": torch.zeros_like(like)}
-    for rows, decisions, view in parts:
-        index = rows.to(like.device, non_blocking=True)
-        for name, x in vars(view).items():
-            if x is None:
-                continue
-            if name not in whole:
-                whole[name] = x.new_zeros((*like.shape, *x.shape[2:]), device=like.device)
-            whole[name][index, decisions] = x.to(whole[name])
-    return Decisions(**whole)

@@ -132,6 +132,9 @@ class Decisions:
         v_coef: [b, t, ...], broadcastable to `mean`: the derivative of a flow's mean by its velocity, or None.
         target: [b, t, ...], what `mean` is a prediction of, or None. If it is there, the decision has no density, and
             `logprobs` are scores that rise as `mean` comes nearer to it (see `grpokit.flow.Matching`).
+        distribution: [b, t, ...], what the policy needs to compare another view with this one, such as hidden states;
+            or None.
+        kl: [b, t], the KL of each decision's whole distribution from that of `Ask.against`, or None.
     """
 
     logprobs: Tensor
@@ -140,6 +143,8 @@ class Decisions:
     std: Tensor | None = None
     v_coef: Tensor | None = None
     target: Tensor | None = None
+    distribution: Tensor | None = None
+    kl: Tensor | None = None
 
     def select(self, rows: Tensor | slice = slice(None), decisions: Tensor | slice = slice(None)) -> Decisions:
         """Return some rows and some decisions."""
@@ -165,10 +170,14 @@ class Ask:
     Attributes:
         entropy: "no": it is not read; "value": it is read without gradient; "grad": with gradient.
         moments: whether mean, std, v_coef and target are read.
+        distribution: whether `distribution` is read.
+        against: [b, t, ...], the `distribution` of another view of the same decisions, if `kl` is read.
     """
 
     entropy: Literal["no", "value", "grad"] = "value"
     moments: bool = False
+    distribution: bool = False
+    against: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ another order would get other rewards, all without an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import RunError, UsageError
-from grpokit.policy import CutBy, Policy, Work, assemble_decisions, optional
+from grpokit.policy import CutBy, Policy, Work, optional
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.fsdp2 import any_shards, gathered
 from grpokit.processes.team import is_sharded
@@ -176,11 +176,32 @@ class CheckedPolicy:
         unread: dict[str, Any] = dict.fromkeys(("target",) if ask.moments else ("target", *_MOMENTS))
         if ask.entropy == "no":
             unread["entropy"] = None
+        if not ask.distribution:
+            unread["distribution"] = None
         for cut in self.cuts(rollout, limit):
             part = rollout.select(cut.rows)
             for decisions in cut.slices:
                 view = self.logprobs(part, decisions, ask, grad=False)
                 yield cut.rows, decisions, replace(view, **unread)
+
+
+def assemble_decisions(parts: Iterable[tuple[Tensor, slice, Decisions]], *, like: Tensor) -> Decisions:
+    """Views of some rows (int64 indices) and a slice each, as one of all decisions.
+
+    Args:
+        parts: rows [b], their slice, and its view [b, t].
+        like: [B, T], log-probs of all decisions; the result has its type and device, and 0 where there is no view.
+    """
+    whole = {"logprobs": torch.zeros_like(like)}
+    for rows, decisions, view in parts:
+        index = rows.to(like.device, non_blocking=True)
+        for name, x in vars(view).items():
+            if x is None:
+                continue
+            if name not in whole:
+                whole[name] = x.new_zeros((*like.shape, *x.shape[2:]), device=like.device)
+            whole[name][index, decisions] = x.to(whole[name])
+    return Decisions(**whole)
 
 
 def _check(rollout: Rollout, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, first_row: int) -> None:

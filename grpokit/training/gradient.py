@@ -16,11 +16,11 @@ from torch import Tensor
 
 from grpokit.divergence import correction_weights
 from grpokit.objectives import Objective, check_density
-from grpokit.policy import assemble_decisions, join_decisions
+from grpokit.policy import join_decisions
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
 from grpokit.settings import Correction
-from grpokit.training.checked_policy import CheckedPolicy
+from grpokit.training.checked_policy import CheckedPolicy, assemble_decisions
 from grpokit.training.metrics import StepLog, Tally
 from grpokit.training.micro_batches import Cut, Limit
 from grpokit.training.minibatches import Batch
@@ -53,7 +53,12 @@ class Term:
     def ask(self) -> Ask:
         """What it reads of the new decisions."""
         entropy = self.objective.entropy_coef != 0
-        return Ask(entropy="grad" if entropy else "value", moments=self.objective.needs_moments)
+        reference = self._reference() if self.objective.compares_distributions else None
+        return Ask(
+            entropy="grad" if entropy else "value",
+            moments=self.objective.needs_moments,
+            against=None if reference is None else reference.distribution,
+        )
 
     def __call__(self, new: Decisions) -> tuple[Tensor, Tensor]:
         """A scalar to be differentiated, and its part in the batch's loss; the decisions [b, t] are counted."""

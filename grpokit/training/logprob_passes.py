@@ -64,7 +64,12 @@ def fixed_logprobs(
                 wants_entropy = modifiers.need_entropy and rollout.old.entropy is None
                 old = score(Ask(entropy="value" if wants_entropy else "no", moments=means))
             if needs_reference:
-                reference = score(Ask(entropy="no", moments=objective.needs_reference_moments), policy.reference)
+                asked = Ask(
+                    entropy="no",
+                    moments=objective.needs_reference_moments,
+                    distribution=objective.compares_distributions,
+                )
+                reference = score(asked, policy.reference)
             if needs_probe:
                 with explain_memory("scoring a sample with the reference", remedies="mixed_precision: bf16, LoRA"):
                     probe.take(rollout, draw.local_prompts, team)

@@ -74,6 +74,8 @@ def assert_teaches(make: Callable[..., Any], prompts: Sequence[Prompt], folder: 
         for others in (expected[other], before):
             assert float((mine - getattr(others, field)[row]).abs().max()) > 1e-5
 
+    if told.mean is None:
+        assert_compares(student, rollout)
     base = of_base(student.model)
     for model in student._teachers.models.values():
         assert of_base(model).keys() <= base.keys()
@@ -81,3 +83,31 @@ def assert_teaches(make: Callable[..., Any], prompts: Sequence[Prompt], folder: 
     assert student.state_dict().keys() == make(lora={"r": STUDENT}, **options).state_dict().keys()
     with pytest.raises(UsageError, match=r"names the teacher 'c'.* The policy's teachers are a, b\."):
         student.check([replace(prompts[0], meta={"teacher": "c"})])
+
+
+def assert_compares(student: Any, rollout: Rollout) -> None:
+    """The KL of whole distributions is 0 from its own, and above 0 from a teacher's, to which its gradient leads."""
+    steps = slice(0, rollout.mask.shape[1])
+    with torch.no_grad():
+        own = student.logprobs(rollout, steps, ask=Ask(entropy="no", distribution=True)).distribution
+        with student.reference():
+            theirs = student.logprobs(rollout, steps, ask=Ask(entropy="no", distribution=True)).distribution
+        itself = student.logprobs(rollout, steps, ask=Ask(entropy="no", against=own)).kl
+    assert float(itself.abs().max()) < 1e-6
+    kl = student.logprobs(rollout, steps, ask=Ask(entropy="no", against=theirs)).kl
+    distance = kl.detach()
+    assert float(distance[rollout.mask].min()) > 0
+    learning = [p for p in student.model.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(kl.sum(), learning, allow_unused=True)
+    length = sum(float(g.square().sum()) for g in gradients if g is not None)
+    step = 0.01 * float(distance.sum()) / length
+    with torch.no_grad():
+        for p, g in zip(learning, gradients, strict=True):
+            if g is not None:
+                p.sub_(step * g)
+        after = student.logprobs(rollout, steps, ask=Ask(entropy="no", against=theirs)).kl
+        for p, g in zip(learning, gradients, strict=True):
+            if g is not None:
+                p.add_(step * g)
+    fall = float((distance - after).sum())
+    torch.testing.assert_close(fall, 0.01 * float(distance.sum()), rtol=0.05, atol=0.0)

@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save_file
 from tiny_models import save_tiny_model, tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM
 
-from grpokit import Prompt, Sample, Trainer, UsageError, objectives
+from grpokit import Ask, Prompt, Sample, Trainer, UsageError, objectives
+from grpokit.sampling import derive_seeds
 from grpokit_hf.models.adapters import quiet
 from grpokit_lm.policy import CausalLMPolicy
 from teaching import assert_teaches
@@ -245,3 +246,20 @@ def test_exported_adapters_are_teachers_around_one_base(options: dict[str, Any],
         return CausalLMPolicy(base, max_new_tokens=8, dtype="float32", device="cpu", **settings)
 
     assert_teaches(make, PROMPTS[:3], tmp_path, **options)
+
+
+def test_both_paths_give_the_same_kl(base: Path, tmp_path: Path) -> None:
+    """Of whole distributions, from a teacher's: the packed path by its hidden states, the plain one by all logits."""
+    trained(base, tmp_path)
+    found = []
+    for fast in (True, False):
+        policy = CausalLMPolicy(str(base), lora={"r": 2}, teachers={"one": tmp_path}, fast=fast, max_new_tokens=6)
+        rollout = policy.rollout(PROMPTS, 2, seeds=derive_seeds(0, stream="train", step=0, prompts=6, group_size=2))
+        steps = slice(1, rollout.mask.shape[1])
+        with torch.no_grad(), policy.reference():
+            theirs = policy.logprobs(rollout, steps, ask=Ask(entropy="no", distribution=True)).distribution
+        found.append(policy.logprobs(rollout, steps, ask=Ask(entropy="no", against=theirs)).kl)
+    packed, plain = found
+    assert packed is not None
+    assert float(packed.detach().max()) > 1e-3
+    torch.testing.assert_close(packed, plain, rtol=1e-4, atol=1e-6)

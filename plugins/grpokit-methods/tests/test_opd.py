@@ -8,7 +8,7 @@ from noised_copies import ADVANTAGES, EVERY, REFERENCE_VELOCITY, SOME, VELOCITY,
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from grpokit import Decisions, objectives
+from grpokit import Decisions, UsageError, objectives
 from grpokit.flow import gaussian_logprobs
 from grpokit_methods.opd import OPD
 
@@ -101,3 +101,19 @@ def test_rows_without_advantage_learn() -> None:
     ]
     assert bool((values[0] > 0.01).all())
     assert not values[1].any()
+
+
+def test_whole_distributions_are_the_policys_to_compare() -> None:
+    """The loss is the KL that it gives, masked; a policy that gives none is refused."""
+    kl = torch.tensor([[0.5, 2.0, torch.nan]], dtype=torch.float64, requires_grad=True)
+    logprobs = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([[True, True, False]])
+    held = Decisions(logprobs=torch.ones(1, 3, dtype=torch.float64))
+    objective = OPD(all_tokens=True)
+    assert objective.compares_distributions
+    loss = objective(Decisions(logprobs=logprobs, kl=kl), held, torch.zeros(1), mask, held)
+    assert loss.value.tolist() == [[0.5, 2.0, 0.0]]
+    (gradient,) = torch.autograd.grad(loss.value.sum(), kl)
+    assert gradient.tolist() == [[1.0, 1.0, 0.0]]
+    with pytest.raises(UsageError, match="this policy gives no KL"):
+        objective(Decisions(logprobs=logprobs), held, torch.zeros(1), mask, held)

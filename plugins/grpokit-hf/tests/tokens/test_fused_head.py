@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from grpokit.errors import UsageError
 from grpokit_hf.cpu import products
-from grpokit_hf.tokens.fused_head import FusedHead
+from grpokit_hf.tokens.fused_head import FusedHead, FusedKL
 from grpokit_hf.tokens.truncation import packed
 
 N, V, H, CHUNK = 50, 203, 24, 16
@@ -261,3 +261,29 @@ def test_no_tokens_have_no_gradient() -> None:
     logprobs.sum().backward()
     assert hidden.grad is not None
     assert hidden.grad.shape == (0, 4)
+
+
+@pytest.mark.parametrize(("given", "reference"), SETTINGS.values(), ids=SETTINGS)
+def test_the_kl_of_two_hidden_states(given: dict[str, Any], reference: dict[str, Any], library: str) -> None:
+    """Value and gradients are those of the dense computation in fp64; the others get none."""
+    own, other = problem(), problem(seed=4)
+    bias = given.get("bias", own.bias)
+    settings = {name: x for name, x in given.items() if name != "bias"}
+    kl = FusedKL()(own.hidden, other.hidden, own.weight, bias, chunk=CHUNK, **settings)
+    (kl * own.slope).sum().backward()
+    fused = own.gradients()
+    assert other.hidden.grad is None
+
+    def logprobs(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        logits = hidden.double() @ weight.double().T + (bias.double() if reference.get("bias", True) else 0)
+        cap, keep = reference.get("softcap"), reference.get("keep")
+        logits = (logits if cap is None else cap * (logits / cap).tanh()) * reference.get("scale", 1.0)
+        return (logits if keep is None else logits.masked_fill(~keep, -1e9)).log_softmax(-1)
+
+    p = logprobs(own.hidden, own.weight, own.bias)
+    q = logprobs(other.hidden, own.weight.detach(), own.bias.detach())
+    expected = (p.exp() * (p - q)).sum(-1)
+    (expected * own.slope.double()).sum().backward()
+    close(kl, expected, relative=1e-5)
+    for x, y in zip(fused, own.gradients(), strict=False):
+        close(x, y, relative=1e-5)

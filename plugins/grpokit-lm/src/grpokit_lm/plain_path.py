@@ -91,9 +91,14 @@ class PlainPath:
         logprobs = logits.log_softmax(-1)
         targets = completions.tokens[:, start : start + width, None]
         entropy = None if ask.entropy == "no" else -(logprobs.exp() * logprobs).sum(-1)
+        kl = None
+        if ask.against is not None:
+            kl = torch.where(decided, (logprobs.exp() * (logprobs - ask.against)).sum(-1), 0.0)
         return Decisions(
             logprobs=torch.where(decided, logprobs.gather(-1, targets)[..., 0], 0.0),
             entropy=None if entropy is None else torch.where(decided, entropy, 0.0),
+            distribution=logprobs if ask.distribution else None,
+            kl=kl,
         )
 
 

@@ -71,22 +71,74 @@ class FusedHead(nn.Module):
         Raises:
             UsageError: shapes that do not fit, or a scale, softcap or chunk that is not positive.
         """
-        device = hidden.device.type
-        chunk = CHUNK.get(device, CHUNK_ELSEWHERE) if chunk is None else chunk
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-        job = _Job(
-            scale=scale,
-            softcap=softcap,
-            kept=kept,
-            forbidden=forbidden,
-            entropy=entropy,
-            chunks=_chunks(len(hidden), chunk),
-            dtype=dtype,
-        )
+        job = _job(hidden, weight, scale, softcap, kept=kept, forbidden=forbidden, entropy=entropy, chunk=chunk)
         _check(hidden, targets, weight, bias, job)
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(hidden.device.type, enabled=False):
             logprobs, entropies = _Head.apply(hidden, weight, bias, targets, job)  # type: ignore[no-untyped-call]
         return logprobs, entropies
+
+
+class FusedKL(nn.Module):
+    """The KL of each token's distribution from that of other hidden states, behind the same head, without all logits.
+
+    With p and q the two distributions, its gradient by the logits is p (log p - log q - KL). There are six matrix
+    products in all.
+    """
+
+    def forward(
+        self,
+        hidden: Tensor,
+        others: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        scale: float = 1.0,
+        softcap: float | None = None,
+        kept: Tensor | None = None,
+        forbidden: Tensor | None = None,
+        chunk: int | None = None,
+    ) -> Tensor:
+        """KL(p || q) [N], fp32, with gradient to `hidden`, `weight` and `bias` where these make p.
+
+        Args:
+            hidden: [N, H], of p.
+            others: [N, H], of q, which get no gradient.
+            weight: as for `FusedHead`, like all that follow.
+            bias: [V].
+            scale: 1 / temperature.
+            softcap: before the temperature.
+            kept: the tokens that are possible, of both.
+            forbidden: [V] bool, tokens that are not.
+            chunk: tokens at a time.
+        """
+        job = _job(hidden, weight, scale, softcap, kept=kept, forbidden=forbidden, entropy="no", chunk=chunk)
+        with torch.autocast(hidden.device.type, enabled=False):
+            kl: Tensor = _KL.apply(hidden, weight, bias, others, job)  # type: ignore[no-untyped-call]
+        return kl
+
+
+def _job(
+    hidden: Tensor,
+    weight: Tensor,
+    scale: float,
+    softcap: float | None,
+    *,
+    kept: Tensor | None,
+    forbidden: Tensor | None,
+    entropy: Entropy,
+    chunk: int | None,
+) -> _Job:
+    device = hidden.device.type
+    chunk = CHUNK.get(device, CHUNK_ELSEWHERE) if chunk is None else chunk
+    return _Job(
+        scale=scale,
+        softcap=softcap,
+        kept=kept,
+        forbidden=forbidden,
+        entropy=entropy,
+        chunks=_chunks(len(hidden), chunk),
+        dtype=torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +269,47 @@ class _Head(torch.autograd.Function):
                 gradients.add(part, x, d, row_slope * -job.scale)
                 del d  # before the next chunk's
         return *gradients.formed, None, None
+
+
+class _KL(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, others: Tensor, job: _Job) -> Tensor:
+        w, b = job.cast(weight, bias)
+        kl = torch.empty(len(hidden), dtype=_wide(job.dtype), device=hidden.device)
+        for part in job.chunks:
+            x, _ = _even(hidden[part].to(job.dtype))
+            p, lead = _compared(x, others[part], w, b, part, job)
+            kl[part] = (p * lead).sum(1)[: part.stop - part.start]
+        ctx.job = job
+        ctx.save_for_backward(hidden, weight, bias, others, kl)
+        return kl
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, others, kl = ctx.saved_tensors
+        job: _Job = ctx.job
+        with torch.autocast(hidden.device.type, enabled=False):
+            w, b = job.cast(weight, bias)
+            gradients = _Gradients(hidden, w, ctx.needs_input_grad)
+            for part in job.chunks:
+                x, size = _even(hidden[part].to(job.dtype))
+                cap_slope = None if job.softcap is None else job.cap_slope(job.logits(x, w, b, part))
+                p, lead = _compared(x, others[part], w, b, part, job)
+                d = lead.sub_(filled(kl[part], size)[:, None]).mul_(p)
+                d = d if cap_slope is None else d.mul_(cap_slope)
+                gradients.add(part, x, d, filled(slope[part], size) * job.scale)
+                del p, lead, d  # before the next chunk's
+        return *gradients.formed, None, None
+
+
+def _compared(x: Tensor, others: Tensor, w: Tensor, b: Tensor | None, part: slice, job: _Job) -> tuple[Tensor, Tensor]:
+    """p and log p - log q of a chunk: [n, V] each."""
+    y, _ = _even(others.to(job.dtype))
+    other_logprobs = job.logits(y, w, b, part).log_softmax(1)
+    logprobs = job.logits(x, w, b, part).log_softmax(1)
+    p = logprobs.exp()
+    return p, logprobs.sub_(other_logprobs)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

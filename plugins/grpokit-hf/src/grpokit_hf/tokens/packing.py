@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grpokit.types import Ask, Decisions
-from grpokit_hf.tokens.fused_head import FusedHead
+from grpokit_hf.tokens.fused_head import FusedHead, FusedKL
 from grpokit_hf.tokens.linear_layers import Casts
 from grpokit_hf.tokens.packed_attention import SharedPrompts, run
 
@@ -63,11 +63,11 @@ class Places:
     shape: tuple[int, int]
 
     def table(self, values: Tensor) -> Tensor:
-        """values [n] -> [b, t], zero where nothing was decided."""
-        return values.new_zeros(self.shape).index_put((self.row, self.column), values)
+        """values [n, ...] -> [b, t, ...], zero where nothing was decided."""
+        return values.new_zeros(*self.shape, *values.shape[1:]).index_put((self.row, self.column), values)
 
     def pick(self, table: Tensor) -> Tensor:
-        """table [b, t] -> [n]."""
+        """table [b, t, ...] -> [n, ...]."""
         return table[self.row, self.column]
 
 
@@ -196,7 +196,8 @@ def score(
             decoder.
 
     Returns:
-        Log-probs and, if asked for, entropies: [b, t], zero where nothing was decided.
+        Log-probs and, if asked for, entropies and KLs [b, t], and hidden states [b, t, H]: zero where nothing was
+        decided.
     """
     plan = pack(completions, start, width=width)
     if plan is None:
@@ -205,20 +206,19 @@ def score(
     kept = None
     if completions.kept is not None:
         kept = plan.places.pick(completions.kept[:, start:])
-    logprobs, entropy = head(
-        _hidden(completions, plan, decoder, inputs),
-        plan.places.pick(completions.tokens[:, start:]),
-        casts(layer.weight),
-        layer.bias,
-        scale=scale,
-        softcap=softcap,
-        kept=kept,
-        forbidden=forbidden,
-        entropy=ask.entropy,
+    hidden, weight = _hidden(completions, plan, decoder, inputs), casts(layer.weight)
+    how: dict[str, Any] = {"scale": scale, "softcap": softcap, "kept": kept, "forbidden": forbidden}
+    targets = plan.places.pick(completions.tokens[:, start:])
+    logprobs, entropy = head(hidden, targets, weight, layer.bias, entropy=ask.entropy, **how)
+    kl = None
+    if ask.against is not None:
+        kl = FusedKL()(hidden, plan.places.pick(ask.against), weight, layer.bias, **how)
+    return Decisions(
+        logprobs=plan.places.table(logprobs),
+        entropy=None if entropy is None else plan.places.table(entropy),
+        distribution=plan.places.table(hidden) if ask.distribution else None,
+        kl=None if kl is None else plan.places.table(kl),
     )
-    if entropy is not None:
-        entropy = plan.places.table(entropy)
-    return Decisions(logprobs=plan.places.table(logprobs), entropy=entropy)
 
 
 def _hidden(completions: Completions, plan: Pack, decoder: Any, inputs: Inputs | None) -> Tensor:
