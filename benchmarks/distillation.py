@@ -3,8 +3,9 @@
     python benchmarks/distillation.py --runs FOLDER --seeds 0 1 2   # goes on where it was stopped
     python benchmarks/distillation.py --runs FOLDER --table         # prints what is there
 
-On glm-glyph-dit, words of five letters are to be readable, and pictures of shorter ones bright. Each teacher learns one
-of these skills from all words. `opd` is distilled from both, each prompt from the teacher of its skill, and sees no
+On glm-glyph, the half of GLM-Image that writes tokens reads the whole prompt. Where it asks for a sign or a card, the
+word is to be spelt right; where it asks for ink or a label, the picture is to be bright. Each teacher learns one of
+these skills from all prompts. `opd` is distilled from both, each prompt from the teacher of its skill, and sees no
 reward. `mixed` learns from the reward of each prompt's skill. All four draw as many samples. Held-out words, with 95 %
 intervals.
 """
@@ -27,28 +28,32 @@ from grpokit import Prompt, Sample, create
 from grpokit_glm_image import glyph
 
 WORDS, BRIGHT = "words", "bright"
-MONITORS = [{"use": "distillation:readable", "weight": 0}, {"use": "distillation:bright", "weight": 0}]
+MONITORS = [
+    {"use": "distillation:readable", "weight": 0, "every": 10},
+    {"use": "distillation:bright", "weight": 0, "every": 10},
+]
 PRESET = [{"use": "ssim", "weight": 0.5}, {"use": "ocr", "weight": 0.5}]
 ADAPTER = ["policy.lora={r: 16, alpha: 32}", "trainer.learning_rate=1.0e-3"]
 JOB = ["data.use=distillation:prompts", "eval.every=0", "trainer.steps=30", *ADAPTER]
+WITH_WORDS = ("sign", "card")
 
 
 def prompts(split: str) -> list[Prompt]:
     """glm-glyph's, each with the skill that it is for."""
     named = []
     for prompt in glyph.prompts(split):
-        skill = WORDS if len(prompt.meta["word"]) == 5 else BRIGHT
+        skill = WORDS if any(word in prompt.text for word in WITH_WORDS) else BRIGHT
         named.append(replace(prompt, meta={**prompt.meta, "teacher": skill}))
     return named
 
 
 def readable(samples: Sequence[Sample]) -> list[float]:
-    """The OCR reward of words of five letters, NaN for the others."""
+    """The OCR reward where the word is to be right, NaN elsewhere."""
     return _of_skill(samples, WORDS)
 
 
 def bright(samples: Sequence[Sample]) -> list[float]:
-    """The mean brightness of pictures of shorter words, NaN for the others."""
+    """The mean brightness where the picture is to be bright, NaN elsewhere."""
     return _of_skill(samples, BRIGHT)
 
 
@@ -101,7 +106,7 @@ def run(folder: Path, seed: int, settings: Sequence[str]) -> None:
         target = folder / f"{name}-{seed}"
         if not (target / "end.json").is_file():
             words = [*JOB, *own, *settings, f"seed={seed}", f"run.dir={target}", "--overwrite"]
-            _grpokit("train", "glm-glyph-dit", *words)
+            _grpokit("train", "glm-glyph", *words)
         if name in (WORDS, BRIGHT) and not (target / "exported").is_dir():
             _grpokit("export", str(target), "--to", str(target / "exported"))
 

@@ -35,6 +35,7 @@ from .registry.specs import RewardSpec as RewardSpec
 from .registry.specs import WorldSpec as WorldSpec
 from .rewards.following import ExportsReward as ExportsReward
 from .rewards.following import FollowsRun as FollowsRun
+from .rewards.following import LearnsFromSteps as LearnsFromSteps
 from .rewards.submission import Pending as Pending
 from .rewards.submission import Portion as Portion
 from .rewards.submission import Submits as Submits

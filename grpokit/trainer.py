@@ -33,7 +33,7 @@ from grpokit.policy import Policy
 from grpokit.processes import fsdp2
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.rendezvous import join
-from grpokit.rewards.following import followers
+from grpokit.rewards.following import followers, learn_from_step
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.settings import SeedSettings, TrainerSettings, check_settings, with_settings_shown
@@ -248,7 +248,8 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
         if number == 1:
             self._reference_probe.check(when="after the first step")
-        return step.report(self.team, self.updates.metrics(number, log.warn), self._modifiers.metrics())
+        learned = learn_from_step(self.terms, self.team, log.warn)
+        return step.report(self.team, self.updates.metrics(number, log.warn), self._modifiers.metrics() | learned)
 
     def _tell(self, moment: str, step: Step) -> None:
         """Let all observers look at a moment of a step."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from grpokit.processes.team import Team
+from grpokit.rewards.isolation import outside_code
 from grpokit.rewards.terms import RewardTerm
 
 
@@ -57,6 +59,33 @@ class ExportsReward(FollowsRun, Protocol):
         """
 
 
+@runtime_checkable
+class LearnsFromSteps(FollowsRun, Protocol):
+    """A reward that learns from the samples of each step, whichever process has drawn them.
+
+    It learns at the end of a step, for the next one: so each process scores a step in the same way, and so does a run
+    that was resumed.
+    """
+
+    def lesson(self) -> Any:
+        """What this process's samples of the step teach: plain data, and arrays or tensors on the CPU.
+
+        It is asked once after the scores of a step, also where the process had no sample. With dynamic sampling a group
+        may have been scored several times; the last time counts.
+        """
+
+    def learn(self, lessons: Sequence[Any], warn: Callable[[str], None]) -> Mapping[str, float]:
+        """Learn from a step. Every process gets the same lessons, and must be in the same state afterwards.
+
+        Args:
+            lessons: of all processes, in the order of their groups.
+            warn: shows a sentence among the warnings of the step.
+
+        Returns:
+            Metrics of the step; NAME becomes `rewards/REWARD/NAME`.
+        """
+
+
 def followers(terms: Iterable[RewardTerm]) -> dict[str, FollowsRun]:
     """The rewards that take part in a run beyond scoring, by their names."""
     rewards = {}
@@ -65,3 +94,26 @@ def followers(terms: Iterable[RewardTerm]) -> dict[str, FollowsRun]:
         if isinstance(reward, FollowsRun):
             rewards[term.name] = reward
     return rewards
+
+
+def learn_from_step(terms: Iterable[RewardTerm], team: Team, warn: Callable[[str], None]) -> dict[str, float]:
+    """Let rewards learn from a step that is scored; returns their metrics.
+
+    Raises:
+        RunError: a reward raised.
+    """
+    rewards = {name: reward for name, reward in followers(terms).items() if isinstance(reward, LearnsFromSteps)}
+    if not rewards:
+        return {}
+    lessons = {}
+    for name, reward in rewards.items():
+        with outside_code(f"Reward '{name}' could not say what it has seen"):
+            lessons[name] = reward.lesson()
+    of_all = team.gather(lessons)
+    metrics = {}
+    for name, reward in rewards.items():
+        with outside_code(f"Reward '{name}' could not learn from the step"):
+            own = reward.learn([part[name] for part in of_all], warn)
+        for key, value in own.items():
+            metrics[f"rewards/{name}/{key}"] = value
+    return metrics

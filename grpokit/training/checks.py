@@ -123,10 +123,10 @@ def check_own_metrics(metrics: Any, *, modifier: str) -> None:
 
 
 def check_metrics(further: Mapping[str, float], metrics: Mapping[str, float]) -> None:
-    """Stop at a modifier's metric that would stand in place of the trainer's own."""
+    """Stop at a metric of a modifier or a reward that would stand in place of the trainer's own."""
     for name in further:
         if name in metrics or name in ("phase", "phase_step"):
-            raise _error(f"A modifier's metric is called '{name}', as one of the trainer's. Give it another name.")
+            raise _error(f"A metric of a modifier or a reward is called '{name}', as one of the trainer's. Rename it.")
 
 
 def check_policy_lag(drawn: int | None, version: int, max_policy_lag: int) -> None:

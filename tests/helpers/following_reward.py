@@ -1,4 +1,4 @@
-"""A reward that follows its run."""
+"""Rewards that follow their run."""
 
 from __future__ import annotations
 
@@ -50,3 +50,36 @@ class Counting:
 
     def export(self, folder: Path, *, name: str) -> None:
         (folder / "calls.txt").write_text(f"{name} {self.calls}")
+
+
+class Usual:
+    """Sums of digits, less the mean of all samples of the step before, which it learns."""
+
+    files = ()
+
+    def __init__(self) -> None:
+        self.usual, self.sums = 0.0, list[float]()
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        self.sums = digit_sum(samples)
+        return [score - self.usual for score in self.sums]
+
+    def begin(self, folder: Path, waits: Callable[[str], None], *, replays: bool) -> None:
+        pass
+
+    def lesson(self) -> list[float]:
+        sums, self.sums = self.sums, []
+        return sums
+
+    def learn(self, lessons: Sequence[list[float]], warn: Callable[[str], None]) -> dict[str, float]:
+        sums = [score for lesson in lessons for score in lesson]
+        self.usual = sum(sums) / len(sums)
+        if self.usual > 1:
+            warn("the sums are large")
+        return {"usual": self.usual}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"usual": self.usual}
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        self.usual = state["usual"]

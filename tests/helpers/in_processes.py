@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from following_reward import Usual
 from grpokit import (
     Correction,
     Modifier,
@@ -115,12 +116,25 @@ def learned(trainer: Trainer) -> tuple[list[Any], list[dict[str, float]], list[l
 def all_cases() -> dict[str, Any]:
     cases = {name: learned(make(objective, **options)) for name, (objective, options) in CASES.items()}
     to_go = learned(make(advantage=advantages.returns_to_go, dynamic_sampling=2))
-    return {**cases, "a loss scaler": with_a_loss_scaler(), "returns to go": to_go}
+    return {
+        **cases,
+        "a loss scaler": with_a_loss_scaler(),
+        "a reward that learns": with_a_reward_that_learns(),
+        "returns to go": to_go,
+    }
 
 
 def other_policies() -> dict[str, Any]:
     cramped = learned(make(policy=Cramped(dtype=torch.float64), kl_coef=0.1))
     return {"cramped": cramped, "single precision": learned(make(policy=TinyTokens())), "gaussian": gaussian()}
+
+
+def with_a_reward_that_learns() -> Any:
+    """Two of four processes have no rows."""
+    terms = [RewardTerm(name="usual", reward=Usual())]
+    policy = TinyTokens(dtype=torch.float64)
+    trainer = Trainer(policy, terms, PROMPTS, steps=STEPS, progress=False, **{**SIZES, "prompts_per_step": 2})
+    return learned(trainer)
 
 
 def with_a_loss_scaler() -> Any:

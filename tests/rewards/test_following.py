@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from following_reward import CALLS, Counting
-from grpokit import ExportsReward, FollowsRun, RewardError, RewardTerm, UsageError
+from following_reward import CALLS, Counting, Usual
+from grpokit import ExportsReward, FollowsRun, RewardError, RewardTerm, RunError, UsageError
 from grpokit.config import presets
 from grpokit.errors import CheckpointError
 from grpokit.report.view import view
@@ -58,6 +58,36 @@ def test_a_failed_step_restores_the_state() -> None:
         train("failed", rewards=failing)
     state = checkpoint.read_state(Path("failed/checkpoints/step_000003"))
     assert state["parts"]["rewards/counted"]["calls"] == 3
+
+
+LEARNING = [{"use": "following_reward:Usual", "name": "usual"}]
+
+
+def test_a_reward_learns_from_each_step_for_the_next_one() -> None:
+    reports = []
+    train("run", rewards=LEARNING, watcher=Watcher(step=reports.append))
+    usual = 0.0
+    for report in reports:
+        mean = report.metrics["rewards/usual/mean"]
+        assert report.metrics["rewards/usual/usual"] == pytest.approx(mean + usual)
+        usual = report.metrics["rewards/usual/usual"]
+        assert ("the sums are large" in report.warnings) == (usual > 1)
+    assert len({row["rewards/usual/usual"] for row in rows("run/metrics.jsonl")}) > 2
+
+
+def test_what_it_learns_is_in_checkpoints_and_replayed() -> None:
+    train("whole", rewards=LEARNING)
+    train("cut", rewards=LEARNING, trainer__steps=3)
+    train("cut", rewards=LEARNING, resume=True, force=True)
+    learned = [[row["rewards/usual/usual"] for row in rows(f"{run}/metrics.jsonl")] for run in ("cut", "whole")]
+    assert learned[0] == learned[1]
+    assert replay(Path("cut"), 5, say=lambda line: None).equal
+
+
+def test_a_reward_that_cannot_learn_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Usual, "learn", lambda self, lessons, warn: 1 / 0)
+    with pytest.raises(RunError, match="Reward 'usual' could not learn from the step: ZeroDivisionError"):
+        train("run", rewards=LEARNING)
 
 
 def _killed(report: Any) -> None:

@@ -372,6 +372,16 @@ def test_built_in_rewards(name: str, params: dict[str, Any], weak: set[str]) -> 
     assert not weak or f"`{name}`" in page.partition("## Expected failures")[2]
 
 
+def test_a_reward_may_expect_that_it_scores_nothing_and_needs_nothing() -> None:
+    """human-vote scores only what a run draws, and is built without the packages of its page."""
+    spec = registry.find("reward", "human-vote")[1]
+    assert isinstance(spec, RewardSpec)
+    reward = registry.create("reward", "human-vote")
+    found = list(outcomes(reward_checks(reward, example_samples({"text"}), spec=spec, ladder=False)))
+    assert not [o for o in found if o.failed]
+    assert {o.name for o in found if o.state == "expected failure"} == set(spec.expected_failures)
+
+
 # --- what a reward meets beyond its samples ---------------------------------------------------------------------------
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from pathlib import Path
 
+import diffusers
 import pytest
 import torch
 from diffusers import (
@@ -17,6 +20,7 @@ from transformers import UMT5Config, UMT5EncoderModel
 
 from grpokit import Prompt, UsageError
 from grpokit.sampling import derive_seeds, normals
+from grpokit_diffusers.known import FAMILIES
 from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_diffusers.tiny import tiny_pipeline
 from grpokit_hf.models import dtypes
@@ -76,6 +80,25 @@ def test_someone_elses_pipeline(auraflow: AuraFlowPipeline, tmp_path: Path, monk
     assert float((again.detach() - rollout.old.logprobs).abs().max()) < 1e-4
     again.sum().backward()
     assert all(bool(p.grad.any()) for name, p in policy.model.named_parameters() if "lora_B" in name)
+
+
+OTHERS = re.compile(
+    "Video|Audio|Inpaint|Control|Fill|Refiner|Img2Img|T2V|I2V|TI2VA|Framepack|AnyFlow|AceStep|LTX|Wan|SanaWM|"
+    "ChronoEdit|Lucy|Mochi|EasyAnimate|Kandinsky6SR"
+)
+"""Films, sound, masks, hints, upscalers, and what begins with a noised picture."""
+
+
+def test_the_docs_list_all_pipelines_of_flow_matching() -> None:
+    docs = (Path(__file__).parents[3] / "docs/diffusers.md").read_text(encoding="utf-8")
+    unlisted = []
+    for name in dir(diffusers):
+        if name.endswith("Pipeline") and not OTHERS.search(name):
+            scheduler = inspect.get_annotations(getattr(diffusers, name).__init__).get("scheduler")
+            if "FlowMatch" in str(scheduler) and f"`{name}`" not in docs:
+                unlisted.append(name)
+    assert unlisted == []
+    assert [name for name in FAMILIES if f"| `{name}`" not in docs] == []
 
 
 def without_weights(pipeline: object, folder: Path) -> str:

@@ -22,7 +22,7 @@ from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_diffusers.tiny import tiny_pipeline
 from grpokit_hf.diffusion.adapters import add_adapter
 from grpokit_hf.models.adapters import AdapterSettings
-from grpokit_hf.plan.diffusion import KEPT, forward_flop
+from grpokit_hf.plan.diffusion import KEPT, forward_flop, layers_of
 from grpokit_plan import Job, Needs
 
 GIB = 2**30
@@ -32,18 +32,30 @@ HEADS = {"num_attention_heads": 4, "attention_head_dim": 32}
 SD3 = {**HEADS, "caption_projection_dim": WIDTH, "qk_norm": "rms_norm"}
 FLUX = {**HEADS, "axes_dims_rope": (8, 8, 16)}
 FLUX2 = {**HEADS, "axes_dims_rope": (8, 8, 8, 8)}
+ERNIE = {"hidden_size": WIDTH, "num_attention_heads": 4, "ffn_hidden_size": 384, "rope_axes_dim": (8, 12, 12)}
+SANA = {**HEADS, "num_cross_attention_heads": 4, "cross_attention_head_dim": 32, "cross_attention_dim": WIDTH}
 KREA2 = {**HEADS, "num_key_value_heads": 1, "intermediate_size": 341, "axes_dims_rope": (8, 12, 12)}
+COGVIEW4 = {**HEADS, "time_embed_dim": 64, "rope_axes_dim": (8, 8)}
+LUMINA2 = {"hidden_size": WIDTH, "num_attention_heads": 4, "num_kv_heads": 1, "axes_dim_rope": (16, 8, 8)}
+QWEN21 = {**HEADS, "axes_dims_rope": (16, 8, 8)}
 LAYERS: list[tuple[str, str, dict[str, Any], str]] = [  # its pipeline, with which settings, and which one counts them
     ("JointTransformerBlock", "tiny-sd3", SD3, "num_layers"),
     ("JointTransformerBlock x 2", "tiny-sd3", {**SD3, "dual_attention_layers": (0, 1, 2, 3)}, "num_layers"),
     ("ChromaTransformerBlock", "tiny-chroma", FLUX, "num_layers"),
     ("ChromaSingleTransformerBlock", "tiny-chroma", FLUX, "num_single_layers"),
+    ("CogView4TransformerBlock", "tiny-cogview4", COGVIEW4, "num_layers"),
     ("FluxTransformerBlock", "tiny-flux", FLUX, "num_layers"),
     ("FluxSingleTransformerBlock", "tiny-flux", FLUX, "num_single_layers"),
     ("Flux2TransformerBlock", "tiny-flux2", FLUX2, "num_layers"),
     ("Flux2SingleTransformerBlock", "tiny-flux2", FLUX2, "num_single_layers"),
+    ("ErnieImageSharedAdaLNBlock", "tiny-ernie-image", ERNIE, "num_layers"),
     ("Krea2TransformerBlock", "tiny-krea2", KREA2, "num_layers"),
+    ("LongCatImageTransformerBlock", "tiny-longcat-image", FLUX, "num_layers"),
+    ("LongCatImageSingleTransformerBlock", "tiny-longcat-image", FLUX, "num_single_layers"),
+    ("Lumina2TransformerBlock", "tiny-lumina2", LUMINA2, "num_layers"),
+    ("QwenImage21TransformerBlock", "tiny-qwen-image-21", QWEN21, "num_layers"),
     ("QwenImageTransformerBlock", "tiny-qwen-image", {**HEADS, "axes_dims_rope": (16, 8, 8)}, "num_layers"),
+    ("SanaTransformerBlock x 2", "tiny-sana", SANA, "num_layers"),
     (
         "ZImageTransformerBlock",
         "tiny-z-image",
@@ -79,14 +91,17 @@ def family(name: str, **settings: Any) -> PipelineFamily:
 def velocity(own: PipelineFamily) -> None:
     """One pass for a picture and a text of 32 tokens."""
     dtype, config = own.transformer.dtype, own.transformer.config
-    rows = () if type(own).__name__ == "ZImage" else (1,)
-    width = config.get("joint_attention_dim", 32)
-    told: tuple[torch.Tensor, ...] = (torch.ones(*rows, TEXT, width, dtype=dtype),)
+    width = config.get("joint_attention_dim") or config.get("text_in_dim", 32)
+    told: tuple[torch.Tensor, ...] = (torch.ones(1, TEXT, width, dtype=dtype),)
     if "num_text_layers" in config:
         seen = torch.ones(1, TEXT, dtype=torch.bool)
         told = (torch.ones(1, TEXT, config.num_text_layers, config.text_hidden_dim, dtype=dtype), seen)
-    if "approximator_layers" in config:
+    if "approximator_layers" in config or "caption_channels" in config:
         told = (*told, torch.ones(1, TEXT, dtype=dtype))
+    if "axes_dim_rope" in config:
+        told = (*told, torch.ones(1, TEXT, dtype=torch.long))
+    if "causal_condition" in config:
+        told = (*told, torch.zeros(1, TEXT, dtype=torch.bool))
     if "pooled_projection_dim" in config:
         told = (*told, torch.ones(1, config.pooled_projection_dim, dtype=dtype))
     condition = Told(text=told, negative=told, size=SIZE)
@@ -115,7 +130,9 @@ def kept(name: str, dtype: torch.dtype, *, lora: bool, **settings: Any) -> float
 
     with saved_tensors_hooks(pack, lambda x: x):
         velocity(own)
-    return sum(storage.nbytes() for storage in storages.values()) / (own.tokens(SIZE) + TEXT) / WIDTH
+    streams = {layer.stream for layer in layers_of(own.transformer)}
+    tokens = own.tokens(SIZE) + (TEXT if "both" in streams else 0)
+    return sum(storage.nbytes() for storage in storages.values()) / tokens / WIDTH
 
 
 @pytest.mark.parametrize(

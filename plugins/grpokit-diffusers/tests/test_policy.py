@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers.pipelines.longcat_image import pipeline_longcat_image_edit
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
 from tiny_edits import EVERY, case, prompts_of
 
@@ -22,7 +24,7 @@ from grpokit_check import outcomes, policy_checks
 from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_diffusers.tiny import tiny_pipeline
 
-SIZE = (32, 48)
+SIZE = (32, 64)
 
 
 def build(model: Any, **options: Any) -> DiffusersFlow:
@@ -38,21 +40,28 @@ def drawn(policy: DiffusersFlow, prompts: list[Prompt], *, group: int = 2, evalu
 STOCK: dict[str, list[dict[str, Any]]] = {
     "tiny-sd3": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
     "tiny-chroma": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
+    "tiny-cogview4": [{"guidance_scale": 1.0}, {"guidance_scale": 5.0}],
+    "tiny-ernie-image": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
     "tiny-flux": [{"guidance_scale": 2.0}],
     "tiny-flux-kontext": [{"guidance_scale": 3.5}],
     "tiny-flux2": [{"guidance_scale": 2.5}],
     "tiny-flux2-klein": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
     "tiny-krea2": [{"guidance_scale": 0.0}, {"guidance_scale": 2.0}],
+    "tiny-longcat-image": [{"guidance_scale": scale, "enable_prompt_rewrite": False} for scale in (1.0, 4.5)],
+    "tiny-longcat-image-edit": [{"guidance_scale": 1.0}, {"guidance_scale": 4.5}],
+    "tiny-lumina2": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
+    "tiny-qwen-image-21": [{"true_cfg_scale": 1.0}, {"true_cfg_scale": 4.0, "negative_prompt": " "}],
     "tiny-qwen-image": [{"true_cfg_scale": 1.0}, {"true_cfg_scale": 4.0, "negative_prompt": " "}],
     "tiny-qwen-image-edit": [{"true_cfg_scale": 1.0}, {"true_cfg_scale": 4.0, "negative_prompt": " "}],
     "tiny-qwen-image-edit-plus": [{"true_cfg_scale": 1.0}, {"true_cfg_scale": 4.0, "negative_prompt": " "}],
+    "tiny-sana": [{"guidance_scale": 1.0}, {"guidance_scale": 4.5}],
     "tiny-z-image": [{"guidance_scale": 0.0}, {"guidance_scale": 2.0}],
 }
 CASES = [case(model, call) for model, calls in STOCK.items() for call in calls]
 
 
 def as_large_as_the_result(fitted: Callable[[int, float], Any], area: int, ratio: float) -> Any:
-    """The size of a source of Qwen-Image-Edit, that a stock pipeline gives 1024 x 1024 pixels or so."""
+    """The size of a source, that a stock pipeline gives 1024 x 1024 pixels or so."""
     return fitted(math.prod(SIZE) if area == 1024**2 else area, ratio)
 
 
@@ -81,6 +90,7 @@ def test_a_picture_with_numbers_that_are_not_finite_is_none(evaluate: bool, monk
         drawn(policy, prompts[:1], group=3, evaluate=evaluate)
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # ERNIE-Image's pipeline gives numpy a tensor
 @pytest.mark.parametrize(("model", "call"), CASES, ids=str)
 def test_the_ode_is_that_of_the_stock_pipeline(
     model: str, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -88,14 +98,16 @@ def test_the_ode_is_that_of_the_stock_pipeline(
     """From the same noise: equal latents, and pictures that are equal to a level of 255."""
     stock = tiny_pipeline(model)
     stock.set_progress_bar_config(disable=True)
-    size = (64, 96) if "flux2" in model else SIZE  # beside which it looks at sources as they are
+    size = SIZE
+    if "flux2" in model or model == "tiny-sana":  # which look at sources as they are, or take multiples of 32 alone
+        size = (64, 96)
     guidance = call.get("true_cfg_scale", call.get("guidance_scale"))
     policy = build(tiny_pipeline(model), size=size, eval_guidance=guidance)
     family: Any = policy.family
     latents = []
     pictures = family.pictures
     monkeypatch.setattr(family, "pictures", lambda x, size: latents.append(x) or pictures(x, size))
-    for module in (pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus):
+    for module in (pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus, pipeline_longcat_image_edit):
         small = partial(as_large_as_the_result, module.calculate_dimensions)
         monkeypatch.setattr(module, "calculate_dimensions", small)
     prompts = prompts_of(model)
@@ -106,10 +118,17 @@ def test_the_ode_is_that_of_the_stock_pipeline(
         ours, prompt = latents[row // 2][row % 2], prompts[row // 2]
         noise = normals(seeds.row[row : row + 1], int(np.prod(shape)), start=2**40).float().view(1, *shape)
         given = {"prompt": prompt.text, "latents": noise, "height": size[0], "width": size[1], **call}
-        if model == "tiny-flux-kontext":
+        if model == "tiny-sana":
+            stock.scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+            given |= {"use_resolution_binning": False, "sigmas": np.linspace(1, 1 / 3, 3)}
+        if model == "tiny-longcat-image-edit":
+            given["image"] = family.prepared(prompt.image, (given.pop("height"), given.pop("width")))
+        elif model == "tiny-flux-kontext":
             given |= {"image": family.prepared(prompt.image, size), "max_area": math.prod(size), "_auto_resize": False}
         elif prompt.images:
             given["image"] = list(prompt.images) if len(prompt.images) > 1 else prompt.image
+        if model == "tiny-qwen-image-21":
+            given["output_resolution"] = math.sqrt(math.prod(size))  # the side of a square source
         if "flux2" in model:
             given["latents"] = noise.mT.unflatten(2, family.grid(size))
         if model == "tiny-flux2-klein":  # whose latents are given back as the autoencoder reads them

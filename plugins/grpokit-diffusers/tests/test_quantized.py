@@ -24,7 +24,7 @@ OF_WEIGHTS = {"ratio-is-one", "batch-size", "slices", "gaussian", "gradient", "r
 def build(model: Any = "tiny-sd3", quantization: Any = None, **options: Any) -> DiffusersFlow:
     if quantization is not None:
         pytest.importorskip("bitsandbytes")
-    defaults: dict[str, Any] = {"size": (32, 48), "steps": 4, "eval_steps": 3, "lora": {"r": 4}}
+    defaults: dict[str, Any] = {"size": (32, 64), "steps": 4, "eval_steps": 3, "lora": {"r": 4}}
     return DiffusersFlow(model, quantization=quantization, **defaults | options)
 
 
@@ -91,7 +91,7 @@ def test_an_adapter_works_on_the_full_base(quantization: str, away: tuple[float,
     for name, each in (("trained", policy), ("full", build()), ("base", build(quantization=quantization))):
         if name == "full":
             each.family.transformer = stock.transformer
-        x, condition = rollout.trace.per_row["latents"][:2, 0], each.family.condition(PROMPTS[0], (32, 48), {})
+        x, condition = rollout.trace.per_row["latents"][:2, 0], each.family.condition(PROMPTS[0], (32, 64), {})
         with torch.no_grad():
             velocities[name] = each.family.velocity(x, torch.tensor(500.0), condition, guidance=1.0)
     norm = velocities["trained"].norm()

@@ -1,10 +1,11 @@
 """An exported LoRA has the names that ComfyUI's loader looks for.
 
 The layers are those of `model_lora_keys_unet` in its comfy/lora.py, which takes them with "transformer." in front: from
-`mmdit_to_diffusers`, `flux_to_diffusers` (for Chroma, too), `z_image_to_diffusers` and `krea2_to_diffusers` in
-comfy/utils.py, and for Qwen-Image from its own model, comfy/ldm/qwen_image/model.py. The ends are those of
-`LoRAAdapter.load` in comfy/weight_adapter/lora.py. These files are of ComfyUI's commits 17358c8f73b5, 09708eae709a,
-01f4512bf804, 6f98b150e065 and b3be02d6e766.
+`mmdit_to_diffusers`, `flux_to_diffusers` (for Chroma and LongCat-Image, too), `z_image_to_diffusers` and
+`krea2_to_diffusers` in comfy/utils.py, and for Qwen-Image and ERNIE-Image from their own models,
+comfy/ldm/qwen_image/model.py and comfy/ldm/ernie/model.py. The ends are those of `LoRAAdapter.load` in
+comfy/weight_adapter/lora.py. These files are of ComfyUI's commits 17358c8f73b5, 09708eae709a, 01f4512bf804,
+6f98b150e065, 7b30bf37b09a and b3be02d6e766.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ QWEN_IMAGE = (
 LAYERS = {
     "tiny-sd3": f"{MMDIT}|{TIME}|{TEXT}|context_embedder|norm_out.linear|proj_out",
     "tiny-chroma": FLUX,
+    "tiny-ernie-image": (
+        r"layers.\d+.(self_attention.(to_q|to_k|to_v|to_out.0)|mlp.(gate_proj|up_proj|linear_fc2))|"
+        "text_proj|time_embedding.linear_[12]|adaLN_modulation.1|final_norm.linear|final_linear"
+    ),
     "tiny-flux": FLUX,
     "tiny-flux-kontext": FLUX,
     "tiny-flux2": FLUX2,
@@ -48,9 +53,12 @@ LAYERS = {
         r"(attn.(to_q|to_k|to_v|to_gate|to_out.0)|ff.(gate|up|down))|"
         "img_in|(time_embed|txt_in).linear_[12]|time_mod_proj|text_fusion.projector|final_layer.linear"
     ),
+    "tiny-longcat-image": FLUX,
+    "tiny-longcat-image-edit": FLUX,
     "tiny-qwen-image": QWEN_IMAGE,
     "tiny-qwen-image-edit": QWEN_IMAGE,
     "tiny-qwen-image-edit-plus": QWEN_IMAGE,
+    "tiny-sana": ".+",  # of which ComfyUI knows no layer
     "tiny-z-image": (
         r"(layers|context_refiner|noise_refiner).\d+."
         "(attention.(to_q|to_k|to_v|to_out.0)|feed_forward.w[123]|adaLN_modulation.0)|"
@@ -61,12 +69,16 @@ SHARED = {
     "tiny-chroma": "distilled_guidance_layer",
     "tiny-flux2": "time_guidance_embed|(double|single)_stream_modulation",
     "tiny-flux2-klein": "time_guidance_embed|(double|single)_stream_modulation",
+    "tiny-longcat-image": "time_embed",
+    "tiny-longcat-image-edit": "time_embed",
 }
 """Layers outside of the blocks that ComfyUI has no names for; "all-linear" alone changes them."""
+UNKNOWN = ("tiny-cogview4", "tiny-lumina2", "tiny-qwen-image-21")
+"""Pipelines of which ComfyUI has no table of layers in the names of diffusers, or none that has been read."""
 
 
 def test_all_families_are_known() -> None:
-    assert LAYERS.keys() == PIPELINES.keys()
+    assert {*LAYERS, *UNKNOWN} == set(PIPELINES)
 
 
 @pytest.mark.parametrize("targets", [None, "all-linear"])
@@ -80,7 +92,7 @@ def test_names_and_scale(model: str, targets: str | None, tmp_path: Path) -> Non
                 p.add_(0.1)
     policy.export(tmp_path)
     tensors = load_file(tmp_path / "pytorch_lora_weights.safetensors")
-    known = re.compile(rf"transformer\.({LAYERS[model]})\.lora_[AB]\.weight")
+    known = re.compile(rf"transformer\.({LAYERS.get(model, '.+')})\.lora_[AB]\.weight")
     shared = re.compile(rf"transformer\.({SHARED[model]})") if targets and model in SHARED else re.compile("(?!)")
     assert [name for name in tensors if not known.fullmatch(name) and not shared.match(name)] == []
     for name, module in policy.model.base_model.model.named_modules():

@@ -38,7 +38,7 @@ def test_prompts(name: str, folders: dict[str, Path]) -> None:
     for own in (read(folders[name]), read(name)):
         own.check(prompts_of(name))
         with pytest.raises(UsageError, match=r"a pipeline for edits, such as FLUX|Leave the others out"):
-            own.check([Prompt(text="cat", images=[noise(64, 64)] * 7)])
+            own.check([Prompt(text="cat", images=[noise(64, 64)] * 11)])
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -48,7 +48,7 @@ def test_a_text_that_would_be_cut(name: str, folders: dict[str, Path]) -> None:
     if own.family.longest_text is None:
         own.check(prompts_of(name, long))
         return
-    with pytest.raises(UsageError, match=rf"has 5,\d+ tokens .* reads at most {own.family.longest_text}"):
+    with pytest.raises(UsageError, match=rf"has 5,\d+ tokens .* reads at most {own.family.longest_text:,}"):
         own.check(prompts_of(name, long))
 
 

@@ -16,6 +16,8 @@ SOURCES: Mapping[str, int] = {
     "tiny-flux-kontext": 1,
     "tiny-flux2": 6,
     "tiny-flux2-klein": 4,
+    "tiny-longcat-image-edit": 1,
+    "tiny-qwen-image-21": 10,
     "tiny-qwen-image-edit": 1,
     "tiny-qwen-image-edit-plus": 3,
 }

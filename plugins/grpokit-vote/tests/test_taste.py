@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from grpokit import Prompt, RewardError, RunError, Sample, UsageError
+from grpokit_likeness.features import features
+from grpokit_likeness.logistic import chance
 from grpokit_vote.answers import right_share
 from grpokit_vote.ballots import Ballot, Scored
-from grpokit_vote.bradley_terry import chance
-from grpokit_vote.features import features
 from grpokit_vote.taste import Taste, TasteReward, write_package
 
 COUNT, GROUP = 600, 8
@@ -42,7 +42,7 @@ def pictures():
 
 @pytest.fixture(scope="module")
 def vectors(pictures):
-    return dict(zip(pictures, features("pixels")(list(pictures.values())), strict=True))
+    return dict(zip(pictures, features("pixels", reward="test")(list(pictures.values())), strict=True))
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ class like those in `families/`, and a config that names it.
 from __future__ import annotations
 
 import inspect
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,6 @@ from torch import Tensor
 from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
 from grpokit.errors import brief, plural
-from grpokit.images import to_rgb
 from grpokit_hf.diffusion.family import Family, Schedule, Size
 from grpokit_hf.diffusion.kept import Kept
 from grpokit_hf.diffusion.latents import painted
@@ -45,12 +45,14 @@ class Told:
         negative: the same of the text that guidance leads away from; empty where there is none.
         size: height and width of the picture in pixels.
         sources: tokens [1, rows, columns, 4 C] of each picture that the prompt brings.
+        guidance: for a transformer that reads it as a number.
     """
 
     text: Text
     negative: Text
     size: Size
     sources: Sequence[Tensor] = ()
+    guidance: float = 1.0
 
 
 class PipelineFamily(Family):
@@ -61,12 +63,18 @@ class PipelineFamily(Family):
 
     Attributes:
         pipeline (DiffusionPipeline): the stock pipeline.
-        guidance: of training samples, if a config names none.
+        guidance: of training samples, if a config names none. Where more than it takes a second pass, it says how the
+            pipeline counts, too: 1 if guidance is the weight of the text, 0 if it is what is added to a weight of 1.
         eval_guidance: of evaluation, likewise: the pipeline's own.
-        negative: the text that guidance leads away from; None where guidance is a number that the transformer reads.
+        negative: the text that a second pass is told, and guidance leads away from; None where guidance is a number
+            that the transformer reads.
         sources: how many pictures a prompt may bring.
         needs_source: whether it must bring one.
+        schedulers: the classes of schedulers whose levels of noise the family knows.
         optional: parts that a pipeline of this family can do without.
+        unused: parts that are not needed here, and not loaded.
+        patch: a token of the transformer is `patch` x `patch` numbers of each of the latents' channels.
+        tokenizer: the part of the pipeline that counts the tokens of a text.
         text_tokens: of every text that the transformer reads; None where these are as many as the text has.
         longest_text: the most tokens that the pipeline reads of a text, as `text_length` counts them; it cuts off the
             rest. None where it reads every text whole.
@@ -79,7 +87,11 @@ class PipelineFamily(Family):
     negative: str | None = ""
     sources: ClassVar[int] = 0
     needs_source: ClassVar[bool] = False
+    schedulers: ClassVar[Sequence[str]] = ("FlowMatchEulerDiscreteScheduler",)
     optional: ClassVar[Sequence[str]] = ()
+    unused: ClassVar[Sequence[str]] = ()
+    patch: ClassVar[int] = 2
+    tokenizer: str = "tokenizer"
     text_tokens: ClassVar[int | None] = None
     longest_text: int | None = None
     max_shift: ClassVar[float] = 1.15
@@ -87,7 +99,7 @@ class PipelineFamily(Family):
     def __init__(self, pipeline: Any) -> None:
         self.pipeline = pipeline
         self.transformer = pipeline.transformer
-        self.multiple = 2 * pipeline.vae_scale_factor  # a token of the transformer is 2 x 2 numbers of each channel
+        self.multiple = self.patch * pipeline.vae_scale_factor
         self._kept = Kept(KEPT)
 
     @property
@@ -118,7 +130,8 @@ class PipelineFamily(Family):
     @cached_property
     def _own(self) -> list[OwnTokens]:
         """The tokens that end or pad texts, of each of the tokenizers."""
-        parts = (part for name, part in self.pipeline.components.items() if name.startswith("tokenizer"))
+        own = ("tokenizer", "processor")
+        parts = (part for name, part in self.pipeline.components.items() if name.startswith(own))
         tokenizers = [getattr(part, "tokenizer", part) for part in parts if part is not None]  # of a processor
         return [OwnTokens(tokenizer, tokenizer.all_special_ids) for tokenizer in tokenizers]
 
@@ -139,25 +152,30 @@ class PipelineFamily(Family):
         return self.text_length("x")
 
     def text_length(self, text: str) -> int:
-        """The tokens of a text, with those that the pipeline puts around it; for families with a `longest_text`."""
-        raise NotImplementedError
+        """The tokens of a text, with those that the pipeline puts around it."""
+        return len(getattr(self.pipeline, self.tokenizer)(self.whole_text(text), verbose=False).input_ids)
+
+    def whole_text(self, text: str) -> str:
+        """A text with what the pipeline puts around it."""
+        return text
 
     def schedule(self, steps: int, size: Size) -> Schedule:
         """See `Family`: evenly from 1 to 1 / steps, shifted as the scheduler's configuration says."""
         return self.scheduled(steps, size, sigmas=np.linspace(1.0, 1 / steps, steps))
 
-    def scheduled(self, steps: int, size: Size, *, sigmas: Any = None) -> Schedule:
+    def scheduled(self, steps: int, size: Size, *, sigmas: Any = None, times: Any = None) -> Schedule:
         """The scheduler's steps.
 
         Args:
             steps: how many.
             size: height and width of the picture in pixels, by which some schedules are shifted.
             sigmas: [steps] to shift; None for the scheduler's own.
+            times: [steps] that the transformer is told; None for 1000 times the shifted sigmas.
         """
         scheduler = type(self.pipeline.scheduler).from_config(self.pipeline.scheduler.config)
         shift = {"mu": self.shift(steps, size)} if scheduler.config.use_dynamic_shifting else {}
         given = {"num_inference_steps": steps} if sigmas is None else {"sigmas": sigmas}
-        scheduler.set_timesteps(**given, **shift)
+        scheduler.set_timesteps(**given, timesteps=times, **shift)
         return Schedule(sigmas=scheduler.sigmas.double(), times=scheduler.timesteps.float())
 
     def shift(self, steps: int, size: Size) -> float:
@@ -174,7 +192,12 @@ class PipelineFamily(Family):
 
     def tokens(self, size: Size) -> int:
         """How many tokens the transformer has for a picture."""
-        return size[0] // self.multiple * (size[1] // self.multiple)
+        return math.prod(self.grid(size))
+
+    def grid(self, size: Size) -> tuple[int, int]:
+        """Rows and columns of these tokens."""
+        side = self.patch * self.pipeline.vae_scale_factor
+        return size[0] // side, size[1] // side
 
     def picture_tokens(self, size: Size) -> int:
         """How many tokens of the text a source picture becomes; `grpokit plan` counts one picture."""
@@ -188,12 +211,16 @@ class PipelineFamily(Family):
     def condition(self, prompt: Prompt, size: Size, shared: Mapping[str, Tensor]) -> Told:
         """See `Family`."""
         text = self.read(prompt.text, prompt, size)
-        negative = () if self.negative is None else self.read(self.negative, prompt, size)
+        negative = () if self.negative is None else self.read_negative(self.negative, prompt, size)
         return Told(text=text, negative=negative, size=size)
 
     def read(self, text: str, prompt: Prompt, size: Size) -> Text:
-        """What `encoded` makes of a prompt's text, or of the one that guidance leads away from."""
+        """What `encoded` makes of a prompt's text."""
         return self.kept(self.encoded, text)
+
+    def read_negative(self, text: str, prompt: Prompt, size: Size) -> Text:
+        """The same of the text that guidance leads away from; some pipelines put less around it."""
+        return self.read(text, prompt, size)
 
     def kept(self, make: Callable[..., Text], *given: Any) -> Text:
         """What `make` gives of texts, sizes and pictures, on the device; it is made once, and kept as long as it fits.
@@ -211,7 +238,57 @@ class PipelineFamily(Family):
 
     @abstractmethod
     def encoded(self, text: str) -> Text:
-        """What the transformer reads of a text, by the pipeline's own encoders: tensors of one row."""
+        """What the transformer reads of a text, by the pipeline's own encoders: tensors of one row [1, ...]."""
+
+    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
+        """See `Family`: of one pass, or where guidance asks for it of two."""
+        told = replace(condition, guidance=guidance)
+        texts = [condition.text]
+        if condition.negative and guidance > self.guidance:
+            texts.append(condition.negative)
+        times = time.to(latents.device, non_blocking=True).expand(len(latents))
+        passes = self.passes(self.inputs(latents, told), times, told, texts)
+        velocities = [v[:, : latents.shape[1]].float() for v in passes]
+        if len(velocities) == 1:
+            return velocities[0]
+        v, away = velocities
+        return self.guided(v, away, guidance)
+
+    def inputs(self, latents: Tensor, told: Told) -> Tensor:
+        """Latents [n, ...] as the transformer reads them."""
+        return latents.to(self.transformer.dtype)
+
+    def passes(self, latents: Tensor, times: Tensor, told: Told, texts: Sequence[Text]) -> Sequence[Tensor]:
+        """What `predicted` gives for one text or two, by one call after the other."""
+        count = len(latents)
+        repeated = [tuple(rows(part, count) for part in text) for text in texts]
+        return [self.predicted(latents, times, replace(told, text=text)) for text in repeated]
+
+    def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
+        """What the transformer predicts for one text, as noise minus data: [n, ...], of any type.
+
+        Args:
+            latents: [n, ...], as the transformer reads them.
+            times: [n] fp32, the scheduler's: 1000 at noise, and 0 at data.
+            told: with a `text` of n rows.
+        """
+        raise NotImplementedError
+
+    def output(self, **inputs: Any) -> Tensor:
+        """The transformer's output for inputs in its own names."""
+        output: Tensor = self.transformer(**inputs, return_dict=False)[0]
+        return output
+
+    def guided(self, v: Tensor, away: Tensor, guidance: float) -> Tensor:
+        """Velocities [n, ...] of two passes in one.
+
+        Args:
+            v: with the text.
+            away: with the text `negative`, from which guidance leads away.
+            guidance: as the pipeline counts it.
+        """
+        start = v if self.guidance == 0 else away
+        return start + guidance * (v - away)
 
     def pictures(self, latents: Tensor, size: Size) -> Sequence[Image | None]:
         """See `Family`; a few at a time."""
@@ -222,7 +299,7 @@ class PipelineFamily(Family):
         """Pixels [n, 3, H, W] of latents [n, ...]."""
         config = self.pipeline.vae.config
         pixels: Tensor = self.pipeline.vae.decode(
-            latents / config.scaling_factor + (config.shift_factor or 0.0), return_dict=False
+            latents / config.scaling_factor + (config.get("shift_factor") or 0.0), return_dict=False
         )[0]
         return pixels
 
@@ -244,61 +321,19 @@ class PipelineFamily(Family):
         return torch.autocast(self.device.type, enabled=False)
 
 
-class PackedFamily(PipelineFamily):
-    """A family whose latents are rows of tokens [n, N, 4 C], each with 2 x 2 numbers of every channel."""
-
-    def latent_shape(self, size: Size) -> tuple[int, ...]:
-        """See `Family`: tokens, and the numbers of one."""
-        return self.tokens(size), self.transformer.config.in_channels
-
-    def grid(self, size: Size) -> tuple[int, int]:
-        """Rows and columns of tokens."""
-        return size[0] // self.multiple, size[1] // self.multiple
-
-    def grids(self, condition: Told) -> list[tuple[int, int]]:
-        """Rows and columns of the result's tokens, and of those of each source picture."""
-        return [self.grid(condition.size), *((each.shape[1], each.shape[2]) for each in condition.sources)]
-
-    def packed(self, latents: Tensor) -> Tensor:
-        """The autoencoder's latents [n, C, h, w] as tokens [n, N, 4 C]."""
-        cells: Tensor = latents.unflatten(3, (-1, 2)).unflatten(2, (-1, 2))  # [n, C, h / 2, 2, w / 2, 2]
-        return cells.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
-
-    def unpacked(self, latents: Tensor, size: Size) -> Tensor:
-        """Tokens [n, N, 4 C] as the autoencoder reads them: [n, C, h, w]."""
-        height, width = self.grid(size)
-        cells = latents.view(len(latents), height, width, -1, 2, 2)
-        return cells.permute(0, 3, 1, 4, 2, 5).reshape(len(latents), -1, 2 * height, 2 * width)
-
-    def beside(self, latents: Tensor, sources: Sequence[Tensor]) -> Tensor:
-        """Tokens [n, N, 4 C] as the transformer reads them, with those of source pictures behind: [n, N + M, 4 C]."""
-        tokens = latents.to(self.transformer.dtype)
-        return torch.cat([tokens, *(rows(each.flatten(1, 2), len(tokens)).to(tokens) for each in sources)], dim=1)
-
-
-class EditFamily(PackedFamily):
-    """A family that looks at source pictures, whose tokens stand behind those that are denoised."""
-
-    def condition(self, prompt: Prompt, size: Size, shared: Mapping[str, Tensor]) -> Told:
-        """See `Family`."""
-        sources = tuple(self.kept(self.source, picture, size)[0] for picture in prompt.images)
-        return replace(super().condition(prompt, size, shared), sources=sources)
-
-    def source(self, picture: Image, size: Size) -> Text:
-        """The tokens [1, rows, columns, 4 C] of a source picture, for a result of a size."""
-        pixels = self.pipeline.image_processor.preprocess(self.prepared(to_rgb(picture), size))
-        tokens = self.looked_at(pixels.to(self.device, self.pipeline.vae.dtype))
-        return (tokens.unflatten(1, self.grid(pixels.shape[2:])),)
-
-    @abstractmethod
-    def prepared(self, picture: Image, size: Size) -> Image:
-        """A source picture in RGB as the pipeline resizes it for a result of a size."""
-
-    @abstractmethod
-    def looked_at(self, pixels: Tensor) -> Tensor:
-        """Tokens [1, N, 4 C] of pixels [1, 3, H, W] between -1 and 1, by the autoencoder."""
-
-
 def rows(part: Tensor, count: int) -> Tensor:
     """One row [1, ...] as often as there are latents: [count, ...]; a view would be rounded in another way."""
     return part.repeat(count, *[1] * (part.ndim - 1))
+
+
+def as_long(v: Tensor, other: Tensor) -> Tensor:
+    """Velocities [..., D] with the length of others in their last dimension."""
+    shortening: Tensor = other.norm(dim=-1, keepdim=True) / v.norm(dim=-1, keepdim=True)
+    return v * shortening
+
+
+def chat(tokenizer: Any, text: str, **options: Any) -> str:
+    """What a tokenizer's template makes of a text that a user says, and of the beginning of an answer."""
+    messages = [{"role": "user", "content": text}]
+    whole: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+    return whole

@@ -11,20 +11,26 @@ from grpokit_diffusers.family import PipelineFamily
 
 FAMILIES: Mapping[str, str] = {
     "ChromaPipeline": "grpokit_diffusers.families.chroma:Chroma",
+    "CogView4Pipeline": "grpokit_diffusers.families.cogview4:CogView4",
+    "ErnieImagePipeline": "grpokit_diffusers.families.ernie_image:ErnieImage",
     "Flux2KleinPipeline": "grpokit_diffusers.families.flux2_klein:Flux2Klein",
     "Flux2Pipeline": "grpokit_diffusers.families.flux2:Flux2",
     "FluxKontextPipeline": "grpokit_diffusers.families.flux_kontext:FluxKontext",
     "FluxPipeline": "grpokit_diffusers.families.flux:Flux",
     "Krea2Pipeline": "grpokit_diffusers.families.krea2:Krea2",
+    "LongCatImageEditPipeline": "grpokit_diffusers.families.longcat_image_edit:LongCatImageEdit",
+    "LongCatImagePipeline": "grpokit_diffusers.families.longcat_image:LongCatImage",
+    "Lumina2Pipeline": "grpokit_diffusers.families.lumina2:Lumina2",
+    "QwenImage21Pipeline": "grpokit_diffusers.families.qwen_image_21:QwenImage21",
     "QwenImageEditPipeline": "grpokit_diffusers.families.qwen_image_edit:QwenImageEdit",
     "QwenImageEditPlusPipeline": "grpokit_diffusers.families.qwen_image_edit_plus:QwenImageEditPlus",
     "QwenImagePipeline": "grpokit_diffusers.families.qwen_image:QwenImage",
+    "SanaPipeline": "grpokit_diffusers.families.sana:Sana",
     "StableDiffusion3Pipeline": "grpokit_diffusers.families.sd3:SD3",
     "ZImagePipeline": "grpokit_diffusers.families.z_image:ZImage",
 }
 """The class of a pipeline -> its family."""
 
-_FLOW = "FlowMatchEulerDiscreteScheduler"
 _ADD = (
     "To train another one, describe it in a subclass of grpokit_diffusers.family.PipelineFamily, and name that: "
     "policy.family=my_package.my_module:MyFamily."
@@ -41,22 +47,22 @@ def family_of(pipeline: str, scheduler: str, *, model: str, family: str | type |
         family: "package.module:Class", or the class; None for what `FAMILIES` has.
 
     Raises:
-        UsageError: there is no such family, or the scheduler does not take Euler's steps of flow matching.
+        UsageError: there is no such family, or it cannot take Euler's steps in place of the scheduler's.
     """
     if family is None and pipeline not in FAMILIES:
         raise UsageError(
             f"'{model}' is a {pipeline}, and diffusers-flow knows {', '.join(FAMILIES)}. {_ADD}"
             + (" GLM-Image has a policy of its own, glm-image-dit." if pipeline == "GlmImagePipeline" else "")
         )
-    if scheduler != _FLOW:
-        raise UsageError(
-            f"The scheduler of '{model}' is {scheduler}. Expected {_FLOW}: log-probs are those of Euler's steps on "
-            "straight paths from noise to data."
-        )
     named = FAMILIES[pipeline] if family is None else family
     kind = _imported(named) if isinstance(named, str) else named
     if not (isinstance(kind, type) and issubclass(kind, PipelineFamily)):
         raise UsageError(f"family: {named!r} is not a subclass of grpokit_diffusers.family.PipelineFamily.")
+    if scheduler not in kind.schedulers:
+        raise UsageError(
+            f"The scheduler of '{model}' is {scheduler}. Expected {' or '.join(kind.schedulers)}: log-probs are those "
+            "of Euler's steps on straight paths from noise to data."
+        )
     return kind
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.utils import logging
@@ -101,14 +102,16 @@ def _stored(name: str, settings: DiffusersSettings) -> Prepared:
     sources.warn_of_cache(files)
     index = read_index(folder)
     kind = family_of(index.kind, index.parts.get("scheduler", "missing"), model=name, family=settings.family)
-    without = dict.fromkeys(absent_parts(index, model=name, optional=kind.optional))
+    index = replace(index, parts={part: index.parts[part] for part in index.parts if part not in kind.unused})
+    own: Any = getattr(diffusers, index.kind, DiffusionPipeline)  # of which alone all optional parts can be left out
+    without = dict.fromkeys([*absent_parts(index, model=name, optional=kind.optional), *kind.unused])
 
     def read() -> PipelineFamily:
         there = _fetched(files, [*_LIGHT, *(f"{part}/*.safetensors" for part in index.parts)]) or folder
         check_parts(there, index)
         try:
             with progress_bars(f"load {name}"), _no_bar_of_parts(), dtypes.default_kept():
-                pipeline = DiffusionPipeline.from_pretrained(there, dtype=dtype, local_files_only=True, **without)
+                pipeline = own.from_pretrained(there, dtype=dtype, local_files_only=True, **without)
         except torch.OutOfMemoryError:
             raise
         except _ERRORS as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from grpokit import UsageError
-from grpokit_diffusers.family import PIXELS_PER_PASS
+from grpokit_diffusers.family import PIXELS_PER_PASS, PipelineFamily
+from grpokit_diffusers.known import family_of
 from grpokit_diffusers.pipeline import prepare
+from grpokit_diffusers.released import RELEASED, released_pipeline
 from grpokit_diffusers.settings import DiffusersSettings
 from grpokit_hf.diffusion.flow_policy import FlowPolicy
 from grpokit_hf.models import dtypes
@@ -34,9 +36,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     """
     settings = DiffusersSettings(**parameters)
     quantization, full = settings.quantization, settings.trains_base
-    family = prepare(replace(settings, quantization=None, device=None)).skeleton()
-    if family is None:
-        raise UsageError(f"The sizes of '{settings.model}' cannot be read from its configuration.")
+    family, whence = _skeleton(replace(settings, quantization=None, device=None))
     dtype = dtypes.chosen(settings.dtype, torch.bfloat16, trains_base=False, device="cuda")
     number = 4 if full and settings.dtype == "auto" else dtype.itemsize
     weights = stored(family.transformer, width=number, quantization=quantization)
@@ -80,12 +80,31 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         ),
         works=tuple(painting.works()),
         remedies=tuple(remedies(settings, job)),
-        assumptions=(told, *source, *ASSUMED, "Texts are encoded once and kept; that time is not counted."),
+        assumptions=(*whence, told, *source, *ASSUMED, "Texts are encoded once and kept; that time is not counted."),
     )
+
+
+def _skeleton(settings: DiffusersSettings) -> tuple[PipelineFamily, Sequence[str]]:
+    """A family without weights, and where its sizes are from if not from the model's own files."""
+    model = settings.model
+    try:
+        family = prepare(settings).skeleton()
+    except UsageError:
+        if not isinstance(model, str) or model not in RELEASED:
+            raise
+        pipeline = released_pipeline(model)
+        names = type(pipeline).__name__, type(pipeline.scheduler).__name__
+        kind = family_of(*names, model=model, family=settings.family)
+        return kind(pipeline), [f"The sizes of {model} are those that ship with grpokit, since its files are not here."]
+    if family is None:
+        raise UsageError(f"The sizes of '{model}' cannot be read from its configuration.")
+    return family, []
 
 
 def _second_width(config: Any) -> int:
     """Channels of an autoencoder's second level, counted from the picture."""
     if "block_out_channels" in config:
         return int(config.block_out_channels[1])
-    return int(config.base_dim * config.dim_mult[1])
+    if "decoder_block_out_channels" in config:
+        return int(config.decoder_block_out_channels[1])
+    return int((config.get("decoder_base_dim") or config.base_dim) * config.dim_mult[1])

@@ -37,7 +37,7 @@ def skeleton_of(folder: Path, index: Index) -> Any:
                 if name.startswith("text_encoder"):
                     encoder = getattr(transformers, kind_of_part)
                     parts[name] = encoder(encoder.config_class.from_pretrained(folder / name))
-                elif name.startswith(("tokenizer", "processor")) and (folder / name).is_dir():
+                elif name.startswith(("tokenizer", "processor", "text_processor")) and (folder / name).is_dir():
                     parts[name] = getattr(transformers, kind_of_part).from_pretrained(folder / name)
         return kind(**parts, **{name: value for name, value in index.settings.items() if name in known})
     except Exception:  # the code of a model is anybody's, and so are its files

@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from grpokit_likeness.logistic import fit
 from grpokit_vote.ballots import Ballot, Scored, Vote
-from grpokit_vote.bradley_terry import fit
 
 Asked: TypeAlias = tuple[str, ...]
 

@@ -17,10 +17,10 @@ import numpy as np
 from PIL import Image
 
 from grpokit import UsageError
+from grpokit_likeness.features import Kind, features
+from grpokit_likeness.logistic import Array
 from grpokit_vote.answers import right_share
 from grpokit_vote.ballots import TEXT, Ballot, Scored
-from grpokit_vote.bradley_terry import Array
-from grpokit_vote.features import Kind, features
 from grpokit_vote.taste import Taste
 
 _RECENT = 20  # groups by which it is measured
@@ -46,7 +46,7 @@ class Judge:
         self.groups = 0
         self._right: list[float] = []  # of the recent groups that measure it, the share of pairs
         self._learned: Mapping[str, Mapping[str, float]] = {}
-        self._features = features(kind, **options)
+        self._features = features(kind, reward="human-vote", **options)
         self._vectors: dict[str, Array] = {}  # sample -> its features
 
     def learn(self, groups: Mapping[str, Mapping[str, float]], scored: Sequence[Scored]) -> None:

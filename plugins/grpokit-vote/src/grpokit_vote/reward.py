@@ -26,9 +26,9 @@ from grpokit.errors import error_line, plural
 from grpokit.rewards.remote import ENDING
 from grpokit.rewards.submission import by_group
 from grpokit.settings import Positive, Share, Whole
+from grpokit_likeness.features import Kind
 from grpokit_vote.answers import Asked, open_asks, pairs_of, usual_mean, values_of
 from grpokit_vote.ballots import VOTES, Ballot, BallotBox, By, How, Scored, by_ballot, key_of
-from grpokit_vote.features import Kind
 from grpokit_vote.judge import Judge
 from grpokit_vote.taste import write_package
 

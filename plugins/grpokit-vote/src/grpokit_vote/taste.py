@@ -27,8 +27,8 @@ from grpokit import Sample, UsageError
 from grpokit.errors import one_line
 from grpokit.files import writing
 from grpokit.images import to_rgb
-from grpokit_vote.bradley_terry import Array, chance, fit
-from grpokit_vote.features import Kind, features
+from grpokit_likeness.features import Kind, features
+from grpokit_likeness.logistic import Array, chance, fit
 
 _TEMPLATES = Path(__file__).parent / "exported"  # of a package; MODULE stands for its module
 _ARRAYS = ("weights", "mean", "scale", "precision")
@@ -171,7 +171,7 @@ class TasteReward:
 
     def __init__(self, path: str | Path, **options: Any) -> None:
         self.taste = Taste.load(Path(path))
-        self.features = features(self.taste.kind, **options)
+        self.features = features(self.taste.kind, reward="human-vote", **options)
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """Score samples.

@@ -72,13 +72,16 @@ def reward_checks(
     call = FirstCall(reward, samples)
     expected = spec.expected_failures if spec is not None else {}
 
-    def of_scores(check: Check) -> Check:
-        return replace(check, test=partial(call.before, check.test), expected_failure=expected.get(check.name, ""))
+    def expects(check: Check) -> Check:
+        return replace(check, expected_failure=expected.get(check.name, ""))
 
-    yield check_of(numbers, call)
+    def of_scores(check: Check) -> Check:
+        return replace(expects(check), test=partial(call.before, check.test))
+
+    yield expects(check_of(numbers, call))
     yield from map(of_scores, _score_checks(call, spec, params, accepts))
     if spec is not None:
-        yield from dependency_checks(spec, params)
+        yield from map(expects, dependency_checks(spec, params))
     if ladder:
         report = functools.cache(partial(climbed, reward, accepts, spec) if ladder is True else ladder)
         yield from map(of_scores, ladder_checks(report, accepts))

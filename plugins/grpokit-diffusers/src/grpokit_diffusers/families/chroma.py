@@ -12,16 +12,16 @@ from diffusers.models.transformers.transformer_chroma import ChromaSingleTransfo
 from torch import Tensor
 
 from grpokit import swapped
-from grpokit_diffusers.families.flux import Flux
-from grpokit_diffusers.family import Text, Told, rows
+from grpokit_diffusers.family import Text, Told
+from grpokit_diffusers.packed import PackedFamily
 
 
-class Chroma(Flux):
-    """`ChromaPipeline`; a guidance of at most 1 leaves the second pass out."""
+class Chroma(PackedFamily):
+    """`ChromaPipeline`."""
 
-    guidance = 1.0
     eval_guidance = 5.0
-    negative = ""
+    text_tokens = 512
+    longest_text = 512
 
     def encoded(self, text: str) -> Text:
         """Embeddings [1, L, D], and a mask [1, L] of those that are no padding."""
@@ -29,39 +29,25 @@ class Chroma(Flux):
         embeddings, _, mask, *_ = self.pipeline.encode_prompt(text, **given)
         return embeddings, mask
 
-    def text_length(self, text: str) -> int:
+    def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`."""
-        return len(self.pipeline.tokenizer(text, verbose=False).input_ids)
-
-    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
-        """See `Family`."""
-        guided = self._pass(latents, time, condition, condition.text)
-        if guidance <= 1:
-            return guided
-        unguided = self._pass(latents, time, condition, condition.negative)
-        return unguided + guidance * (guided - unguided)
-
-    def _pass(self, latents: Tensor, time: Tensor, condition: Told, text: Text) -> Tensor:
-        """Velocities [n, N, 4 C] for one text."""
-        count, (embeddings, mask) = len(latents), text
-        seen = torch.cat([mask, mask.new_ones(1, latents.shape[1])], dim=1).to(self.transformer.dtype)
-        with self._masked(rows(seen, count)) as mask:
-            v: Tensor = self.transformer(
-                hidden_states=latents.to(self.transformer.dtype),
-                timestep=time.to(latents.device, non_blocking=True).expand(count) / 1000,
-                encoder_hidden_states=rows(embeddings, count),
+        embeddings, mask = told.text
+        seen = torch.cat([mask, mask.new_ones(latents.shape[:2])], dim=1).to(latents.dtype)
+        with self._masked(seen):
+            return self.output(
+                hidden_states=latents,
+                timestep=times / 1000,
+                encoder_hidden_states=embeddings,
                 txt_ids=embeddings.new_zeros(embeddings.shape[1], 3),
-                img_ids=self.places(self.grid(condition.size), 0),
-                attention_mask=mask,
-                return_dict=False,
-            )[0]
-        return v.float()
+                img_ids=self.places(told).to(latents.dtype),
+                attention_mask=seen,
+            )
 
     @contextmanager
-    def _masked(self, mask: Tensor) -> Iterator[Tensor]:
+    def _masked(self, mask: Tensor) -> Iterator[None]:
         """Inside, checkpointed single blocks get the mask, too; diffusers 0.42 leaves it out."""
         if not self.transformer.gradient_checkpointing:
-            yield mask
+            yield
             return
         checkpoint: Any = self.transformer._gradient_checkpointing_func
 
@@ -70,4 +56,4 @@ class Chroma(Flux):
             return checkpoint(partial(block, attention_mask=mask) if single else block, *given)
 
         with swapped(self.transformer, "_gradient_checkpointing_func", masked):
-            yield mask
+            yield

@@ -9,10 +9,12 @@ import torch
 from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu, format_input
 from PIL.Image import Image, Resampling
 from torch import Tensor
+from torch.nn.functional import pad
 
 from grpokit import Prompt, UsageError
 from grpokit.errors import brief
-from grpokit_diffusers.family import EditFamily, Text, Told, rows
+from grpokit_diffusers.family import Text, Told
+from grpokit_diffusers.packed import EditFamily
 from grpokit_hf.diffusion.family import Size
 
 
@@ -77,39 +79,18 @@ class Flux2(EditFamily):
         pixels: Tensor = self.pipeline.vae.decode(self.unpacked(latents * std + mean, size), return_dict=False)[0]
         return pixels
 
-    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
-        """See `Family`."""
-        told = torch.full((len(latents),), guidance, device=latents.device)
-        return self.predicted(latents, time, condition, condition.text[0], told)
-
-    def predicted(
-        self, latents: Tensor, time: Tensor, condition: Told, embeddings: Tensor, guidance: Tensor | None = None
-    ) -> Tensor:
-        """Velocities [n, N, 4 C] for one text.
-
-        Args:
-            latents: [n, N, 4 C].
-            time: of the step.
-            condition: with the size and the source pictures.
-            embeddings: [1, L, D] of the text.
-            guidance: [n], if the transformer reads it.
-        """
-        count, device = len(latents), latents.device
-        zero = torch.arange(1)
-        places = [  # picture, row, column, and number of a token of the text
-            torch.cartesian_prod(zero + 10 * picture, torch.arange(height), torch.arange(width), zero)
-            for picture, (height, width) in enumerate(self.grids(condition))
-        ]
-        v: Tensor = self.transformer(
-            hidden_states=self.beside(latents, condition.sources),
-            timestep=time.to(device, non_blocking=True).expand(count) / 1000,
+    def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
+        """See `PipelineFamily`; a place is picture, row, column, and number of a token of the text."""
+        (embeddings,), zero = told.text, torch.arange(1)
+        guidance = torch.full_like(times, told.guidance) if self.transformer.config.guidance_embeds else None
+        return self.output(
+            hidden_states=latents,
+            timestep=times / 1000,
             guidance=guidance,
-            encoder_hidden_states=rows(embeddings, count),
-            txt_ids=torch.cartesian_prod(zero, zero, zero, torch.arange(embeddings.shape[1])).to(device),
-            img_ids=torch.cat(places).to(device),
-            return_dict=False,
-        )[0]
-        return v[:, : latents.shape[1]].float()
+            encoder_hidden_states=embeddings,
+            txt_ids=torch.cartesian_prod(zero, zero, zero, torch.arange(embeddings.shape[1])).to(latents.device),
+            img_ids=pad(self.places(told, apart=10), (0, 1)),
+        )
 
     def scale(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and deviation [4 C] of the autoencoder's latents, as tokens have them."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from grpokit_diffusers.families.flux2 import Flux2
-from grpokit_diffusers.family import Told
+from grpokit_diffusers.family import chat
 
 
 class Flux2Klein(Flux2):
-    """`Flux2KleinPipeline`; a guidance of at most 1 leaves the second pass out, and a distilled model has none."""
+    """`Flux2KleinPipeline`; a distilled model has no guidance."""
 
     guidance = 1.0
     sources = 4
@@ -22,16 +20,5 @@ class Flux2Klein(Flux2):
 
     def text_length(self, text: str) -> int:
         """See `PipelineFamily`."""
-        messages, tokenizer = [{"role": "user", "content": text}], self.pipeline.tokenizer
-        whole = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
-        )
-        return len(tokenizer(whole, verbose=False).input_ids)
-
-    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
-        """See `Family`."""
-        guided = self.predicted(latents, time, condition, condition.text[0])
-        if guidance <= 1 or not condition.negative:
-            return guided
-        unguided = self.predicted(latents, time, condition, condition.negative[0])
-        return unguided + guidance * (guided - unguided)
+        tokenizer = self.pipeline.tokenizer
+        return len(tokenizer(chat(tokenizer, text, enable_thinking=False), verbose=False).input_ids)

@@ -6,10 +6,9 @@ import math
 
 from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
 from PIL.Image import Image
-from torch import Tensor
 
 from grpokit_diffusers.families.flux import Flux
-from grpokit_diffusers.family import EditFamily
+from grpokit_diffusers.packed import EditFamily
 from grpokit_hf.diffusion.family import Size
 
 
@@ -30,9 +29,3 @@ class FluxKontext(EditFamily, Flux):
         height, width = (max(1, int(side * scale) // self.multiple) * self.multiple for side in (height, width))
         resized: Image = self.pipeline.image_processor.resize(picture, height, width)
         return resized
-
-    def looked_at(self, pixels: Tensor) -> Tensor:
-        """See `EditFamily`."""
-        config = self.pipeline.vae.config
-        latents = self.pipeline.vae.encode(pixels).latent_dist.mode()
-        return self.packed((latents - config.shift_factor) * config.scaling_factor)

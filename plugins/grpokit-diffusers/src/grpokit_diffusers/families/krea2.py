@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from grpokit_diffusers.families.qwen_image import QwenImage
-from grpokit_diffusers.family import Text, Told, rows
+from grpokit_diffusers.family import Text, Told
+from grpokit_diffusers.packed import FilmFamily
 from grpokit_hf.diffusion.family import Size
 
 
-class Krea2(QwenImage):
-    """`Krea2Pipeline`; its guidance is what is added to a pass of weight 1, so 0 leaves the second pass out."""
+class Krea2(FilmFamily):
+    """`Krea2Pipeline`."""
 
     guidance = 0.0
     eval_guidance = 4.5
-    negative = ""
     text_tokens = 512
     longest_text = 512
 
@@ -28,32 +27,24 @@ class Krea2(QwenImage):
         embeddings, mask = self.pipeline.encode_prompt(text, device=self.device)
         return embeddings, mask
 
+    def whole_text(self, text: str) -> str:
+        """See `PipelineFamily`."""
+        before: str = self.pipeline.prompt_template_encode_prefix
+        return before + text
+
     def text_length(self, text: str) -> int:
         """See `PipelineFamily`; the tokens before the text are not passed on."""
-        pipeline = self.pipeline
-        tokens = pipeline.tokenizer(pipeline.prompt_template_encode_prefix + text, verbose=False).input_ids
-        before: int = pipeline.prompt_template_encode_start_idx
-        behind: int = pipeline.prompt_template_encode_num_suffix_tokens
-        return len(tokens) - before + behind
+        before: int = self.pipeline.prompt_template_encode_start_idx
+        behind: int = self.pipeline.prompt_template_encode_num_suffix_tokens
+        return super().text_length(text) - before + behind
 
-    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
-        """See `Family`."""
-        guided = self.predicted(latents, time, condition.text, condition.size)
-        if guidance <= 0:
-            return guided
-        unguided = self.predicted(latents, time, condition.negative, condition.size)
-        return guided + guidance * (guided - unguided)
-
-    def predicted(self, latents: Tensor, time: Tensor, text: Text, size: Size) -> Tensor:
-        """Velocities [n, N, 4 C] for one text."""
-        count, (embeddings, mask), (height, width) = len(latents), text, self.grid(size)
-        places = torch.cartesian_prod(torch.arange(1), torch.arange(height), torch.arange(width))
-        v: Tensor = self.transformer(
-            hidden_states=latents.to(self.transformer.dtype),
-            encoder_hidden_states=rows(embeddings, count),
-            timestep=time.to(latents.device, non_blocking=True).expand(count) / 1000,
-            position_ids=torch.cat([torch.zeros(mask.shape[1], 3), places]).to(latents.device),
-            encoder_attention_mask=rows(mask, count),
-            return_dict=False,
-        )[0]
-        return v.float()
+    def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
+        """See `PipelineFamily`."""
+        embeddings, mask = told.text
+        return self.output(
+            hidden_states=latents,
+            encoder_hidden_states=embeddings,
+            timestep=times / 1000,
+            position_ids=pad(self.places(told).float(), (0, 0, mask.shape[1], 0)),  # those of the text are 0
+            encoder_attention_mask=mask,
+        )

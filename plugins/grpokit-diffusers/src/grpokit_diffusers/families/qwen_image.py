@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from grpokit_diffusers.family import PackedFamily, Text, Told, rows
-from grpokit_hf.diffusion.family import Size
+from grpokit_diffusers.family import Text, Told, as_long
+from grpokit_diffusers.packed import FilmFamily
 
 
-class QwenImage(PackedFamily):
-    """`QwenImagePipeline`; guidance is its `true_cfg_scale`, and at most 1 leaves the second pass out."""
+class QwenImage(FilmFamily):
+    """`QwenImagePipeline`; guidance is its `true_cfg_scale`."""
 
     eval_guidance = 4.0
     negative = " "  # what the model's authors take
@@ -22,47 +21,26 @@ class QwenImage(PackedFamily):
         embeddings, _ = self.pipeline.encode_prompt(text, device=self.device, max_sequence_length=longest)
         return (embeddings,)
 
+    def whole_text(self, text: str) -> str:
+        """See `PipelineFamily`."""
+        template: str = self.pipeline.prompt_template_encode
+        return template.format(text)
+
     def text_length(self, text: str) -> int:
         """See `PipelineFamily`; the tokens before the text are not passed on."""
-        pipeline = self.pipeline
-        tokens = pipeline.tokenizer(pipeline.prompt_template_encode.format(text), verbose=False).input_ids
-        before: int = pipeline.prompt_template_encode_start_idx
-        return len(tokens) - before
+        before: int = self.pipeline.prompt_template_encode_start_idx
+        return super().text_length(text) - before
 
-    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
-        """See `Family`."""
-        guided = self._pass(latents, time, condition, condition.text[0])
-        if guidance <= 1:
-            return guided
-        unguided = self._pass(latents, time, condition, condition.negative[0])
-        v = unguided + guidance * (guided - unguided)
-        shortening: Tensor = guided.norm(dim=-1, keepdim=True) / v.norm(dim=-1, keepdim=True)
-        return v * shortening
+    def guided(self, v: Tensor, away: Tensor, guidance: float) -> Tensor:
+        """See `PipelineFamily`."""
+        return as_long(super().guided(v, away, guidance), v)
 
-    def decoded(self, latents: Tensor, size: Size) -> Tensor:
-        """Pixels [n, 3, H, W] of tokens: the first and only frame of a film."""
-        mean, std = self.scale(latents)
-        frames = (self.unpacked(latents, size) * std + mean)[:, :, None]
-        pixels: Tensor = self.pipeline.vae.decode(frames, return_dict=False)[0][:, :, 0]
-        return pixels
-
-    def scale(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and deviation [1, C, 1, 1] of the autoencoder's latents."""
-        config = self.pipeline.vae.config
-        mean, std = (
-            torch.tensor(x).to(latents)[None, :, None, None] for x in (config.latents_mean, config.latents_std)
-        )
-        return mean, std
-
-    def _pass(self, latents: Tensor, time: Tensor, condition: Told, embeddings: Tensor) -> Tensor:
-        """Velocities [n, N, 4 C] for one text."""
-        count = len(latents)
-        v: Tensor = self.transformer(
-            hidden_states=self.beside(latents, condition.sources),
-            timestep=time.to(latents.device, non_blocking=True).expand(count) / 1000,
-            encoder_hidden_states=rows(embeddings, count),
+    def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
+        """See `PipelineFamily`."""
+        return self.output(
+            hidden_states=latents,
+            timestep=times / 1000,
+            encoder_hidden_states=told.text[0],
             encoder_hidden_states_mask=None,
-            img_shapes=[[(1, *grid) for grid in self.grids(condition)]] * count,
-            return_dict=False,
-        )[0]
-        return v[:, : latents.shape[1]].float()
+            img_shapes=[[(1, *grid) for grid in self.grids(told)]] * len(latents),
+        )

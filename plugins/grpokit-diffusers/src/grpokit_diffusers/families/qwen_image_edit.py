@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from PIL.Image import Image
-from torch import Tensor
 
 from grpokit import Prompt
 from grpokit.images import to_rgb
 from grpokit_diffusers.families.qwen_image import QwenImage
-from grpokit_diffusers.family import EditFamily, Text
+from grpokit_diffusers.family import Text
+from grpokit_diffusers.packed import EditFamily
 from grpokit_hf.diffusion.family import Size
 
 
@@ -27,7 +28,7 @@ class QwenImageEdit(EditFamily, QwenImage):
 
     def encoded_beside(self, text: str, pictures: tuple[Image, ...], size: Size) -> Text:
         """Embeddings [1, L, D] of a text with pictures."""
-        seen = [self.fitted(to_rgb(picture), self.read_area(size)) for picture in pictures]
+        seen = [fitted(self.pipeline, to_rgb(picture), self.read_area(size)) for picture in pictures]
         embeddings, _ = self.pipeline.encode_prompt(text, seen, device=self.device)
         return (embeddings,)
 
@@ -43,19 +44,12 @@ class QwenImageEdit(EditFamily, QwenImage):
 
     def prepared(self, picture: Image, size: Size) -> Image:
         """See `EditFamily`: with 1024 x 1024 pixels or so, and beside a smaller result with as many as that has."""
-        return self.fitted(picture, min(1024**2, size[0] * size[1]))
+        return fitted(self.pipeline, picture, min(1024**2, size[0] * size[1]))
 
-    def fitted(self, picture: Image, area: int) -> Image:
-        """A picture in its own shape with so many pixels or so: sides of a multiple of 32."""
-        ratio = picture.width / picture.height
-        width = math.sqrt(area * ratio)
-        resized: Image = self.pipeline.image_processor.resize(
-            picture, round(width / ratio / 32) * 32, round(width / 32) * 32
-        )
-        return resized
 
-    def looked_at(self, pixels: Tensor) -> Tensor:
-        """See `EditFamily`: as the first and only frame of a film."""
-        latents = self.pipeline.vae.encode(pixels[:, :, None]).latent_dist.mode()[:, :, 0]
-        mean, std = self.scale(latents)
-        return self.packed((latents - mean) / std)
+def fitted(pipeline: Any, picture: Image, area: int) -> Image:
+    """A picture in its own shape with so many pixels or so: sides of a multiple of 32."""
+    ratio = picture.width / picture.height
+    width = math.sqrt(area * ratio)
+    resized: Image = pipeline.image_processor.resize(picture, round(width / ratio / 32) * 32, round(width / 32) * 32)
+    return resized

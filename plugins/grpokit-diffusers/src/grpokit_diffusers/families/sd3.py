@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,16 +14,19 @@ from grpokit_hf.diffusion.family import Schedule, Size
 
 
 class SD3(PipelineFamily):
-    """`StableDiffusion3Pipeline`; a guidance of at most 1 leaves the second pass out."""
+    """`StableDiffusion3Pipeline`."""
 
     eval_guidance = 7.0
     text_tokens = 77 + 256  # of CLIP, and of T5
     max_shift = 1.16
+    longest_text = 256
+    tokenizer = "tokenizer_3"
     optional = ("text_encoder_3", "tokenizer_3")  # the largest of the three; its place in the text is then empty
 
     def __init__(self, pipeline: Any) -> None:
         super().__init__(pipeline)
-        self.longest_text = 77 if pipeline.tokenizer_3 is None else 256  # of CLIP alone, which else reads the beginning
+        if pipeline.tokenizer_3 is None:
+            self.tokenizer, self.longest_text = "tokenizer", 77  # of CLIP, which else reads the beginning
 
     def schedule(self, steps: int, size: Size) -> Schedule:
         """See `Family`: the scheduler's own steps."""
@@ -38,24 +42,14 @@ class SD3(PipelineFamily):
         )
         return embeddings, pooled
 
-    def text_length(self, text: str) -> int:
-        """See `PipelineFamily`."""
-        tokenizer = self.pipeline.tokenizer_3 or self.pipeline.tokenizer
-        return len(tokenizer(text, verbose=False).input_ids)
-
-    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
-        """See `Family`."""
-        count = len(latents)
-        texts = [condition.negative, condition.text] if guidance > 1 else [condition.text]
-        embeddings, pooled = (torch.cat([rows(part, count) for part in parts]) for parts in zip(*texts, strict=True))
-        v: Tensor = self.transformer(
-            hidden_states=latents.to(self.transformer.dtype).repeat(len(texts), 1, 1, 1),
-            timestep=time.to(latents.device, non_blocking=True).expand(len(texts) * count),
+    def passes(self, latents: Tensor, times: Tensor, told: Told, texts: Sequence[Text]) -> Sequence[Tensor]:
+        """See `PipelineFamily`; one call for both texts, the negative one first."""
+        pairs = zip(*reversed(texts), strict=True)
+        embeddings, pooled = (torch.cat([rows(part, len(latents)) for part in parts]) for parts in pairs)
+        v = self.output(
+            hidden_states=latents.repeat(len(texts), 1, 1, 1),
+            timestep=times.repeat(len(texts)),
             encoder_hidden_states=embeddings,
             pooled_projections=pooled,
-            return_dict=False,
-        )[0].float()
-        if guidance > 1:
-            unguided, guided = v.chunk(2)
-            v = unguided + guidance * (guided - unguided)
-        return v
+        )
+        return v.chunk(len(texts))[::-1]

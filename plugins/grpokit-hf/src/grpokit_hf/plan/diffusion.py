@@ -37,10 +37,17 @@ _MEASURED = {
     "FluxSingleTransformerBlock": (49, 85, 39),
     "ChromaTransformerBlock": (62, 106, 47),
     "ChromaSingleTransformerBlock": (58, 94, 43),
+    "CogView4TransformerBlock": (57, 93, 41),
     "Flux2TransformerBlock": (72, 113, 53),
     "Flux2SingleTransformerBlock": (85, 100, 60),
+    "ErnieImageSharedAdaLNBlock": (85, 132, 81),
     "Krea2TransformerBlock": (74, 117, 56),
+    "LongCatImageTransformerBlock": (52, 97, 43),
+    "LongCatImageSingleTransformerBlock": (49, 85, 39),
+    "Lumina2TransformerBlock": (90, 147, 88),
+    "QwenImage21TransformerBlock": (93, 133, 67),
     "QwenImageTransformerBlock": (52, 97, 44),
+    "SanaTransformerBlock x 2": (130, 146, 97),
     "ZImageTransformerBlock": (77, 131, 77),
 }
 KEPT: Mapping[str, Mapping[tuple[str, str], int]] = {
@@ -51,11 +58,18 @@ its backward pass; measured on a CPU."""
 _OTHER = KEPT["JointTransformerBlock x 2"]  # for layers that were not measured
 
 _CONDITION = (
-    *("norm", "time", "t_embedder", "adaLN_modulation", "img_mod", "txt_mod", "double_stream", "single_stream"),
-    "distilled_guidance",
+    *("norm", "final_norm", "time", "t_embedder", "adaLN_modulation", "modulation", "img_mod", "txt_mod"),
+    *("double_stream", "single_stream", "distilled_guidance"),
 )
-_TEXT = ("add_", "to_add_out", "ff_context", "context_", "txt_", "cap_embedder", "glyph_projector", "text_fusion")
-_JOINT = ("Krea2TransformerBlock",)  # layers whose weights are the same for text and picture
+_TEXT = (
+    *("add_", "to_add_out", "ff_context", "context_", "txt_", "cap_embedder", "caption_projection", "text_proj"),
+    *("glyph_projector", "text_fusion"),
+)
+_JOINT = (  # layers whose weights are the same for text and picture
+    "CogView4TransformerBlock",
+    "Krea2TransformerBlock",
+    "QwenImage21TransformerBlock",
+)
 _PICTURE = ("attn2", "noise_refiner")  # layers or attention that see no text
 _OF_TEXT = ("context_refiner", "text_fusion")  # and that see nothing else
 
@@ -83,7 +97,8 @@ def layers_of(transformer: nn.Module) -> list[Layer]:
             widths = [width for own in child.modules() if (width := _width(own))]
             if widths:
                 kind = type(child).__name__ + (" x 2" if len(widths) > 1 else "")
-                layer = Layer(kind=kind, width=widths[0], stream=_seen(name))
+                stream = "picture" if any(map(_is_cross, child.modules())) else _seen(name)
+                layer = Layer(kind=kind, width=widths[0], stream=stream)
                 found.append(layer)
     return found
 
@@ -261,13 +276,32 @@ def forward_flop(transformer: nn.Module, *, picture: int, text: int = 0, more: i
     joint = tuple(f"{name}." for name, module in modules.items() if type(module).__name__ in _JOINT)
     flop = 0
     for name, module in modules.items():
-        if isinstance(module, nn.Linear):
-            stream = "both" if name.startswith(joint) else _stream(name)
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            stream = _stream(name)
+            if stream == "picture" and name.startswith(joint):
+                stream = "both"
+            if name.endswith((".to_k", ".to_v")) and _is_cross(modules[name.rpartition(".")[0]]):
+                stream = "text"
             flop += 2 * module.weight.numel() * tokens[stream]
         elif width := _width(module):
-            own = tokens[_seen(name)]
-            flop += 4 * width * own * (own + more)
+            flop += 4 * width * _pairs(name, module, tokens, more)
     return float(flop)
+
+
+def _pairs(name: str, module: Any, tokens: Mapping[Stream, int], more: int) -> int:
+    """How many pairs of tokens an attention looks at."""
+    if _is_cross(module):
+        return tokens["picture"] * tokens["text"]
+    if "Linear" in type(getattr(module, "processor", None)).__name__:  # Sana's, whose keys and values are summed up
+        heads: int = module.heads
+        return tokens["picture"] * (_width(module) // heads + 1)
+    own = tokens[_seen(name)]
+    return own * (own + more)
+
+
+def _is_cross(module: Any) -> bool:
+    """Whether a module is an attention of the picture to the text."""
+    return bool(getattr(module, "is_cross_attention", False))
 
 
 def _width(module: Any) -> int:

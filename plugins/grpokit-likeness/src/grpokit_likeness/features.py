@@ -1,4 +1,4 @@
-"""What a model of a voter sees of a picture: numbers of which a taste is a weighted sum.
+"""What a model that is fitted during a run sees of a picture: numbers, of which its score is a weighted sum.
 
     pixels  colours, contrast and a tiny thumbnail; needs nothing
     clip    the embedding of CLIP's image tower: what the picture shows, and its style
@@ -19,20 +19,22 @@ from PIL import Image
 
 from grpokit import UsageError
 from grpokit.rewards.device import find_device
-from grpokit_vote.bradley_terry import Array
+from grpokit_likeness.logistic import Array
 
 Kind: TypeAlias = Literal["pixels", "clip", "lpips"]
+"""What is looked at."""
 Features: TypeAlias = Callable[[Sequence[Image.Image]], Array]
+"""n RGB pictures -> their features [n, F]."""
 
-_REWARD = "human-vote"  # for messages
 _LUMA = np.array([0.299, 0.587, 0.114])
 
 
-def features(kind: Kind, **options: Any) -> Features:
-    """A function of n RGB pictures that returns their features [n, F].
+def features(kind: Kind, *, reward: str, **options: Any) -> Features:
+    """A function of RGB pictures that returns their features.
 
     Args:
         kind: "pixels" (F is 60), "clip" or "lpips".
+        reward: the name of the one that learns, for messages.
         options: `weights_path` and `device` of "clip" and "lpips"; `model` and `pretrained` of "clip", as those of the
             reward `clip-score`; `net` of "lpips", as that of the reward `lpips`.
 
@@ -43,11 +45,11 @@ def features(kind: Kind, **options: Any) -> Features:
         return _pixels
     networks: dict[str, Callable[..., Features]] = {"clip": _clip, "lpips": _lpips}
     try:
-        return networks[kind](**options)
+        return networks[kind](reward=reward, **options)
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"The model '{kind}' of the voter needs the Python module '{error.name}', which is not installed. Run: pip "
-            f"install 'grpokit-vote[{kind}]'"
+            f"The features '{kind}' of '{reward}' need the Python module '{error.name}', which is not installed. Run: "
+            f"pip install 'grpokit-likeness[{kind}]'"
         ) from error
 
 
@@ -76,6 +78,7 @@ def _levels(picture: Image.Image, side: int) -> Array:
 
 def _clip(
     *,
+    reward: str,
     model: str = "ViT-L-14",
     pretrained: str | None = "openai",
     weights_path: str | Path | None = None,
@@ -83,22 +86,23 @@ def _clip(
 ) -> Features:
     from grpokit_clip import tower
 
-    place = find_device(device, reward=_REWARD)
+    place = find_device(device, reward=reward)
     clip = tower.shared(
-        model=model, pretrained=pretrained, weights_path=weights_path, device=place, dtype="float32", reward=_REWARD
+        model=model, pretrained=pretrained, weights_path=weights_path, device=place, dtype="float32", reward=reward
     )
-    return lambda pictures: clip.images(pictures, batch_size=1, reward=_REWARD).numpy()
+    return lambda pictures: clip.images(pictures, batch_size=1, reward=reward).numpy()
 
 
 def _lpips(
     *,
+    reward: str,
     net: Literal["alex", "vgg", "squeeze"] = "alex",
     weights_path: str | Path | None = None,
     device: str | None = None,
 ) -> Features:
     from grpokit_lpips import trunk
 
-    place = find_device(device, reward=_REWARD)
+    place = find_device(device, reward=reward)
     network: Any = trunk.build(net, weights_path).to(place)
 
     def means(picture: Image.Image) -> Array:

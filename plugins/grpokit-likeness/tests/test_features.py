@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from grpokit import UsageError
 from grpokit_clip import tower
-from grpokit_vote.features import features
+from grpokit_likeness.features import features
 
 TINY_CLIP = {
     "embed_dim": 24,
@@ -27,13 +27,13 @@ TINY_CLIP = {
 def clip_folder(tmp_path_factory):
     """A tiny CLIP in open_clip's local form."""
     place = tmp_path_factory.mktemp("clip")
-    (place / "tiny-voter-clip.json").write_text(json.dumps(TINY_CLIP))
-    open_clip.add_model_config(place / "tiny-voter-clip.json")
+    (place / "tiny-likeness-clip.json").write_text(json.dumps(TINY_CLIP))
+    open_clip.add_model_config(place / "tiny-likeness-clip.json")
     folder = place / "local"
     folder.mkdir()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = open_clip.create_model("tiny-voter-clip", pretrained=None)
+        model = open_clip.create_model("tiny-likeness-clip", pretrained=None)
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": TINY_CLIP, "preprocess_cfg": {}}))
     save_file(model.state_dict(), folder / "open_clip_model.safetensors")
     return str(folder)
@@ -72,7 +72,7 @@ def of_kind(request, clip_folder, trunk_file):
         "clip": {"weights_path": clip_folder, "device": "cpu"},
         "lpips": {"net": "squeeze", "weights_path": trunk_file, "device": "cpu"},
     }
-    return features(request.param, **options[request.param])
+    return features(request.param, reward="test", **options[request.param])
 
 
 @pytest.mark.parametrize(("of_kind", "width"), [("pixels", 60), ("clip", 24), ("lpips", 2240)], indirect=["of_kind"])
@@ -86,7 +86,7 @@ def test_a_picture_has_the_same_numbers_in_every_batch(of_kind, width, pictures)
 
 
 def test_pixels_of_a_colour_by_hand():
-    row = features("pixels")([Image.new("RGB", (20, 30), (51, 0, 255))])[0]
+    row = features("pixels", reward="test")([Image.new("RGB", (20, 30), (51, 0, 255))])[0]
     light = 0.299 * 0.2 + 0.114
     assert row[:12].tolist() == pytest.approx([0.2, 0.0, 1.0, light, 1.0, *[0.0] * 7], abs=1e-12)
     assert row[12:].tolist() == pytest.approx([0.2, 0.0, 1.0] * 16)
@@ -96,7 +96,7 @@ def test_pixels_of_two_halves_by_hand():
     """Black on the left, white on the right: one of 63 columns of differences has an edge, and no row has."""
     halves = Image.new("RGB", (64, 64), "black")
     halves.paste("white", (32, 0, 64, 64))
-    row = features("pixels")([halves])[0]
+    row = features("pixels", reward="test")([halves])[0]
     assert row[:12].tolist() == pytest.approx([0.5] * 4 + [0.0] + [0.5] * 4 + [0.0, 0.0, 1 / 63], abs=1e-12)
     assert row[12:].reshape(4, 4, 3)[:, :, 0].tolist() == [[0.0, 0.0, 1.0, 1.0]] * 4
 
@@ -105,7 +105,7 @@ def test_the_edges_of_a_picture_do_not_depend_on_its_size():
     rng = np.random.default_rng(1)
     small = Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8))
     large = small.resize((512, 512), Image.Resampling.NEAREST)
-    rows = features("pixels")([small, large])
+    rows = features("pixels", reward="test")([small, large])
     assert np.array_equal(*rows)
 
 
@@ -133,5 +133,5 @@ def test_lpips_is_the_mean_of_each_channel(of_kind, trunk_library):
 @pytest.mark.parametrize("kind", ["clip", "lpips"])
 def test_a_missing_package_is_told_with_what_installs_it(monkeypatch, kind):
     monkeypatch.setitem(sys.modules, f"grpokit_{kind}", None)
-    with pytest.raises(UsageError, match=rf"pip install 'grpokit-vote\[{kind}\]'"):
-        features(kind)
+    with pytest.raises(UsageError, match=rf"pip install 'grpokit-likeness\[{kind}\]'"):
+        features(kind, reward="test")

@@ -1,4 +1,7 @@
-"""A Bradley-Terry model that is linear in features: which of two wins, by the difference of their features."""
+"""Logistic regression with a Gaussian prior: which of two answers is right, by a weighted sum of numbers.
+
+Of two that are compared, the numbers are the differences of their features (a Bradley-Terry model).
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,20 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+"""Numbers in float64."""
 
 _ENOUGH = 1e-10  # of a change of the coefficients
 _MOST = 100  # Newton steps; ten are usual
 
 
-def fit(differences: Array, shares: Array, *, precision: float, weights: Array | None = None) -> tuple[Array, Array]:
+def fit(rows: Array, shares: Array, *, precision: float, weights: Array | None = None) -> tuple[Array, Array]:
     """The most likely coefficients under a Gaussian prior, by Newton's method.
 
     Args:
-        differences: [N, F] features of the one minus features of the other.
-        shares: [N] how often the one won: 1, 0, or 0.5 for a tie.
+        rows: [N, F] numbers.
+        shares: [N] how often the answer was yes: 1, 0, or 0.5 for a tie.
         precision: of the prior of each coefficient.
-        weights: [N] of the comparisons; 1 each by default.
+        weights: [N] of the rows; 1 each by default.
 
     Returns:
         The coefficients [F], and the precision [F, F] of their posterior (Laplace's approximation).
@@ -27,14 +31,14 @@ def fit(differences: Array, shares: Array, *, precision: float, weights: Array |
     >>> fit(np.array([[1.0]]), np.array([1.0]), precision=1.0)[0].round(4).tolist()
     [0.4011]
     """
-    features = differences.shape[1]
+    features = rows.shape[1]
     weight = np.ones(len(shares)) if weights is None else weights
     coefficients = np.zeros(features)
     prior = precision * np.eye(features)
     for _ in range(_MOST):
-        chances = chance(differences @ coefficients)
-        slope = differences.T @ (weight * (shares - chances)) - precision * coefficients
-        curvature = (differences.T * (weight * chances * (1 - chances))) @ differences + prior
+        chances = chance(rows @ coefficients)
+        slope = rows.T @ (weight * (shares - chances)) - precision * coefficients
+        curvature = (rows.T * (weight * chances * (1 - chances))) @ rows + prior
         change = np.linalg.solve(curvature, slope)
         coefficients = coefficients + change
         if np.abs(change).max() < _ENOUGH:
@@ -42,6 +46,6 @@ def fit(differences: Array, shares: Array, *, precision: float, weights: Array |
     return coefficients, curvature
 
 
-def chance(difference: Array) -> Array:
-    """How likely the one wins, by how much stronger it is."""
-    return np.asarray(0.5 + 0.5 * np.tanh(difference / 2))
+def chance(logit: Array) -> Array:
+    """How likely the answer is yes: of two that are compared, by how much stronger the one is."""
+    return np.asarray(0.5 + 0.5 * np.tanh(logit / 2))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from grpokit_vote.bradley_terry import chance, fit
+from grpokit_likeness.logistic import chance, fit
 
 
 def test_chances_are_those_of_the_logistic_function():
