@@ -13,9 +13,11 @@ to the larger of two numbers of steps, that of equal samples and that of the bas
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
+import re
 import resource
 import statistics
 import sys
@@ -36,8 +38,7 @@ from grpokit.evaluation.intervals import half_width
 RESULTS = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 BASELINE, STUDENT = "grpo", "opd, two teachers"
-ROUNDS = 12  # of `time`
-TRUTH = 500  # steps of the ODE that stand for the flow itself
+STEPS = (10, 20, 40, 500)  # of samplers before training
 
 Scores = dict[str, Any]
 
@@ -56,6 +57,7 @@ class Suite:
         choosing: seeds for that.
         measuring: seeds of the table.
         samples: for each held-out prompt.
+        rounds: of `time`.
         one_pass: whether the policy is small enough to score all decisions of a row at once.
         columns: scores of the table, beside the reward.
         teacher_scores: teacher -> the score that it is to raise.
@@ -70,6 +72,7 @@ class Suite:
     choosing: Sequence[int]
     measuring: Sequence[int]
     samples: int
+    rounds: int
     one_pass: bool
     columns: Sequence[str]
     teacher_scores: Mapping[str, str]
@@ -99,6 +102,7 @@ def methods(
         "grpo, guard": ["trainer.ratio=guard", "policy.step_weight=guard", *kl],
         "dppo": [f"trainer.objective={{use: dppo, threshold: {threshold}}}", *kl],
         "awm": by_time,
+        "awm, shared noise": shared,
         "nft": nft,
         "nft, average": [*nft, "policy.old_ema={decay: 0.5, ramp: 0.001}"],
         "dgpo": [*shared, f"trainer.objective={{use: dgpo, beta: {beta}}}"],
@@ -106,6 +110,12 @@ def methods(
         "crd, slow average": [*crd, "policy.old_ema={decay: 0.999, ramp: 0.005}"],
         STUDENT: ["trainer.objective=opd"],
     }
+
+
+def nine(every: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """The methods without the variants that only toy-flow has time for."""
+    variants = ("grpo, cps", "awm, shared noise", "crd, slow average")
+    return {name: settings for name, settings in every.items() if name not in variants}
 
 
 SUITES = {
@@ -118,9 +128,10 @@ SUITES = {
         teachers={"small": ["data.only=small"], "large": ["data.only=large"]},
         steps=60,
         rates=(1e-3, 3e-3, 1e-2),
-        choosing=(101, 102),
+        choosing=(101, 102, 103),
         measuring=(1, 2, 3, 4, 5),
         samples=64,
+        rounds=12,
         one_pass=True,
         columns=("spread",),
         teacher_scores={"small": "small", "large": "large"},
@@ -133,8 +144,8 @@ SUITES = {
             "trainer.group_size=8",
             "trainer.minibatches=2",
         ],
-        methods=methods(
-            drawn=["policy.sampler=ode", "policy.window=null"], copies=2, kl_coef=0, threshold=1e-5, beta=100
+        methods=nine(
+            methods(drawn=["policy.sampler=ode", "policy.window=null"], copies=2, kl_coef=0, threshold=1e-5, beta=100)
         ),
         teachers={
             "words": ["rewards=[{use: ocr}, {use: ssim, weight: 0}]"],
@@ -145,6 +156,7 @@ SUITES = {
         choosing=(101, 102),
         measuring=(1, 2, 3, 4, 5),
         samples=1,
+        rounds=4,
         one_pass=False,
         columns=("ocr", "ssim"),
         teacher_scores={"words": "ocr", "sharpness": "ssim"},
@@ -243,14 +255,10 @@ def before(suite: Suite) -> Scores:
     return Run(suite, suite.methods[BASELINE], rate=suite.rates[0], seed=suite.choosing[0]).scores()
 
 
-def run(suite: Suite, method: str, rate: float, seed: int, points: Sequence[int], folder: Path) -> Scores:
+def run(suite: Suite, settings: Sequence[str], rate: float, seed: int, points: Sequence[int]) -> Scores:
     """A run's scores at some of its steps, by the step's number as text."""
     from grpokit import RunError
 
-    settings = list(suite.methods[method])
-    if method == STUDENT:
-        files = {name: str(teacher_file(folder, suite, name, seed)) for name in suite.teachers}
-        settings.append(f"policy.teachers={json.dumps(files)}")
     learner = Run(suite, settings, rate=rate, seed=seed)
     found: Scores = {}
     try:
@@ -260,23 +268,24 @@ def run(suite: Suite, method: str, rate: float, seed: int, points: Sequence[int]
                 found[str(step)] = learner.scores()
     except RunError as error:
         return {**found, "failed": str(error)}
-    found["drawn"] = learner.scores(as_in_training=True)
+    if "spread" in suite.columns:
+        found["drawn"] = learner.scores(as_in_training=True)
     return found
 
 
-def teach(suite: Suite, teacher: str, rate: float, seed: int, folder: Path) -> Scores:
-    """Train a teacher by the baseline and leave its weights; returns its scores."""
+def teach(suite: Suite, teacher: str, rate: float, seed: int, file: Path) -> Scores:
+    """Train a teacher by the baseline and leave its weights in a file; returns its scores."""
     settings = [*suite.methods[BASELINE], *suite.teachers[teacher]]
     learner = Run(suite, settings, rate=rate, seed=seed)
     for _ in range(suite.steps):
         learner.step()
-    save(learner.policy, teacher_file(folder, suite, teacher, seed))
+    save(learner.policy, file)
     return {str(suite.steps): learner.scores()}
 
 
-def teacher_file(folder: Path, suite: Suite, teacher: str, seed: int) -> Path:
-    """Where a teacher's weights are."""
-    return folder / f"{suite.preset}-{teacher}-{seed}"
+def taught_by(files: Mapping[str, Path]) -> str:
+    """The setting that names a student's teachers."""
+    return f"policy.teachers={json.dumps({name: str(file) for name, file in files.items()})}"
 
 
 def save(policy: Any, file: Path) -> None:
@@ -302,11 +311,10 @@ def seconds(suite: Suite, folder: Path) -> dict[str, float]:
         if method == STUDENT:  # untrained teachers cost as much
             start = folder / f"{suite.preset}-start"
             save(runs[BASELINE].policy, start)
-            files = {name: str(start) for name in suite.teachers}
-            own.append(f"policy.teachers={json.dumps(files)}")
+            own.append(taught_by(dict.fromkeys(suite.teachers, start)))
         runs[method] = Run(suite, own, rate=rate, seed=seed)
     taken: dict[str, list[float]] = {method: [] for method in runs}
-    for number in range(ROUNDS + 1):
+    for number in range(suite.rounds + 1):
         for method, learner in runs.items():
             spent = learner.step()
             if number:  # the first step sets up
@@ -318,7 +326,7 @@ def spreads(suite: Suite) -> dict[str, float]:
     """The standard deviation of what each sampler draws before training, by sampler and steps."""
     found = {}
     for sampler in ("flow-sde", "dance-sde", "cps", "ode"):
-        for steps in (10, 20, 40, TRUTH) if sampler == "ode" else (10, 20, 40):
+        for steps in STEPS:
             own = [f"policy.sampler={sampler}", "policy.noise=null", f"policy.steps={steps}"]
             if sampler == "ode":
                 own.append("policy.matching={times: 1}")
@@ -354,8 +362,11 @@ class Study:
         """Write what is known, beside the other suites."""
         everything = json.loads(self.file.read_text()) if self.file.is_file() else {}
         everything[self.name] = self.known
+        rounded = json.loads(json.dumps(everything), parse_float=lambda number: round(float(number), 6))
+        lines = json.dumps(rounded, indent=1, sort_keys=True)
+        lines = re.sub(r"\{[^{}]*\}", lambda scores: " ".join(scores[0].split()), lines)  # one line for each score
         new = self.file.with_suffix(".new")
-        new.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n")
+        new.write_text(lines + "\n")
         os.replace(new, self.file)
 
     def score(self, method: str, rate: float, seed: int, step: int | str, name: str = "reward") -> float | None:
@@ -420,28 +431,33 @@ class Study:
 
     def wanted(self, folder: Path) -> Iterator[tuple[str, partial[Scores]]]:
         """The runs that can be made now, with the keys of their results."""
-        base, _ = self.choice(BASELINE)
-        for method in self.suite.methods:
-            best, missing = self.choice(method)
-            seeds = self.suite.choosing if best is None else self.suite.measuring
-            points = sorted({self.suite.steps} if best is None else {self.suite.steps, self.equal_seconds(method)})
-            for rate in missing if best is None else [best]:
-                for seed in seeds:
-                    if method == STUDENT:
-                        if base is None:
-                            continue
-                        needed = list(self._teachers(base, seed, folder))
-                        yield from needed
-                        if needed:
-                            continue
-                    if key(method, rate, seed) not in self.runs:
-                        yield key(method, rate, seed), partial(run, self.suite, method, rate, seed, points, folder)
+        suite = self.suite
+        for method in suite.methods:
+            best, rates = self.choice(method)
+            seeds, points = suite.choosing, {suite.steps}
+            if best is not None:
+                rates, seeds, points = [best], suite.measuring, {suite.steps, self.equal_seconds(method)}
+            for rate, seed in itertools.product(rates, seeds):
+                if self.score(method, rate, seed, max(points)) is None:
+                    yield from self._jobs(method, rate, seed, sorted(points), folder)
 
-    def _teachers(self, rate: float, seed: int, folder: Path) -> Iterator[tuple[str, partial[Scores]]]:
-        for teacher in self.suite.teachers:
-            if not teacher_file(folder, self.suite, teacher, seed).exists():
-                name = key(f"teacher {teacher}", rate, seed)
-                yield name, partial(teach, self.suite, teacher, rate, seed, folder)
+    def _jobs(
+        self, method: str, rate: float, seed: int, points: Sequence[int], folder: Path
+    ) -> Iterator[tuple[str, partial[Scores]]]:
+        """A run, or those of the teachers that it needs first, which learn at the baseline's rate."""
+        settings = [*self.suite.methods[method]]
+        if method == STUDENT:
+            base, _ = self.choice(BASELINE)
+            if base is None:
+                return
+            files = {name: folder / f"{self.name}-{name}-{base:g}-{seed}" for name in self.suite.teachers}
+            lacking = [name for name, file in files.items() if not file.exists()]
+            for name in lacking:
+                yield key(f"teacher {name}", base, seed), partial(teach, self.suite, name, base, seed, files[name])
+            if lacking:
+                return
+            settings.append(taught_by(files))
+        yield key(method, rate, seed), partial(run, self.suite, settings, rate, seed, points)
 
 
 def _interval(values: Mapping[int, float], *, sign: str) -> str:
@@ -524,22 +540,27 @@ def table(study: Study) -> str:
     return "\n".join(lines)
 
 
-def spread_table(study: Study) -> str:
-    """What samplers draw before training, and what their points are like after it."""
+def before_table(study: Study) -> str:
+    """How far apart the points are that each sampler draws before training."""
     known = study.known["spreads"]
+    lines = [_row(["sampler", *(f"{steps} steps" for steps in STEPS)]), "|---|---|---|---|---|"]
+    for sampler in ("flow-sde", "dance-sde", "cps", "ode"):
+        lines.append(_row([sampler, *(f"{known[f'{sampler} {steps}']:.3f}" for steps in STEPS)]))
+    return "\n".join(lines)
+
+
+def after_table(study: Study) -> str:
+    """Training samples after training, and evaluation's, which follow the ODE."""
+    drawn_by = {"grpo": "flow-sde", "grpo, cps": "cps", "awm": "ode", "nft": "ode", "dgpo": "ode", "crd": "ode"}
     lines = [
-        "| sampler | 10 steps | 20 | 40 | after training by | spread drawn | spread of the ODE |",
-        "|---|---|---|---|---|---|---|",
+        "| method | drawn by | reward | spread | reward by the ODE | spread by the ODE |",
+        "|---|---|---|---|---|---|",
     ]
-    trained = {"flow-sde": ["grpo"], "dance-sde": [], "cps": ["grpo, cps"], "ode": ["awm", "nft", "dgpo"]}
-    for sampler, methods in trained.items():
-        numbers = [f"{known[f'{sampler} {steps}']:.3f}" for steps in (10, 20, 40)]
-        for place, method in enumerate(methods or [""]):
-            cells = [sampler, *numbers] if place == 0 else ["", "", "", ""]
-            after = ["", "", ""]
-            if method:
-                after = [method, study.mean(method, "drawn", "spread"), study.mean(method, study.suite.steps, "spread")]
-            lines.append(_row([*cells, *after]))
+    for method, sampler in drawn_by.items():
+        means = [
+            study.mean(method, step, name) for step in ("drawn", study.suite.steps) for name in ("reward", "spread")
+        ]
+        lines.append(_row([method, sampler, *means]))
     return "\n".join(lines)
 
 
@@ -568,7 +589,7 @@ def tables(name: str) -> dict[str, str]:
     study = Study(name)
     drawn = {f"methods {name}": table(study), f"methods teachers {name}": teacher_table(study)}
     if "spreads" in study.known:
-        drawn[f"methods samplers {name}"] = spread_table(study)
+        drawn |= {f"methods before {name}": before_table(study), f"methods after {name}": after_table(study)}
     return drawn
 
 
@@ -583,7 +604,7 @@ def main() -> None:
     if given.suite:
         with tempfile.TemporaryDirectory() as folder:
             make(Study(given.suite), (given.teachers or Path(folder)).resolve(), given.jobs)
-    for name in [given.suite] if given.suite else json.loads(RESULTS.read_text()):
+    for name in json.loads(RESULTS.read_text()):
         for place, text in tables(name).items():
             print(f"{place}\n{text}\n")
             if given.write:

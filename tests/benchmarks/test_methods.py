@@ -69,12 +69,13 @@ def test_every_method_runs_and_goes_on_from_its_results(tmp_path: Path, monkeypa
     suite = SUITES["toy-flow"]
     short = ["trainer.prompts_per_step=4", "trainer.group_size=4"]
     quick = replace(suite, settings=[*suite.settings, *short], steps=1, samples=4)
-    for name in suite.methods:
-        if name == methods.STUDENT:
-            for teacher in suite.teachers:
-                found = methods.teach(quick, teacher, 1e-3, 1, tmp_path)
-                assert set(found["1"]) >= {"reward", teacher}
-        found = methods.run(quick, name, 1e-3, 1, [1, 2], tmp_path)
+    files = {teacher: tmp_path / teacher for teacher in suite.teachers}
+    for teacher, file in files.items():
+        found = methods.teach(quick, teacher, 1e-3, 1, file)
+        assert set(found["1"]) >= {"reward", teacher}
+    for name, settings in suite.methods.items():
+        taught = [methods.taught_by(files)] if name == methods.STUDENT else []
+        found = methods.run(quick, [*settings, *taught], 1e-3, 1, [1, 2])
         assert set(found) == {"1", "2", "drawn"}
         assert 0 <= found["2"]["reward"] <= 1
         json.dumps(found)
