@@ -158,7 +158,7 @@ class Objective(ObjectiveSettings, ABC):
             groups: [b] int64, equal where rows belong together; required if `whole_groups`.
         """
         if self.needs_advantages:
-            _check_density(new)
+            check_density(new)
         advantages = advantages[:, None] if advantages.ndim == 1 else advantages
         advantages = torch.where(mask, advantages.to(new.logprobs), 0.0)  # [b] -> [b, t]
         stats: dict[str, Tensor] = {}
@@ -227,8 +227,12 @@ class Objective(ObjectiveSettings, ABC):
         return weights * kl_divergence(new, reference, mask & (weights != 0), self.kl)
 
 
-def _check_density(new: Decisions) -> None:
-    """Refuse steps that are not drawn at random, whose log-probs have no gradient."""
+def check_density(new: Decisions) -> None:
+    """Refuse steps that are not drawn at random, whose log-probs have no gradient.
+
+    Raises:
+        UsageError: says which samplers have noise.
+    """
     if new.mean is not None and new.mean.requires_grad and not new.logprobs.requires_grad:
         raise UsageError(
             "Steps of the ODE are not drawn at random, so they have no log-probs to train. Take a sampler with noise, "

@@ -376,6 +376,11 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         if not trained and self.objective.needs_advantages:
             why = "Every reward has the weight 0, so all are monitors" if self.terms else "No reward was given"
             raise UsageError(f"{why}, and {type(self.objective).__name__} learns from rewards. Give one a weight.")
+        if self.dynamic_sampling and not self.objective.needs_advantages:
+            raise UsageError(
+                "dynamic_sampling draws again where a group's rewards are equal, but "
+                f"{type(self.objective).__name__} learns from such groups as well. Leave dynamic_sampling out."
+            )
         if len(self.train_prompts) == 0:
             raise UsageError("There is no prompt to train on.")
         if not trained:

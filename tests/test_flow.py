@@ -280,6 +280,18 @@ def test_step_weights_by_hand(kind: str, expected: list[float] | None) -> None:
     assert flow.step_weights(kind, steps, sigma - after).tolist() == pytest.approx(expected)
 
 
+def test_a_step_of_the_ode_is_predicted() -> None:
+    """From t = 0.75 to 0.5 its mean is x - v / 4; its std is 1, and its log-prob is 0, without a gradient."""
+    x, v = torch.tensor([[[1.0, -2.0]]]), torch.tensor([[[4.0, 8.0]]]).requires_grad_()
+    view = flow.predict(flow.ode(0.75, 0.5), x, v)
+    assert view.mean.tolist() == [[[0.0, -4.0]]]
+    assert (view.std.tolist(), view.v_coef.tolist(), view.logprobs.tolist()) == ([[[1.0]]], [[[-0.25]]], [[0.0]])
+    assert torch.autograd.grad(view.mean.sum(), v)[0].tolist() == [[[-0.25, -0.25]]]
+    assert not view.logprobs.requires_grad
+    with pytest.raises(UsageError, match="step_weight 'flash' is for steps with noise; the ODE's have none"):
+        flow.step_weights("flash", flow.ode(torch.tensor([0.75]), torch.tensor([0.5])), torch.tensor([0.25]))
+
+
 def test_step_weights_of_no_kind() -> None:
     steps = flow.cps(torch.tensor([0.5]), torch.tensor([0.0]))
     assert flow.step_weights("none", steps, torch.tensor([0.5])) is None

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import noised_copies
 import pytest
 import torch
 from hypothesis import given, settings
@@ -500,6 +501,16 @@ def test_nft_by_hand(advantage: float, value: float, slope: list[float]) -> None
     assert torch.autograd.grad(loss.value.sum(), error)[0].flatten().tolist() == pytest.approx(slope)
     half = NFT(beta=0.5)(predictions(error), old, advantages, mask, correction=torch.tensor([[0.5]]))
     assert half.value.item() == pytest.approx(value / 2)
+
+
+@pytest.mark.parametrize(
+    ("beta", "means"), [(1.0, [2.796383527285304, 1.1481501344059424]), (0.5, [5.092260342501611, 1.8126382582413705])]
+)
+def test_nft_is_that_of_another_trainer(beta: float, means: list[float]) -> None:
+    """The means over the six samples at each level, by Flow-Factory's lines on these tensors."""
+    copies = [noised_copies.view(v) for v in (noised_copies.VELOCITY, noised_copies.OLD_VELOCITY)]
+    loss = NFT(beta=beta)(*copies, noised_copies.ADVANTAGES, noised_copies.EVERY)
+    assert loss.value.mean(0).tolist() == pytest.approx(means, abs=1e-12)
 
 
 def test_nft_leaves_the_masked_alone_and_needs_targets() -> None:

@@ -26,6 +26,7 @@ tests/test_traps.py
 grpokit-glm-image/tests/test_edits.py grpokit-glm-image/tests/test_mistakes.py
 grpokit-lm/tests/test_memory.py grpokit-lm/tests/test_mixed_precision.py
 grpokit-lm/tests/test_policy_files.py grpokit-lm/tests/test_several_rewards.py
+grpokit-methods/tests/test_runs.py grpokit-methods/tests/test_training.py
 """  # files that hold what many modules do together
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 

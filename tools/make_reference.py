@@ -286,7 +286,7 @@ CHECKED = {  # kind -> components that have all of its checks between them
     "policy": ("toy-lm",),
     "reward": ("ssim", "exact-match"),
     "advantage": ("group",),
-    "objective": ("grpo",),
+    "objective": ("grpo", "opd"),
     "modifier": ("entropy-filter",),
     "observer": ("",),
     "world": ("guess-the-number",),

@@ -29,6 +29,7 @@ MEASURED = {
     "benchmarks/ocr.py": "grpokit_ocr",
     "benchmarks/sharding.py": "grpokit_toy",
     "plugins/grpokit-lm/tests": "grpokit_hf",
+    "plugins/grpokit-methods/tests": "grpokit_toy",
 }
 _DIRECTIVE = re.compile(r"^::: (\S+)\n((?: +.*\n)*)", re.MULTILINE)  # of mkdocstrings, with its options
 _BLOCK = re.compile(r"^ *```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)

@@ -74,7 +74,7 @@ def train(
         words = shlex.join([*several, "grpokit", "train", source, *(overrides or []), "--resume"])
         print(f"Stopped after step {result.steps}; the state is saved. Continue with:\n  {words}")
         raise typer.Exit(INTERRUPTED)
-    if result.before is not None and result.after is not None:
+    if result.before is not None and result.after is not None and result.after.means:
         print_scores({"before": result.before, "after": result.after})
     print(f"report: {result.folder / 'report.html'}")
 

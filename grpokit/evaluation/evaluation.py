@@ -56,20 +56,22 @@ class Evaluation:
         )
 
     def columns(self) -> dict[str, Tensor]:
-        """Name -> [B] for every reward; "reward" has the rows' totals."""
+        """Name -> [B] for every reward; "reward" has the rows' totals, if any reward has a weight."""
         columns = dict(zip(self.scores.names, self.scores.matrix.T, strict=True))
-        columns["reward"] = self.scores.totals
+        if self.scores.trained.names:
+            columns["reward"] = self.scores.totals
         return columns
 
     @cached_property
     def summary(self) -> Summary:
-        """The mean of each reward over the scored samples with its interval; "reward" is the weighted sum."""
+        """The mean of each of the `columns` over the scored samples, with its interval."""
         prompts = self.scores.groups.tolist()
         columns = self.scores.matrix.T.tolist()
         widths = {}
         for name, column in zip(self.scores.names, columns, strict=True):
             widths[name] = half_width(column, prompts)
-        widths["reward"] = mean_of_totals(columns, self.scores.weights.tolist(), prompts).half_width
+        if self.scores.trained.names:
+            widths["reward"] = mean_of_totals(columns, self.scores.weights.tolist(), prompts).half_width
         return Summary(
             means={name: or_none(float(column.nanmean())) for name, column in self.columns().items()},
             ci95={name: or_none(width) for name, width in widths.items()},

@@ -56,7 +56,9 @@ def verdict(run: RunHistory, scores: Sequence[Change], same: str) -> str:
     if change is None:
         if not run.metrics:
             return "Training has not begun yet." if run.state == "running" else "No step was trained."
-        return f"There is no evaluation on held-out prompts{' yet' if run.state == 'running' else ''}."
+        if not run.evaluations:
+            return f"There is no evaluation on held-out prompts{' yet' if run.state == 'running' else ''}."
+        return ". ".join(["No reward is trained", *_moved_monitors(scores)]) + "."
     name = "Rewards" if change.name == "reward" else f"The reward {change.name}"
     if change.after is None:
         return ". ".join([f"{name} could not be scored on held-out prompts", *_moved_monitors(scores)]) + "."

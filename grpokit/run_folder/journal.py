@@ -107,11 +107,11 @@ class Journal:
         columns = {name: column.tolist() for name, column in evaluation.columns().items()}
         texts = evaluation.texts
         turn = turns(map(shorten_prompt, texts))
-        shown = {*sample_indices(evaluation, most=most), *_best_and_worst(columns["reward"])}
+        shown = {*sample_indices(evaluation, most=most), *_best_and_worst(columns.get("reward", ()))}
         rows = []
         for i in sorted(shown):
             scores = finite({name: column[i] for name, column in columns.items()})
-            reward = scores.pop("reward")
+            reward = scores.pop("reward", None)
             row = _output(place, i, evaluation.samples[i])
             row |= {"prompt": texts[i], "turn": turn[i], "scores": scores, "reward": reward}
             rows.append(row)

@@ -142,9 +142,10 @@ class RunHistory:
 
     @cached_property
     def weights(self) -> dict[str, float]:
-        """Name -> weight, of "reward" (the weighted sum) and of the rewards; no sum of one with the weight 1.
+        """Name -> weight, of "reward" (the weighted sum) and of the rewards.
 
-        The many statistics of an evaluation of what was taught are left out.
+        There is no sum of none, or of one with the weight 1. The many statistics of an evaluation of what was taught
+        are left out.
         """
         weights = {}
         for name in self.names:
@@ -152,7 +153,7 @@ class RunHistory:
             if weight or not self.taught or name not in self.statistics:
                 weights[name] = weight
         trained = [weight for weight in weights.values() if weight]
-        if trained == [1.0]:
+        if trained in ([], [1.0]):
             return weights
         return {"reward": 1.0, **weights}
 

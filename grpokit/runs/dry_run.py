@@ -72,7 +72,8 @@ def _group(trainer: Trainer, prompts: PromptSequence, where: str) -> Iterator[st
     yield f"\n{plural(len(samples), 'sample')} for the first prompt of step 1{where}, with the settings of training:"
     yield f"  {brief(samples[0].prompt.text, most=100)}"
     columns = dict(zip(scores.names, scores.matrix.T, strict=True))
-    columns["reward"] = scores.totals
+    if scores.trained.names:
+        columns["reward"] = scores.totals
     for i, sample in enumerate(samples[:_SHOWN]):
         numbers = "  ".join(f"{name} {score_text(float(column[i]))}" for name, column in columns.items())
         text = f"  {brief(sample.output, most=100)}" if isinstance(sample.output, str) else ""

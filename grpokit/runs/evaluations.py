@@ -296,14 +296,14 @@ def shared_prompts(results: Mapping[str, Evaluation]) -> int:
 def compare_sources(results: Mapping[str, Evaluation]) -> Comparison:
     """The means of one evaluation, or of two and what changed from the first to the second.
 
-    The weighted sum is left out where it is that of one reward with the weight 1.
+    The weighted sum is left out where it is of nothing, or of one reward with the weight 1.
 
     Args:
         results: title -> the evaluation.
     """
     scores = next(iter(results.values())).scores
     weights = dict(zip(scores.names, scores.weights.tolist(), strict=True))
-    if scores.trained.weights.tolist() != [1.0]:
+    if scores.trained.weights.tolist() not in ([], [1.0]):
         weights["reward"] = 1.0
     columns: Comparison = {}
     for title, evaluation in results.items():

@@ -50,7 +50,9 @@ def _check_scores(config: RunConfig, held_out: Sequence[Prompt] | None) -> None:
         ConfigError: there are no held-out prompts, or no such score.
     """
     stop = config.run.stop
-    names = ["reward", *numbered_names(map(build_rewards.name_of, config.rewards))]
+    names = numbered_names(map(build_rewards.name_of, config.rewards))
+    if any(reward.weight for reward in config.rewards):
+        names = ["reward", *names]
     asked = {"best": config.run.best, "stop": stop.reward if stop else None}
     for key, name in asked.items():
         if name is not None and held_out is None:
@@ -59,9 +61,9 @@ def _check_scores(config: RunConfig, held_out: Sequence[Prompt] | None) -> None:
                 "Give eval.prompts, eval.split or eval.fraction."
             )
         if name is not None and name not in names:
+            known = f"The scores are {', '.join(names)}." if names else "The config has no reward."
             raise ConfigError(
-                f"{config.place('run', key)}there is no held-out score '{name}'{nearest(name, names)}. The scores are "
-                f"{', '.join(names)}."
+                f"{config.place('run', key)}there is no held-out score '{name}'{nearest(name, names)}. {known}"
             )
     if stop and not config.eval.every:
         raise ConfigError(f"{config.place('run', 'stop')}it needs evaluations during the run: set eval.every.")

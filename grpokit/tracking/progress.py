@@ -94,7 +94,8 @@ class RunLines:
 
     Attributes:
         eta: when the run will end.
-        news: the last step: its phase, the reward and its course, KL, clipped decisions, the gradient's norm.
+        news: the last step: its phase, the reward and its course, or else the loss, KL, clipped decisions, the
+            gradient's norm.
     """
 
     def __init__(self, steps: int, say: Callable[[str], None], *, bar: bool = False) -> None:
@@ -126,7 +127,7 @@ class RunLines:
         """Print the mean scores on held-out prompts after `step`, and return the line."""
         if not self._rewards:
             self.eta.start()  # the evaluation before training does not slow the steps
-        scores = "  ".join(f"{name} {score_text(mean)}" for name, mean in means.items())
+        scores = "  ".join(f"{name} {score_text(mean)}" for name, mean in means.items()) or "no reward"
         line = f"held-out prompts after step {step}: {scores}"
         self.say(line)
         return line
@@ -134,12 +135,16 @@ class RunLines:
     def _news(self, report: StepReport) -> str:
         m = report.metrics
         rewards = self._rewards.setdefault(report.phase, [])
-        if not math.isnan(m["reward"]):
-            rewards.append(m["reward"])
+        reward = m.get("reward", math.nan)
+        if not math.isnan(reward):
+            rewards.append(reward)
         parts = []
         if report.phase:
             parts.append(report.phase)
-        parts.append(f"reward {score_text(m['reward'])} {sparkline(rewards)}")
+        if "reward" in m:
+            parts.append(f"reward {score_text(reward)} {sparkline(rewards)}")
+        else:  # no reward is trained
+            parts.append(f"loss {m['loss']:.3g}")
         if "kl" in m:
             parts.append(f"kl {m['kl']:.3f}")
         clipped = m.get("clip_ratio/low_mean", 0.0) + m.get("clip_ratio/high_mean", 0.0)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grpokit.divergence import correction_weights
-from grpokit.objectives import Objective
+from grpokit.objectives import Objective, check_density
 from grpokit.policy import assemble_decisions, join_decisions
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.team import Team
@@ -122,6 +122,8 @@ class LinearTerm:
 
     def __call__(self, new: Decisions) -> tuple[Tensor, Tensor]:
         """As `Term`."""
+        if "logprobs" in self.gradients:
+            check_density(new)
         products = [(x * getattr(new, name)).sum() for name, x in self.gradients.items()]
         return torch.stack(products).sum(), self.total
 
@@ -253,6 +255,8 @@ def _loss_of_groups(term: Term, pieces: Sequence[tuple[Batch, Cut]]) -> LinearLo
             view = term.policy.logprobs(piece.rollout, decisions, term.ask, grad=False)
             if piece is not batch.filler:
                 views.append((cut.rows, decisions, view))
+    if not views:  # this process has no row of the step
+        return LinearLoss(gradients={}, total=batch.weights.new_zeros(()))
     new = assemble_decisions(views, like=batch.rollout.old.logprobs)
     return LinearLoss.of(replace(term, slices=[slice(0, batch.mask.shape[1])]), new)
 

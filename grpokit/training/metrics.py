@@ -144,19 +144,9 @@ class Tally:
 
 
 def reward_metrics(scores: Scores, advantages: Tensor) -> dict[str, float]:
-    """Statistics of the rewards of B samples, and of their advantages [B] or [B, T]."""
-    groups, totals = scores.groups, scores.totals
-    scored = ~totals.isnan()
-    per_group = [totals[(groups == group) & scored] for group in groups.unique()]
-    stds = [float(part.std()) if len(part) > 1 else 0.0 for part in per_group]
-    metrics = {
-        "reward": float(totals[scored].mean()),
-        "reward_std": sum(stds) / len(stds),
-        "unscored_rows": float((~scored).sum()),
-        "advantage/mean": float(advantages.mean()),
-        "advantage/std": float(advantages.std()),
-        "advantage/abs_max": float(advantages.abs().max()),
-    }
+    """Statistics of the rewards of B samples, and of their advantages [B] or [B, T], if a reward is trained."""
+    groups = scores.groups
+    metrics = _total_metrics(scores.totals, groups, advantages) if scores.trained.names else {}
     columns = zip(scores.names, scores.matrix.T, scores.seconds, scores.failed, scores.asked, strict=True)
     for name, column, seconds, failed, asked in columns:
         if not asked:
@@ -173,6 +163,21 @@ def reward_metrics(scores: Scores, advantages: Tensor) -> dict[str, float]:
         if not math.isnan(r):
             metrics[f"correlation/{scores.names[i]}/{scores.names[j]}"] = r
     return metrics
+
+
+def _total_metrics(totals: Tensor, groups: Tensor, advantages: Tensor) -> dict[str, float]:
+    """Statistics of the weighted sums [B] and of the advantages."""
+    scored = ~totals.isnan()
+    per_group = [totals[(groups == group) & scored] for group in groups.unique()]
+    stds = [float(part.std()) if len(part) > 1 else 0.0 for part in per_group]
+    return {
+        "reward": float(totals[scored].mean()),
+        "reward_std": sum(stds) / len(stds),
+        "unscored_rows": float((~scored).sum()),
+        "advantage/mean": float(advantages.mean()),
+        "advantage/std": float(advantages.std()),
+        "advantage/abs_max": float(advantages.abs().max()),
+    }
 
 
 def correlation(x: Tensor, y: Tensor, groups: Tensor) -> float:

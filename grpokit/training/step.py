@@ -84,11 +84,12 @@ class LearningStep(Step):
         """What the step did, in all processes, with metrics of its updates, and `further` ones of modifiers."""
         own = self.log.metrics(), self.log.warnings
         times, warnings = zip(*team.gather(own), strict=True)
+        equal = {"frac_reward_zero_std": float(self.zero_std_groups.double().mean())}
         own_metrics = {
             "step": self.number,
             "loss": sum(map(sum, self.losses)) / len(self.losses),
             **metrics.reward_metrics(self.scores, self.advantages),
-            "frac_reward_zero_std": float(self.zero_std_groups.double().mean()),
+            **(equal if self.scores.trained.names else {}),
             **self.draw.metrics,
             **metrics.decision_metrics(Tally.merged(self.tallies)),
             "grad_norm": sum(self.norms) / len(self.norms),

@@ -165,7 +165,12 @@ KEYS = {
     "rewards that are no list": part(
         REWARDS, "rewards: {use: length}\n", "line 3: rewards: expected a list, got keys (use) (as in [{use: my-rew"
     ),
-    "no reward": part(REWARDS, "rewards: []\n", "line 3: rewards: expected a list of at least 1, got a list of 0"),
+    "no reward": part(
+        REWARDS, "rewards: []\n", "line 3: rewards: there is no reward, and objective 'grpo' learns from"
+    ),
+    "monitors alone": part(
+        REWARDS, "rewards: [{use: length, weight: 0}]\n", "line 3: rewards: every reward has weight 0, so all are"
+    ),
     "a reward that is a text": part(
         REWARDS, "rewards: [length]\n", "rewards.0: expected a group of keys, got 'length'"
     ),

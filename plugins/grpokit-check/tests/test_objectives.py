@@ -117,6 +117,14 @@ class ReadsThePadding(GRPO):
         return True
 
 
+class NeedsNoAdvantages(GRPO):
+    """Says so, and learns from them."""
+
+    @property
+    def needs_advantages(self) -> bool:
+        return False
+
+
 class AveragesTheBatch(GRPO):
     """Divides by the tokens of a micro-batch."""
 
@@ -187,6 +195,7 @@ BROKEN: list[tuple[Objective, set[str]]] = [
     (HoldsToOld(), {"sign", "zero-advantage"}),
     (MaskedAtTheEnd(), {"mask"}),
     (ReadsThePadding(), {"mask"}),
+    (NeedsNoAdvantages(), {"without-advantages"}),
     (AveragesTheBatch(), {"additive"}),
     (SaysSingleDecisions(), {"additive"}),
     (Overflows(), {"finite"}),

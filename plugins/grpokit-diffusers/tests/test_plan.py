@@ -246,3 +246,22 @@ def test_bad_settings() -> None:
         needs(model="tiny-sd3", size=[62, 64])
     with pytest.raises(UsageError, match="rows must be at least 1"):
         needs(model="tiny-sd3", rows=0)
+
+
+def test_teachers_and_averages_cost_their_adapters(tmp_path: Path) -> None:
+    """Ranks 2 and 3 together are five fourths of one of rank 4, and each average is one more adapter."""
+
+    def memory(**options: Any) -> dict[str, float]:
+        found = needs({"reference": True}, model="tiny-sd3", lora={"r": 4}, **options)
+        return {part.name: part.bytes for part in found.parts if part.name in ("adapter", "reference", "average")}
+
+    teachers = {}
+    for rank in (2, 3):
+        teachers[f"r{rank}"] = folder = tmp_path / str(rank)
+        folder.mkdir()
+        DiffusersFlow("tiny-sd3", size=(64, 64), lora={"r": rank}).export(folder)
+    plain, taught = memory(), memory(teachers=teachers)
+    both = memory(ema={"decay": 0.9}, old_ema={"decay": 0.5})
+    assert plain["reference"] == plain["average"] == 0
+    assert taught["reference"] == 5 / 4 * plain["adapter"] > 0
+    assert both["average"] == 2 * plain["adapter"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from grpokit import UsageError
 from grpokit.sampling import derive_seeds
 from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
+from teaching import assert_teaches
 
 SEEDS = derive_seeds(1, stream="train", step=0, prompts=1, group_size=2)
 
@@ -162,3 +164,18 @@ def test_adapters_that_are_not_there_are_refused_before_the_model_is_looked_for(
         build("./no-model", lora={"adapter": "./nowhere", "r": 4})
     with pytest.raises(UsageError, match="revision is for the hub's repositories"):
         build("./no-model", lora={"adapter": tmp_path / "two", "revision": "main"})
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("tiny-sd3", {"guidance": 2.0}),
+        ("tiny-flux", {"sampler": "ode"}),
+        ("tiny-sd3", {"quantization": "4bit"}),
+    ],
+    ids=str,
+)
+def test_exported_adapters_are_teachers_around_one_base(model: str, options: dict[str, Any], tmp_path: Path) -> None:
+    if "quantization" in options:
+        pytest.importorskip("bitsandbytes")
+    assert_teaches(partial(build, model), prompts_of(model, ["cat", "dog", "bird"]), tmp_path, **options)

@@ -21,6 +21,7 @@ from grpokit_glm_image.halves import halves
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny import tiny_pipeline
 from grpokit_glm_image.token_writer import Writer
+from teaching import assert_teaches
 
 pytestmark = pytest.mark.usefixtures("small_draft")
 PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign')]
@@ -325,3 +326,7 @@ def test_an_exported_adapter_trains_on(tmp_path: Path) -> None:
     rollout = second.rollout([Prompt(text="a cat")], 2, seeds=seeds)
     with second.reference():
         assert torch.equal(second.logprobs(rollout, slice(0, 1)).logprobs, rollout.old.logprobs[:, :1])
+
+
+def test_exported_adapters_are_teachers_around_one_base(tmp_path: Path) -> None:
+    assert_teaches(build, [*PROMPTS, Prompt(text="two dogs")], tmp_path, steps=2)

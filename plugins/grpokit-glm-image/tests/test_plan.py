@@ -270,3 +270,15 @@ def test_the_shipped_sizes_name_their_source() -> None:
     assert "zai-org/GLM-Image" in sizes["source"]
     assert any("ship with grpokit" in line for line in needs(**SMALL).assumptions)
     assert not any("ship with grpokit" in line for line in needs(model="tiny", size=(64, 64)).assumptions)
+
+
+def test_teachers_cost_their_adapters(tmp_path: Path) -> None:
+    """Ranks 2 and 3 together are five fourths of one of rank 4."""
+    teachers = {}
+    for rank in (2, 3):
+        teachers[f"r{rank}"] = folder = tmp_path / str(rank)
+        folder.mkdir()
+        GlmImageAR("tiny", size=(64, 96), lora={"r": rank}).export(folder)
+    taught = needs(model="tiny", size=[64, 96], lora={"r": 4}, teachers=teachers)
+    assert gib(taught, "reference") == pytest.approx(5 / 4 * gib(taught, "adapter"))
+    assert gib(taught, "reference") > 0

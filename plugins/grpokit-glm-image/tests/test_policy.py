@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from grpokit.sampling import derive_seeds
 from grpokit_check import outcomes, policy_checks
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny import tiny_pipeline
+from teaching import assert_teaches
 
 PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign', "two dogs on a much longer prompt")]
 QUICK = {"steps": 1, "guidance": 1.0}
@@ -281,3 +283,7 @@ def test_a_given_pipeline_still_draws_by_itself() -> None:
     assert drawn_by_pipe() != before
     with policy.model.disable_adapter():
         assert drawn_by_pipe() == before
+
+
+def test_exported_adapters_are_teachers_around_one_base(tmp_path: Path) -> None:
+    assert_teaches(build, PROMPTS, tmp_path)

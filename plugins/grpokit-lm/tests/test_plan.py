@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 import transformers
 from test_memory import ADAPTER, GROUP, HEAD, HIDDEN, KEYS, MLP, kept
-from tiny_models import tiny_model, tiny_tokenizer
+from tiny_models import save_tiny_model, tiny_model, tiny_tokenizer
 
 from grpokit import UsageError
 from grpokit_hf.plan.counting import sizes_of
@@ -247,3 +248,15 @@ def test_what_an_engine_draws_is_not_counted(qwen: None) -> None:
     assert served.assumptions[-1] == "A server draws; what it takes is not counted."
     beside = plan(lora={"r": 16}, engine={"offline": True, "gpu_memory_utilization": 0.4, "sleep": True})
     assert beside.assumptions[-1].startswith("vLLM draws, and takes 40% of the GPU's memory for itself while it draws")
+
+
+def test_teachers_cost_their_adapters(tmp_path: Path) -> None:
+    """Ranks 2 and 3 together are five fourths of one of rank 4; without a reference they are not asked."""
+    base, teachers = save_tiny_model(tmp_path / "base"), {}
+    for rank in (2, 3):
+        teachers[f"r{rank}"] = folder = tmp_path / str(rank)
+        folder.mkdir()
+        CausalLMPolicy(base, max_new_tokens=8, lora={"r": rank}, device="cpu").export(folder)
+    taught = plan(replace(JOB, reference=True), model=str(base), lora={"r": 4}, teachers=teachers)
+    assert memory(taught, "reference") == 5 / 4 * memory(taught, "adapter") > 0
+    assert memory(plan(model=str(base), lora={"r": 4}, teachers=teachers), "reference") == 0

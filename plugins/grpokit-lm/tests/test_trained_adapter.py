@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM
 from grpokit import Prompt, Sample, Trainer, UsageError, objectives
 from grpokit_hf.models.adapters import quiet
 from grpokit_lm.policy import CausalLMPolicy
+from teaching import assert_teaches
 
 TOKENS = torch.arange(12)[None]
 PROMPTS = [Prompt(text=f"say {letter}") for letter in "abcdef"]
@@ -233,3 +234,14 @@ def test_an_adapter_of_another_model(base: Path, tmp_path: Path) -> None:
 def test_an_adapter_of_more_than_linear_layers(settings: dict[str, Any], name: str, base: Path, tmp_path: Path) -> None:
     trained(base, tmp_path, **settings)
     assert f"changes '{name}" in refused(base, str(tmp_path))
+
+
+@pytest.mark.parametrize("options", [{}, {"quantization": "4bit"}], ids=str)
+def test_exported_adapters_are_teachers_around_one_base(options: dict[str, Any], base: Path, tmp_path: Path) -> None:
+    if options:
+        pytest.importorskip("bitsandbytes")
+
+    def make(**settings: Any) -> CausalLMPolicy:
+        return CausalLMPolicy(base, max_new_tokens=8, dtype="float32", device="cpu", **settings)
+
+    assert_teaches(make, PROMPTS[:3], tmp_path, **options)

@@ -237,7 +237,7 @@ def zero_advantage(case: _Case) -> None:
 
 
 def without_advantages(case: _Case) -> None:
-    """The advantages change nothing, and a gradient step lowers the loss."""
+    """Where rewards do not teach, the advantages change nothing, and the loss has a gradient."""
     for batch in case.batches(away=0.3):
         value = batch.loss().value
         other = replace(batch, advantages=-2 * batch.advantages).loss().value

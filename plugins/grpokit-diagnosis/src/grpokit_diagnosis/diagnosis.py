@@ -81,7 +81,7 @@ class Diagnosis:
         """At most three, the first one first; without a flat or falling curve, only what is a fault all the same."""
         found = [look for look in self.looks if look.cause]
         certain = [look for look in found if look.cause and (look.cause.always or look.of_evaluation)]
-        if self.symptom.course in ("rising", "unscored", "unknown"):
+        if self.symptom.course in ("rising", "unscored", "untrained", "unknown"):
             found = [look for look in certain if not look.of_evaluation]
         if self.symptom.course in ("unseen", "apart"):  # the training itself is well
             found = certain or found
@@ -101,6 +101,7 @@ class Diagnosis:
         nothing = {
             "rising": "Nothing holds it back.",
             "unscored": "A monitor (weight: 0) that scores held-out prompts shows what is learned.",
+            "untrained": "Its loss says how the run goes, and monitors (weight: 0) show what is learned.",
             "unknown": "That is too little to name a cause.",
         }
         return nothing.get(self.symptom.course, "No cause was found in what was looked at.")

@@ -12,12 +12,12 @@ from grpokit.evaluation.paired import Change
 from grpokit.report.verdict import headline, main_change
 from grpokit.run_folder.reader import RunHistory
 
-Course = Literal["rising", "slow", "flat", "falling", "unseen", "apart", "unscored", "unknown"]
+Course = Literal["rising", "slow", "flat", "falling", "unseen", "apart", "unscored", "untrained", "unknown"]
 """How the reward went.
 
 "slow": it rose, by little. "unseen": in training it rose much more than on held-out prompts. "apart": it rose in
 training and fell on held-out prompts. "unscored": it is flat in training and never scored on held-out prompts, as one
-that compares the samples of a group is while the policy learns.
+that compares the samples of a group is while the policy learns. "untrained": no reward has a weight.
 """
 
 _FEWEST = 6  # steps
@@ -30,6 +30,7 @@ _SAID = {
     "apart": "The reward rose in training, and fell on held-out prompts",
     "unscored": "Held-out prompts are not scored, and the mean in training did not move, as that of a reward that "
     "compares the samples of a group never does",
+    "untrained": "No reward is trained here",
     "unknown": f"There are fewer than {_FEWEST} scored steps, too few to say what the reward did",
 }
 _LITTLE = 0.25  # of the spread inside groups at the beginning
@@ -59,7 +60,7 @@ class Symptom:
         if self.held_out is not None and self.held_out.change is not None:
             width = "" if self.held_out.width is None else f" ± {self.held_out.width:.2g}"
             seen.append(f"{self.held_out.change:+.3g}{width} on held-out prompts")
-        if self.course != "unknown":
+        if not math.isnan(self.change):
             seen.append(f"{self.change:+.3g} ± {self.width:.2g} in training")
         return f"{_SAID[self.course]}{': ' if seen else ''}{', '.join(seen)}."
 
@@ -71,7 +72,8 @@ def symptom(run: RunHistory) -> Symptom:
     third = len(rewards) // 3
     held_out = main_change(headline(run)) if len(run.evaluations) > 1 else None
     if len(rewards) < _FEWEST:
-        return Symptom(course="unknown", change=math.nan, width=math.nan, held_out=held_out, best=0)
+        course: Course = "unknown" if any(run.weights.values()) else "untrained"
+        return Symptom(course=course, change=math.nan, width=math.nan, held_out=held_out, best=0)
     first, last = rewards[:third], rewards[-third:]
     change = _mean(last) - _mean(first)
     width = math.hypot(_width(first), _width(last))

@@ -69,8 +69,8 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     parts = writer.parts()
     if idle:
         parts = [each for part in parts for each in (_waiting(part, writer) if part.name == "weights" else [part])]
-    if job.reference and settings.copies_reference:
-        parts.append(Part(name="reference", bytes=4 * (writer.sizes.trained + writer.sizes.adapter)))
+    if job.reference and (size := settings.reference_size(writer.sizes.trained + writer.sizes.adapter)):
+        parts.append(Part(name="reference", bytes=4 * size))
     rollout = writer.rollout()
     return Needs(
         parts=(*parts, *painter.parts(idle=idle)),

@@ -321,3 +321,66 @@ def test_a_transformer_with_an_adapter_is_refused(options: dict[str, Any]) -> No
 def test_settings_that_cannot_work(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build(**options)
+
+
+@pytest.mark.parametrize("options", [{}, {"sampler": "ode"}, {"matching": {"times": 3}}], ids=str)
+def test_the_reference_may_have_guidance_of_its_own(options: dict[str, Any]) -> None:
+    """It is then the start as if it drew with that guidance, and outside of it nothing has changed."""
+    policy = build(lora={"r": 2}, reference_guidance=3.0, **options)
+    for name, parameter in policy.model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.constant_(parameter, 0.2)
+    rollout = drawn(policy)
+    steps = slice(0, rollout.mask.shape[1])
+    with torch.no_grad():
+        before = policy.logprobs(rollout, steps)
+        with policy.reference():
+            held = policy.logprobs(rollout, steps)
+        after = policy.logprobs(rollout, steps)
+        expected = build(guidance=3.0, **options).logprobs(rollout, steps)
+        unguided = build(**options).logprobs(rollout, steps)
+    torch.testing.assert_close(held.mean, expected.mean, rtol=0, atol=1e-6)
+    assert torch.equal(before.mean, after.mean)
+    assert torch.equal(drawn(policy).old.mean, rollout.old.mean)
+    assert float((held.mean - unguided.mean).abs().max()) > 1e-3
+    assert float((before.mean - unguided.mean).abs().max()) > 1e-3
+
+
+def test_copies_of_a_group_may_share_their_noise() -> None:
+    """At each level the copies less their samples' part are the same inside a group, and differ between groups."""
+    policy = build(matching={"times": 2, "weight": "uniform", "shared_noise": True})
+    rollout = drawn(policy)
+    view = policy.logprobs(rollout, slice(0, 2))
+    torch.testing.assert_close(view.logprobs.detach(), rollout.old.logprobs, atol=1e-6, rtol=0)
+    seeds = rollout.trace.per_row["seeds"]
+    assert [len(set(seeds[group * 4 :][:4].tolist())) for group in range(3)] == [1, 1, 1]
+    assert len(set(seeds.tolist())) == 3
+    starts = rollout.trace.per_row["latents"][:, 0]
+    assert len({tuple(start.flatten().tolist()) for start in starts}) == 12
+
+
+def test_training_samples_come_from_the_average() -> None:
+    """At step n its decay is min(0.1 n, 0.5), by hand, whatever `ema` is. A saved one is there again."""
+    policy = build(matching={"times": 2}, lora={"r": 2}, old_ema={"decay": 0.5, "ramp": 0.1}, ema={"decay": 0.9})
+    live = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
+    expected = {name: p.detach().clone() for name, p in live.items()}
+    for step in (1, 2, 9):
+        with torch.no_grad():
+            for p in live.values():
+                p.add_(0.1 * step)
+        policy.updated(step)
+        decay = min(0.1 * step, 0.5)
+        expected = {name: decay * x + (1 - decay) * live[name].detach() for name, x in expected.items()}
+    for name, x in expected.items():
+        torch.testing.assert_close(policy.state_dict()[f"old/{name}"], x, rtol=0, atol=1e-6)
+    alone = build(matching={"times": 2}, lora={"r": 2})
+    for name, p in alone.model.named_parameters():
+        if p.requires_grad:
+            p.data.copy_(policy.state_dict()[f"old/{name}"])
+    rollout, other = drawn(policy), drawn(alone)
+    assert rollout.averaged
+    assert torch.equal(rollout.old.mean, other.old.mean)
+    again = build(matching={"times": 2}, lora={"r": 2}, old_ema={"decay": 0.5, "ramp": 0.1}, ema={"decay": 0.9})
+    again.load_state_dict(policy.state_dict())
+    assert torch.equal(drawn(again).old.mean, rollout.old.mean)
+    assert again.state_dict()["old_version"] == 9

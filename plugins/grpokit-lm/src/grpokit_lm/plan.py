@@ -91,12 +91,13 @@ def _drawing(engine: EngineSettings | None) -> tuple[str, ...]:
 
 
 def _reference(settings: CausalLMSettings, sizes: Sizes, job: Job) -> list[Part]:
-    """The frozen or moving copy of what trains; with a new adapter there is none."""
-    if not job.reference or not settings.copies_reference:
+    """The frozen or moving copy of what trains, or the teachers' adapters; with a new adapter there is none."""
+    size = settings.reference_size(sizes.trained + sizes.adapter) if job.reference else 0
+    if not size:
         return []
     width = 4 if settings.twin_dtype is None else settings.twin_dtype.itemsize
     moments: tuple[Moment, ...] = ("score",) if settings.reference_offload else MOMENTS
-    return [Part(name="reference", bytes=(sizes.trained + sizes.adapter) * width, moments=moments)]
+    return [Part(name="reference", bytes=size * width, moments=moments)]
 
 
 def _remedies(settings: CausalLMSettings, job: Job) -> list[Remedy]:

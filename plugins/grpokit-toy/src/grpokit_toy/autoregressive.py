@@ -199,7 +199,7 @@ class AutoregressivePolicy(Policy, ABC):
 
 
 def read_weights(model: nn.Module, path: Path) -> None:
-    """Fill `model` from a safetensors file, which may hold a codebook too.
+    """Fill `model` from a safetensors file, which may hold a codebook or an average too.
 
     Raises:
         UsageError: names the file that is missing, cannot be read, or does not fit.
@@ -210,7 +210,7 @@ def read_weights(model: nn.Module, path: Path) -> None:
         stored = load_file(path)
     except SafetensorError as error:
         raise UsageError(f"{path} is not a readable safetensors file ({error}). Save it again.") from error
-    weights = {name: x for name, x in stored.items() if not name.startswith("codebook.")}
+    weights = {name: x for name, x in stored.items() if not name.startswith(("codebook.", "old/"))}
     try:
         load_weights(model, weights)
     except CheckpointError as error:

@@ -14,7 +14,7 @@ from grpokit import flow
 from grpokit.reference import Average
 from grpokit.registry.settings import read_settings
 from grpokit.settings import Count, NotNegative
-from grpokit_hf.diffusion.trained_lora import find_lora
+from grpokit_hf.diffusion.trained_lora import find_lora, read_lora
 from grpokit_hf.diffusion.windows import Window
 from grpokit_hf.models.settings import ModelSettings
 from grpokit_hf.models.sources import SourceSettings
@@ -154,3 +154,7 @@ class FlowSettings(ModelSettings):
             UsageError: there is no such file, or more than one that it may be.
         """
         return find_lora(adapter, SourceSettings(revision=revision, local_files_only=self.local_files_only))
+
+    def adapter_size(self, adapter: str | Path) -> int:
+        """How many weights a trained LoRA has."""
+        return sum(tensor.numel() for tensor in read_lora(self.lora_file(adapter)).tensors.values())

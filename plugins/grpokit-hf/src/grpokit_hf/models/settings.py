@@ -49,7 +49,7 @@ from grpokit_hf.models.quantized import Quantization
 from grpokit_hf.models.references import Base, Reference
 from grpokit_hf.models.sources import SourceSettings
 from grpokit_hf.models.teachers import bare_copy, check_teachers
-from grpokit_hf.models.trained_adapter import TrainedAdapter, find_adapter
+from grpokit_hf.models.trained_adapter import TrainedAdapter, adapter_weights, find_adapter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +198,24 @@ class ModelSettings(LearningSettings, LoadingSettings):
             UsageError: there is no such adapter, or it is neither LoRA nor DoRA.
         """
         return find_adapter(adapter, SourceSettings(revision=revision, local_files_only=self.local_files_only))
+
+    def adapter_size(self, adapter: str | Path) -> int:
+        """How many weights a trained adapter has.
+
+        Raises:
+            UsageError: it is not there, or cannot be read.
+        """
+        return sum(tensor.numel() for tensor in adapter_weights(self.adapter_at(adapter)).values())
+
+    def reference_size(self, trained: int) -> int:
+        """How many weights the reference has of its own, for a plan.
+
+        Args:
+            trained: how many train.
+        """
+        if self.teachers is not None:
+            return sum(map(self.adapter_size, self.teachers.values()))
+        return trained if self.copies_reference else 0
 
     def adapting(self, model: Any) -> Callable[[], object] | None:
         """What puts an adapter of the right shapes around a model, for a plan; None where the weights train themselves.

@@ -95,8 +95,12 @@ def _fetched(name: str, source: SourceSettings) -> Path:
         raise UsageError(f"lora: adapter: {sources.why_not(files, error, what='adapter')}") from error
 
 
-def _weights(trained: TrainedAdapter) -> dict[str, Tensor]:
-    """Those of an adapter's file."""
+def adapter_weights(trained: TrainedAdapter) -> dict[str, Tensor]:
+    """Those of an adapter's file.
+
+    Raises:
+        UsageError: they cannot be read.
+    """
     what = f"lora: adapter: '{trained.name}'"
     try:
         return load_peft_weights(str(trained.folder), device="cpu")
@@ -125,7 +129,7 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
     able = set(linear_layers(model))
     try:
         adapted = around(model, config)
-        weights = _weights(trained)
+        weights = adapter_weights(trained)
         foreign = [name for name in weights if ".lora_" not in name]  # peft would put such into the base
         own = {name: tensor.shape for name, tensor in tensors_of(adapted).items()}
         common = [name for name in weights if name in own]

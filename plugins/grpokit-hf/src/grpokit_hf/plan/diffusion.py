@@ -149,7 +149,8 @@ class FlowWork:
         """The memory of the transformer and of its adapter, and of passes."""
         own = sum(p.numel() for p in self.transformer.parameters()) - self.adapter
         trained = self.adapter or own
-        copies_reference = self.job.reference and self.settings.copies_reference
+        averages = [each for each in (self.settings.average, self.settings.old_average) if each is not None]
+        reference = self.settings.reference_size(trained) if self.job.reference else 0
         drawing = self._live(self.job.group_size)
         scoring = self._live(self._rows)
         return [
@@ -157,8 +158,8 @@ class FlowWork:
             Part(name="adapter", bytes=4 * self.adapter),
             Part(name="optimizer", bytes=self.job.averages * trained),
             Part(name="gradients", bytes=4 * trained, moments=("train",)),
-            Part(name="average", bytes=4 * trained if self.settings.average else 0),
-            Part(name="reference", bytes=4 * trained if copies_reference else 0),
+            Part(name="average", bytes=4 * trained * len(averages)),
+            Part(name="reference", bytes=4 * reference),
             Part(name="activations", bytes=drawing, moments=("rollout",)),
             Part(name="activations", bytes=scoring, moments=("score",)),
             Part(name="activations", bytes=self._kept(), moments=("train",)),
