@@ -119,8 +119,8 @@ def cps(sigma: Sigma, sigma_next: Sigma, *, noise: float = 0.8) -> Kernel:
 
     mean = (1 - s') x0^ + sqrt(s'^2 - std^2) e^ and std = s' sin(eta pi / 2). From "Coefficients-preserving sampling
     for reinforcement learning with flow matching" (Wang and Yu, 2025, arXiv:2509.05952). A latent has exactly the noise
-    of its sigma, so pictures stay clean. But the spread of the samples shrinks, and more steps do not bring it closer
-    to the flow's. A step to sigma 0 has no noise: it is not a decision, and `score` refuses it. Arguments as for
+    of its sigma, so pictures stay clean. But the spread of the samples shrinks, and more steps bring it back only in
+    part. A step to sigma 0 has no noise: it is not a decision, and `score` refuses it. Arguments as for
     `flow_sde`; `noise` is eta, at most 1.
     """
     t, s = _sigmas(sigma, sigma_next)

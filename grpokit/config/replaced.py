@@ -29,9 +29,12 @@ def leave_out(data: dict[str, Any], override: str, source: KeyPlaces) -> None:
     if kind not in ("reward", "objective", "advantage"):
         return
     around: Any = data
-    for key in where[:-1]:
-        around = around[key]
-    own = around[where[-1]]
+    try:
+        for key in where[:-1]:
+            around = around[key]
+        own = around[where[-1]]
+    except (KeyError, IndexError, TypeError):  # a later override replaced what was around it
+        return
     name: Any = own.get("use") if isinstance(own, dict) else own
     try:
         takes, takes_all = registry.declared_parameters(str(kind), name)

@@ -462,3 +462,5 @@ def test_keys_of_a_replaced_component_go_with_it(recwarn: pytest.WarningsRecorde
     own = parse(text, "a.yaml", ["trainer.objective=dppo", "trainer.clip_range=0.3"])  # the user's own key stays
     assert own.trainer.flat_objective == {"clip_range": 0.3, "kl_coef": 0.1}
     assert parse(text, "a.yaml", ["trainer.steps=3"]).trainer.flat_objective["clip_range"] == 0.1
+    again = parse(text, "a.yaml", ["trainer.objective=dppo", "trainer={steps: 3}"])  # a later override replaces both
+    assert again.trainer.objective == "grpo"
