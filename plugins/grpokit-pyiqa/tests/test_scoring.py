@@ -2,6 +2,7 @@
 
 import http.server
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -206,3 +207,27 @@ print(Metric("ssim")([sample]))
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "[1.0]\n"
+
+
+LOOK = """
+from transformers.models.llama import configuration_llama, modeling_llama
+parts = lambda: [
+    configuration_llama.LlamaConfig,
+    modeling_llama.LlamaAttention,
+    modeling_llama.LlamaDecoderLayer,
+    modeling_llama.LlamaModel.forward,
+    modeling_llama.LlamaForCausalLM.forward,
+]
+before = parts()
+from grpokit_pyiqa.scoring import Metric, MetricError
+try:
+    Metric("compare2score", device="cpu")
+except MetricError as error:
+    assert "cannot be built" in str(error), error
+assert all(one is other for one, other in zip(before, parts(), strict=True)), parts()
+"""
+
+
+def test_a_language_model_beside_it_stays_as_it_is() -> None:
+    """Also where a metric that puts its own layers into transformers cannot be built, as without its weights."""
+    subprocess.run([sys.executable, "-c", LOOK], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})

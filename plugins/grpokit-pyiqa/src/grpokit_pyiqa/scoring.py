@@ -72,7 +72,7 @@ class Metric:
     def _build(self) -> Any:
         logging.getLogger("pyiqa").setLevel(logging.WARNING)
         try:
-            with redirect_stdout(sys.stderr), _own_draws():  # pyiqa prints what it fetches
+            with redirect_stdout(sys.stderr), _own_draws(), _llama_kept():  # pyiqa prints what it fetches
                 return pyiqa.create_metric(self.name, device=self.device)
         except ModuleNotFoundError as error:
             package = PACKAGES.get(error.name or "", error.name)
@@ -148,6 +148,25 @@ def needs_target(name: str) -> bool:
 def _tensor(picture: Image.Image) -> torch.Tensor:
     pixels = torch.from_numpy(np.array(picture.convert("RGB")))  # [h, w, 3]
     return pixels.permute(2, 0, 1)[None].contiguous() / 255  # [1, 3, h, w] in [0, 1]
+
+
+@contextmanager
+def _llama_kept() -> Iterator[None]:
+    """Undo what two metrics of pyiqa put in place of transformers' Llama, which a policy of the same process may be."""
+    try:
+        from transformers.models.llama import configuration_llama, modeling_llama
+    except ImportError:
+        yield
+        return
+    homes = [configuration_llama, modeling_llama, modeling_llama.LlamaModel, modeling_llama.LlamaForCausalLM]
+    before = [dict(vars(home)) for home in homes]
+    try:
+        yield
+    finally:
+        for home, parts in zip(homes, before, strict=True):
+            for name, part in parts.items():
+                if vars(home).get(name) is not part:
+                    setattr(home, name, part)
 
 
 @contextmanager
