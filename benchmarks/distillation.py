@@ -34,7 +34,7 @@ MONITORS = [
 ]
 PRESET = [{"use": "ssim", "weight": 0.5}, {"use": "ocr", "weight": 0.5}]
 ADAPTER = ["policy.lora={r: 16, alpha: 32}", "trainer.learning_rate=1.0e-3"]
-JOB = ["data.use=distillation:prompts", "eval.every=0", "trainer.steps=30", *ADAPTER]
+JOB = ["data.use=distillation:prompts", "eval.every=0", "trainer.steps=90", *ADAPTER]
 WITH_WORDS = ("sign", "card")
 
 
@@ -89,7 +89,7 @@ def jobs(folder: Path, seed: int) -> dict[str, list[str]]:
         BRIGHT: [f"rewards={json.dumps([{'use': 'brightness'}, *MONITORS])}", "trainer.advantage=group"],
         "opd": [
             f"policy.teachers={json.dumps(teachers)}",
-            "trainer.objective=opd",
+            "trainer.objective={use: opd, all_tokens: true}",
             "trainer.advantage=group",
             f"rewards={json.dumps(MONITORS)}",
         ],
