@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
 import torch
 from annotated_types import Ge, Lt
@@ -126,13 +126,18 @@ class Teachers:
             score: what one model says of some of them; it may call `logprobs`.
         """
         rows: dict[str, list[int]] = {}
-        for row, (sample, group) in enumerate(zip(rollout.samples, rollout.groups.tolist(), strict=True)):
-            rows.setdefault(self.name_for(sample.prompt, group), []).append(row)
+        for row, sample in enumerate(rollout.samples):
+            name = self.name_for(sample.prompt, sample.group)
+            rows.setdefault(name, []).append(row)
+        parts = []
         with swapped(self, "asked", False):
-            parts = [score(self.models[name], rollout.select(torch.tensor(own))) for name, own in rows.items()]
-        order = torch.tensor(list(itertools.chain.from_iterable(rows.values())))
+            for name, own in rows.items():
+                part = rollout.select(torch.tensor(own))
+                parts.append(score(self.models[name], part))
         whole = join_decisions(parts, dim=0)
-        return whole.select(order.argsort().to(whole.logprobs.device, non_blocking=True))
+        order = torch.tensor(list(itertools.chain.from_iterable(rows.values())))
+        back = order.argsort().to(whole.logprobs.device, non_blocking=True)
+        return whole.select(back)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +190,11 @@ class Twin:
         self._twin: nn.Module | None = None
         self._version = 0
         self._replaced = False  # whether the policy has other weights than at its start
+
+    def take(self) -> Self:
+        """Copy now, and not when the copy is first asked for."""
+        self._make()
+        return self
 
     @contextmanager
     def model(self) -> Iterator[nn.Module]:
@@ -242,8 +252,9 @@ class Twin:
             )
         own = self._named(self._twin)
         theirs = {name: state[name] for name in state if name.startswith(self._prefix)}
+        shapes = {name: tensor.shape for name, tensor in own.items()}
         differing = own.keys() ^ theirs.keys()
-        differing |= {name for name in own.keys() & theirs.keys() if own[name].shape != theirs[name].shape}
+        differing |= {name for name in own.keys() & theirs.keys() if theirs[name].shape != shapes[name]}
         if differing:
             raise CheckpointError(f"belongs to another model: '{min(differing)}' differs.")
         for name, tensor in own.items():

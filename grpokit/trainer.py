@@ -248,8 +248,9 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
 
         if number == 1:
             self._reference_probe.check(when="after the first step")
-        learned = learn_from_step(self.terms, self.team, log.warn)
-        return step.report(self.team, self.updates.metrics(number, log.warn), self._modifiers.metrics() | learned)
+        rates = self.updates.metrics(number, log.warn)
+        further = self._modifiers.metrics() | learn_from_step(self.terms, self.team, log.warn)
+        return step.report(self.team, rates, further)
 
     def _tell(self, moment: str, step: Step) -> None:
         """Let all observers look at a moment of a step."""

@@ -176,16 +176,15 @@ class NFT(Objective):
         Raises:
             UsageError: decisions without a target.
         """
-        if new.mean is None or new.target is None or old.mean is None:
-            raise UsageError(
-                "objective 'nft' compares predictions of finished samples, but this policy's decisions are tokens or "
-                "denoising steps. Give a flow policy matching, such as policy.matching={times: 4}, or take grpo."
-            )
+        check_copies(new, "objective 'nft' compares predictions of finished samples")
+        assert new.mean is not None
+        assert new.target is not None
+        assert old.mean is not None
         decided = mask.reshape(*mask.shape, *[1] * (new.mean.ndim - 2))
         error = torch.where(decided, new.mean - new.target, 0.0).flatten(2)
         before = torch.where(decided, old.mean.detach() - new.target, 0.0).flatten(2)
-        attracted = _normalised(self.beta * error + (1 - self.beta) * before)
-        repelled = _normalised((1 + self.beta) * before - self.beta * error)
+        attracted = normalised_error(self.beta * error + (1 - self.beta) * before)
+        repelled = normalised_error((1 + self.beta) * before - self.beta * error)
         share = (advantages.to(error) / self.advantage_bound).clamp(-1, 1)
         good = share / 2 + 0.5
         value = (good * attracted + (1 - good) * repelled) * self.advantage_bound / self.beta
@@ -193,8 +192,25 @@ class NFT(Objective):
         return Loss(value=value, stats=_unclipped(ratio))
 
 
-def _normalised(error: Tensor) -> Tensor:
-    """The mean square over the mean distance, which has no gradient: [b, t, D] -> [b, t]."""
+def check_copies(new: Decisions, need: str) -> None:
+    """Refuse decisions that are not noised copies.
+
+    Args:
+        new: the decisions.
+        need: what an objective does with copies, such as "objective 'nft' compares predictions of finished samples".
+
+    Raises:
+        UsageError: tokens, or denoising steps.
+    """
+    if new.target is None:
+        raise UsageError(
+            f"{need}, but this policy's decisions are tokens or denoising steps. Give a flow policy matching, such as "
+            "policy.matching={times: 4}, or take grpo."
+        )
+
+
+def normalised_error(error: Tensor) -> Tensor:
+    """The mean square over the mean distance, which is at least 1e-5 and has no gradient: [b, t, D] -> [b, t]."""
     distance = error.detach().abs().mean(-1).clamp(min=1e-5)
     return error.square().mean(-1) / distance
 

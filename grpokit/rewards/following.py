@@ -102,18 +102,21 @@ def learn_from_step(terms: Iterable[RewardTerm], team: Team, warn: Callable[[str
     Raises:
         RunError: a reward raised.
     """
-    rewards = {name: reward for name, reward in followers(terms).items() if isinstance(reward, LearnsFromSteps)}
+    rewards: dict[str, LearnsFromSteps] = {}
+    for name, reward in followers(terms).items():
+        if isinstance(reward, LearnsFromSteps):
+            rewards[name] = reward
     if not rewards:
         return {}
     lessons = {}
-    for name, reward in rewards.items():
+    for name, learner in rewards.items():
         with outside_code(f"Reward '{name}' could not say what it has seen"):
-            lessons[name] = reward.lesson()
+            lessons[name] = learner.lesson()
     of_all = team.gather(lessons)
     metrics = {}
-    for name, reward in rewards.items():
+    for name, learner in rewards.items():
         with outside_code(f"Reward '{name}' could not learn from the step"):
-            own = reward.learn([part[name] for part in of_all], warn)
+            own = learner.learn([part[name] for part in of_all], warn)
         for key, value in own.items():
             metrics[f"rewards/{name}/{key}"] = value
     return metrics

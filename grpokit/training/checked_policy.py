@@ -173,16 +173,19 @@ class CheckedPolicy:
 
     def _views(self, rollout: Rollout, limit: Limit, ask: Ask) -> Iterator[tuple[Tensor, slice, Decisions]]:
         """What `ask` names of the decisions, by micro-batch and slice."""
-        unread: dict[str, Any] = dict.fromkeys(("target",) if ask.moments else ("target", *_MOMENTS))
+        unread = ["target"]
+        if not ask.moments:
+            unread += _MOMENTS
         if ask.entropy == "no":
-            unread["entropy"] = None
+            unread.append("entropy")
         if not ask.distribution:
-            unread["distribution"] = None
+            unread.append("distribution")
+        nothing: dict[str, Any] = dict.fromkeys(unread)
         for cut in self.cuts(rollout, limit):
             part = rollout.select(cut.rows)
             for decisions in cut.slices:
                 view = self.logprobs(part, decisions, ask, grad=False)
-                yield cut.rows, decisions, replace(view, **unread)
+                yield cut.rows, decisions, replace(view, **nothing)
 
 
 def assemble_decisions(parts: Iterable[tuple[Tensor, slice, Decisions]], *, like: Tensor) -> Decisions:
@@ -199,7 +202,8 @@ def assemble_decisions(parts: Iterable[tuple[Tensor, slice, Decisions]], *, like
             if x is None:
                 continue
             if name not in whole:
-                whole[name] = x.new_zeros((*like.shape, *x.shape[2:]), device=like.device)
+                shape = (*like.shape, *x.shape[2:])
+                whole[name] = x.new_zeros(shape, device=like.device)
             whole[name][index, decisions] = x.to(whole[name])
     return Decisions(**whole)
 

@@ -53,11 +53,13 @@ class Term:
     def ask(self) -> Ask:
         """What it reads of the new decisions."""
         entropy = self.objective.entropy_coef != 0
-        reference = self._reference() if self.objective.compares_distributions else None
+        against, reference = None, self.batch.reference
+        if self.objective.compares_distributions and reference is not None:
+            against = reference.select(decisions=self.decisions).distribution
         return Ask(
             entropy="grad" if entropy else "value",
             moments=self.objective.needs_moments,
-            against=None if reference is None else reference.distribution,
+            against=against,
         )
 
     def __call__(self, new: Decisions) -> tuple[Tensor, Tensor]:
@@ -232,7 +234,8 @@ class LinearLoss:
     @classmethod
     def of(cls, term: Term, new: Decisions) -> LinearLoss:
         """That of a term at decisions that were scored without gradient, which are counted here."""
-        inputs = {name: x.detach().requires_grad_() for name, x in vars(new).items() if x is not None}
+        fields = vars(new.detach())
+        inputs = {name: x.requires_grad_() for name, x in fields.items() if x is not None}
         value, total = term(Decisions(**inputs))
         derivatives = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)
         gradients = {name: x for name, x in zip(inputs, derivatives, strict=True) if x is not None}
@@ -263,7 +266,8 @@ def _loss_of_groups(term: Term, pieces: Sequence[tuple[Batch, Cut]]) -> LinearLo
     if not views:  # this process has no row of the step
         return LinearLoss(gradients={}, total=batch.weights.new_zeros(()))
     new = assemble_decisions(views, like=batch.rollout.old.logprobs)
-    return LinearLoss.of(replace(term, slices=[slice(0, batch.mask.shape[1])]), new)
+    whole = replace(term, slices=[slice(0, batch.mask.shape[1])])
+    return LinearLoss.of(whole, new)
 
 
 def _terms(whole: Term) -> Sequence[Term | LinearTerm]:

@@ -123,9 +123,12 @@ def _reference_scored_once(rollout: Rollout, objective: Objective, settings: Tra
     """Whether the reference is scored once for a rollout; if not, beside each slice.
 
     Means are as large as latents, so they are kept only where several passes read them, and within a bound; and always
-    where a second copy as reference finds its base gathered in this pass alone, or where a loss is of whole groups.
+    where a second copy as reference finds its base gathered in this pass alone, or where a loss is of whole groups or
+    compares distributions. Tokens have no means.
     """
-    if not objective.needs_reference_moments or objective.whole_groups or rollout.action_dims == 1 or any_shards():
+    tokens = rollout.action_dims == 1
+    kept = objective.whole_groups or objective.compares_distributions
+    if not objective.needs_reference_moments or tokens or kept or any_shards():
         return True
     size = 4 * rollout.mask.numel() * rollout.action_dims
     fits = all(team.gather(size <= _KEPT_BYTES))

@@ -281,7 +281,8 @@ def _spoilt(view: Decisions, mask: Tensor) -> Decisions:
 
 def additive(case: _Case) -> None:
     """The gradients of micro-batches, and of slices of decisions, add up to that of the whole."""
-    rows = [slice(0, 2), slice(2, 4)] if case.objective.whole_groups else [slice(0, 1), slice(1, 4)]
+    border = 2 if case.objective.whole_groups else 1  # of two groups, or inside the first one
+    rows = [slice(0, border), slice(border, 4)]
     decisions = [slice(0, 2), slice(2, 5)]
     for batch in case.batches(away=0.3):
         whole = batch.gradient(batch.loss().value)

@@ -25,7 +25,8 @@ class PackedFamily(PipelineFamily):
 
     def grids(self, told: Told) -> list[tuple[int, int]]:
         """Rows and columns of the result's tokens, and of those of each source picture."""
-        return [self.grid(told.size), *((each.shape[1], each.shape[2]) for each in told.sources)]
+        sources = [(each.shape[1], each.shape[2]) for each in told.sources]
+        return [self.grid(told.size), *sources]
 
     def places(self, told: Told, *, apart: int = 1) -> Tensor:
         """Where the tokens of the result and of source pictures are: [N + M, 3], with number, row and column.
@@ -34,10 +35,10 @@ class PackedFamily(PipelineFamily):
             told: with the size and the source pictures.
             apart: from one picture's number to the next one's; the result has 0.
         """
-        places = [
-            torch.cartesian_prod(torch.tensor([apart * number]), torch.arange(height), torch.arange(width))
-            for number, (height, width) in enumerate(self.grids(told))
-        ]
+        places = []
+        for number, (height, width) in enumerate(self.grids(told)):
+            of_picture = torch.tensor([apart * number])
+            places.append(torch.cartesian_prod(of_picture, torch.arange(height), torch.arange(width)))
         return torch.cat(places).to(self.device)
 
     def packed(self, latents: Tensor) -> Tensor:
@@ -50,7 +51,8 @@ class PackedFamily(PipelineFamily):
         """Tokens [n, N, 4 C] as the autoencoder reads them: [n, C, h, w]."""
         (height, width), side = self.grid(size), self.patch
         cells = latents.view(len(latents), height, width, -1, side, side)
-        return cells.permute(0, 3, 1, 4, 2, 5).reshape(len(latents), -1, side * height, side * width)
+        apart = cells.permute(0, 3, 1, 4, 2, 5)  # [n, C, rows, side, columns, side]
+        return apart.reshape(len(latents), -1, side * height, side * width)
 
     def decoded(self, latents: Tensor, size: Size) -> Tensor:
         """Pixels [n, 3, H, W] of tokens."""
@@ -111,3 +113,8 @@ class EditFamily(PackedFamily):
     @abstractmethod
     def prepared(self, picture: Image, size: Size) -> Image:
         """A source picture in RGB as the pipeline resizes it for a result of a size."""
+
+
+def source_area(size: Size) -> int:
+    """The pixels of a source picture, or so: 1024 x 1024, and beside a smaller result as many as that has."""
+    return min(1024**2, size[0] * size[1])

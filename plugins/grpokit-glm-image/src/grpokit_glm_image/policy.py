@@ -32,7 +32,7 @@ from grpokit_glm_image.token_writer import Writer
 from grpokit_hf.models.adapters import add_adapter, inner
 from grpokit_hf.models.checkpointing import recomputed
 from grpokit_hf.models.quantized import check_trainable
-from grpokit_hf.models.teachers import beside
+from grpokit_hf.models.teachers import bring_beside
 from grpokit_hf.models.trained_adapter import TrainedAdapter, check_adapter, continue_adapter
 from grpokit_hf.models.weights import load_weights, tensors_of
 from grpokit_hf.tokens.fused_head import FusedHead
@@ -206,7 +206,8 @@ class GlmImageAR(Policy):
             yield
 
     def _scored_by(self, teacher: nn.Module, rollout: Rollout, *, steps: slice, ask: Ask) -> Decisions:
-        with beside(teacher, self.device), swapped(self, "_ar", inner(teacher)):
+        bring_beside(teacher, self.device)
+        with swapped(self, "_ar", inner(teacher)):
             return self.logprobs(rollout, steps, ask=ask)
 
     def updated(self, version: int) -> None:

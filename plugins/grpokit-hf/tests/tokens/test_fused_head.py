@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from grpokit.errors import UsageError
 from grpokit_hf.cpu import products
-from grpokit_hf.tokens.fused_head import FusedHead, FusedKL
+from grpokit_hf.tokens.fused_head import FusedHead, fused_kl
 from grpokit_hf.tokens.truncation import packed
 
 N, V, H, CHUNK = 50, 203, 24, 16
@@ -269,7 +269,7 @@ def test_the_kl_of_two_hidden_states(given: dict[str, Any], reference: dict[str,
     own, other = problem(), problem(seed=4)
     bias = given.get("bias", own.bias)
     settings = {name: x for name, x in given.items() if name != "bias"}
-    kl = FusedKL()(own.hidden, other.hidden, own.weight, bias, chunk=CHUNK, **settings)
+    kl = fused_kl(own.hidden, other.hidden, own.weight, bias, chunk=CHUNK, **settings)
     (kl * own.slope).sum().backward()
     fused = own.gradients()
     assert other.hidden.grad is None

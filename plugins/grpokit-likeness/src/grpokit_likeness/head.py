@@ -36,7 +36,8 @@ class Head:
                 has seen any.
         """
         middle = (references.mean(0) + others.mean(0)) / 2
-        spread = ((references - middle) ** 2).mean(0) + ((others - middle) ** 2).mean(0)
+        own, other = (references - middle) ** 2, (others - middle) ** 2
+        spread = own.mean(0) + other.mean(0)
         scale = np.sqrt(spread / 2)
         scale[scale < _CONSTANT] = 1.0
         rows = (np.concatenate([references, others]) - middle) / scale

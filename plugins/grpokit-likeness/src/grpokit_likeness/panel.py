@@ -25,11 +25,14 @@ def panels(run: RunHistory) -> list[Panel]:
 
 
 def _panel(run: RunHistory, reward: str) -> Panel:
-    thirds = {}
+    thirds: dict[str, list[float | None]] = {}
+    last = {}
     for key in _MEANINGS:
-        values = [row[f"rewards/{reward}/{key}"] for row in run.metrics if f"rewards/{reward}/{key}" in row]
-        thirds[key] = [float(part.mean()) if len(part) else None for part in np.array_split(np.array(values), 3)]
-    last = {key: [value for value in values if value is not None][-1] for key, values in thirds.items()}
+        name = f"rewards/{reward}/{key}"
+        values = np.array([row[name] for row in run.metrics if name in row])
+        parts = np.array_split(values, 3)
+        thirds[key] = [float(part.mean()) if len(part) else None for part in parts]
+        last[key] = next(value for value in reversed(thirds[key]) if value is not None)
     text = [
         f"At the end the head tells held-out references from the policy's pictures in {last['told_held_out']:.0%} of "
         f"pairs, and those that it has learned from in {last['told_training']:.0%}. At 50 % it cannot tell them; what "

@@ -47,7 +47,8 @@ def read_references(folder: str | Path, features: Features, *, held_out: float, 
     place = Path(folder).expanduser()
     if not place.is_dir():
         raise UsageError(f"{reward}: there is no folder of references at {folder} (looked in {Path.cwd()}).")
-    files = [file for file in sorted(place.iterdir()) if file.suffix.lower() in PICTURES and not is_hidden(file)]
+    shown = [file for file in sorted(place.iterdir()) if not is_hidden(file)]
+    files = [file for file in shown if file.suffix.lower() in PICTURES]
     pictures = {}
     for file in files:
         picture = to_rgb(open_picture(file), what=str(file))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ class ReferenceLikeness:
         self._watch(metrics["copies"], warn)
         return metrics
 
-    @property
+    @cached_property
     def _closest(self) -> float:
         """How near two references are to each other at most."""
         vectors = np.concatenate([self._references.training, self._references.held_out])
@@ -248,7 +249,8 @@ class ReferenceNearness:
         """
         if not samples:
             return []
-        return [-float(gap) / self._unit for gap in self._nearest(self._features(_pictures(samples)))]
+        gaps = self._nearest(self._features(_pictures(samples)))
+        return [-float(gap) / self._unit for gap in gaps]
 
     def _nearest(self, vectors: Array) -> Array:
         """How far each is from its nearest held-out reference: [n, F] -> [n]."""

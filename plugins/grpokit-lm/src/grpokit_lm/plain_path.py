@@ -93,7 +93,8 @@ class PlainPath:
         entropy = None if ask.entropy == "no" else -(logprobs.exp() * logprobs).sum(-1)
         kl = None
         if ask.against is not None:
-            kl = torch.where(decided, (logprobs.exp() * (logprobs - ask.against)).sum(-1), 0.0)
+            terms = logprobs.exp() * (logprobs - ask.against)  # [b, t, V]
+            kl = torch.where(decided, terms.sum(-1), 0.0)
         return Decisions(
             logprobs=torch.where(decided, logprobs.gather(-1, targets)[..., 0], 0.0),
             entropy=None if entropy is None else torch.where(decided, entropy, 0.0),

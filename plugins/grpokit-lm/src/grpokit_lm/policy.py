@@ -35,7 +35,7 @@ from grpokit.types import Ask
 from grpokit_hf.models.adapters import add_adapter, inner
 from grpokit_hf.models.checkpointing import recomputed
 from grpokit_hf.models.dora import kept_norms
-from grpokit_hf.models.teachers import beside
+from grpokit_hf.models.teachers import bring_beside
 from grpokit_hf.models.trained_adapter import check_adapter, continue_adapter
 from grpokit_hf.models.weights import load_weights, tensors_of
 from grpokit_hf.tokens.linear_layers import for_scoring
@@ -257,7 +257,8 @@ class CausalLMPolicy(Policy):
             yield
 
     def _scored_by(self, teacher: nn.Module, rollout: Rollout, *, steps: slice, ask: Ask) -> Decisions:
-        with beside(teacher, self.device), swapped(self.path, "model", inner(teacher)):
+        bring_beside(teacher, self.device)
+        with swapped(self.path, "model", inner(teacher)):
             return self.logprobs(rollout, steps, ask=ask)
 
     def updated(self, version: int) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from grpokit.builtin.more_objectives import check_copies, normalised_error
 from grpokit.group_statistics import Groups
 from grpokit.objectives import Loss, Objective
 from grpokit.settings import Positive, RatioKind
 from grpokit.types import Decisions
-from grpokit_methods.errors_of_copies import check_copies, velocity_errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,20 +61,23 @@ class CRD(Objective):
         Raises:
             UsageError: decisions that are not noised copies.
         """
-        check_copies(new, objective="crd")
+        check_copies(new, "objective 'crd' compares errors of predictions")
         assert groups is not None
         assert new.target is not None
         assert new.v_coef is not None
-        error = _normalised(velocity_errors(new, new.target, new.v_coef, mask))
-        before = _normalised(velocity_errors(old, new.target, new.v_coef, mask)).detach()
+        error = normalised_error(_velocity_error(new, new.target, new.v_coef, mask))
+        before = normalised_error(_velocity_error(old, new.target, new.v_coef, mask)).detach()
         own = before - error  # [b, t]
-        given = (advantages.to(own) / self.advantage_bound).clamp(-1, 1) / 2 + 0.5
+        share = (advantages.to(own) / self.advantage_bound).clamp(-1, 1)
+        given = share / 2 + 0.5
         signs = (0,) if self.temperature is None else (1, -1)
-        distances = [self._distance(own, given, mask, Groups(groups), sign) for sign in signs]
+        by_group = Groups(groups)
+        distances = [self._distance(own, given, mask, by_group, sign) for sign in signs]
         value = torch.stack(distances).mean(0) * self.advantage_bound / self.beta
+        value = torch.where(mask & (advantages != 0), value, 0.0)
         never = torch.zeros_like(mask)
         stats = {"clip_low": never, "clip_high": never, "crd/own_reward": own.detach()}
-        return Loss(value=torch.where(mask & (advantages != 0), value, 0.0), stats=stats)
+        return Loss(value=value, stats=stats)
 
     def _distance(self, own: Tensor, given: Tensor, mask: Tensor, groups: Groups, sign: int) -> Tensor:
         """The squared distance of both rewards from the group's centre, whose weights have this sign: [b, t]."""
@@ -87,7 +90,10 @@ class CRD(Objective):
         return (self.beta * (own - own_centre) - (given - given_centre)).square()
 
 
-def _normalised(error: Tensor) -> Tensor:
-    """The mean square over the mean distance, which has no gradient: [b, t, D] -> [b, t]."""
-    distance = error.detach().abs().mean(-1).clamp(min=1e-5)
-    return error.square().mean(-1) / distance
+def _velocity_error(view: Decisions, target: Tensor, v_coef: Tensor, mask: Tensor) -> Tensor:
+    """v - (e - x0) of each copy, whose mean is the predicted x0 and `target` the finished one: [b, t, D]."""
+    assert view.mean is not None
+    dimensions = [1] * (view.mean.ndim - 2)
+    decided = mask.reshape(*mask.shape, *dimensions)
+    coefficient = torch.where(decided, v_coef, 1.0)
+    return torch.where(decided, (view.mean - target) / coefficient, 0.0).flatten(2)

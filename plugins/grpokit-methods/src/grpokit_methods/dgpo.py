@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from grpokit.builtin.more_objectives import check_copies
 from grpokit.group_statistics import Groups
 from grpokit.objectives import Loss, Objective
 from grpokit.settings import Positive, RatioKind
 from grpokit.types import Decisions
-from grpokit_methods.errors_of_copies import check_copies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class DGPO(Objective):
         Raises:
             UsageError: decisions that are not noised copies.
         """
-        check_copies(new, objective="dgpo")
+        check_copies(new, "objective 'dgpo' compares errors of predictions")
         assert reference is not None
         assert groups is not None
         error = -new.logprobs  # [b, t]

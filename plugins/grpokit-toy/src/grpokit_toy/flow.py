@@ -119,12 +119,11 @@ class ToyFlow(Policy):
         self._old: Twin | None = None
         if old_ema is not None:
             average = read_settings(Average, old_ema, key="old_ema", example="{decay: 0.5, ramp: 0.001}")
-            self._old = Twin(self.net, average=average, name="old")
-            with self._old.model():  # which takes its copy before any update
-                pass
+            self._old = Twin(self.net, average=average, name="old").take()
         self._teachers: Teachers | None = None
         if teachers:
-            self._teachers = Teachers({name: _loaded(Path(file)) for name, file in teachers.items()})
+            models = {name: _loaded(Path(file)) for name, file in teachers.items()}
+            self._teachers = Teachers(models)
         self.matching, self.steps = None, 0  # of the training sampler, those with noise
         if matching is None:
             self.steps = flow.decided_steps(sampler, steps, noise=noise)  # K, or K - 1 where the last step has no noise
@@ -154,8 +153,9 @@ class ToyFlow(Policy):
         noise = normals(seeds.row, (1 + decisions) * DIMS).to(self._dtype)
         noise = noise.unflatten(1, (-1, DIMS))  # [B, 1 + T, 2]
         if matching is not None and matching.shared_noise:
-            shared = normals(seeds.group, (1 + decisions) * DIMS).to(self._dtype).unflatten(1, (-1, DIMS))
-            noise = torch.cat([noise[:, :1], shared[:, 1:].repeat_interleave(group_size, 0)], dim=1)
+            shared = normals(seeds.group, (1 + decisions) * DIMS).to(self._dtype)
+            shared = shared.unflatten(1, (-1, DIMS)).repeat_interleave(group_size, 0)  # [P, ...] -> [B, 1 + T, 2]
+            noise = torch.cat([noise[:, :1], shared[:, 1:]], dim=1)
         x = noise[:, 0]
         if self.shared_noise and noisy and self.sampler != "ode":
             x = normals(seeds.group, DIMS).to(self._dtype).repeat_interleave(group_size, 0)  # [P, 2] -> [B, 2]

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from grpokit import Prompt, UsageError
 from grpokit.errors import brief
 from grpokit_diffusers.family import Text, Told
-from grpokit_diffusers.packed import EditFamily
+from grpokit_diffusers.packed import EditFamily, source_area
 from grpokit_hf.diffusion.family import Size
 
 
@@ -59,7 +59,7 @@ class Flux2(EditFamily):
         A picture with more than 1024 x 1024 pixels is made smaller, and its edges are cut to whole tokens. A smaller
         result has smaller sources.
         """
-        share = min(1024**2, size[0] * size[1]) / (picture.width * picture.height)
+        share = source_area(size) / (picture.width * picture.height)
         if share < 1:
             width, height = (int(side * math.sqrt(share)) for side in picture.size)
             picture = picture.resize((width, height), Resampling.LANCZOS)

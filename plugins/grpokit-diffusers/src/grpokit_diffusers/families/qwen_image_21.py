@@ -13,7 +13,7 @@ from grpokit import Prompt
 from grpokit.images import to_rgb
 from grpokit_diffusers.families.qwen_image_edit import fitted
 from grpokit_diffusers.family import Text, Told
-from grpokit_diffusers.packed import EditFamily, FilmFamily
+from grpokit_diffusers.packed import EditFamily, FilmFamily, source_area
 from grpokit_hf.diffusion.family import Schedule, Size
 
 
@@ -50,7 +50,7 @@ class QwenImage21(EditFamily, FilmFamily):
 
     def prepared(self, picture: Image, size: Size) -> Image:
         """See `EditFamily`; with four channels, and as of Qwen-Image-Edit."""
-        return fitted(self.pipeline, picture.convert("RGBA"), min(1024**2, size[0] * size[1]))
+        return fitted(self.pipeline, picture.convert("RGBA"), source_area(size))
 
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """See `PipelineFamily`; sources stand before the result."""

@@ -11,7 +11,7 @@ from grpokit import Prompt
 from grpokit.images import to_rgb
 from grpokit_diffusers.families.qwen_image import QwenImage
 from grpokit_diffusers.family import Text
-from grpokit_diffusers.packed import EditFamily
+from grpokit_diffusers.packed import EditFamily, source_area
 from grpokit_hf.diffusion.family import Size
 
 
@@ -34,7 +34,7 @@ class QwenImageEdit(EditFamily, QwenImage):
 
     def read_area(self, size: Size) -> int:
         """The pixels of a picture that is read with a text: as many as the autoencoder gets."""
-        return min(1024**2, size[0] * size[1])
+        return source_area(size)
 
     def picture_tokens(self, size: Size) -> int:
         """See `PipelineFamily`."""
@@ -44,7 +44,7 @@ class QwenImageEdit(EditFamily, QwenImage):
 
     def prepared(self, picture: Image, size: Size) -> Image:
         """See `EditFamily`: with 1024 x 1024 pixels or so, and beside a smaller result with as many as that has."""
-        return fitted(self.pipeline, picture, min(1024**2, size[0] * size[1]))
+        return fitted(self.pipeline, picture, source_area(size))
 
 
 def fitted(pipeline: Any, picture: Image, area: int) -> Image:

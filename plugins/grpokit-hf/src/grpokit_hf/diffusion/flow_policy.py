@@ -37,7 +37,7 @@ from grpokit_hf.diffusion.trained_lora import LoraFile, continue_lora
 from grpokit_hf.models.adapters import inner
 from grpokit_hf.models.blocks import compile_blocks
 from grpokit_hf.models.quantized import check_trainable, steady
-from grpokit_hf.models.teachers import beside
+from grpokit_hf.models.teachers import bring_beside
 from grpokit_hf.models.weights import load_weights, tensors_of
 
 _ASK = Ask()
@@ -169,7 +169,7 @@ class FlowPolicy(Policy):
             max_decisions=self.settings.decisions,
             action_dims=math.prod(self.family.latent_shape(self._training.size)),
             weights=weights,
-            averaged=average is not None,
+            averaged=average is not None and not evaluate,
             trace=Trace(per_row=per_row, per_group=per_group),
         )
 
@@ -199,7 +199,8 @@ class FlowPolicy(Policy):
         return [slice(k, k + 1) for k in range(decisions)]
 
     def _scored_by(self, teacher: nn.Module, rollout: Rollout, *, steps: slice) -> Decisions:
-        with beside(teacher, self.device), self._swapped(teacher):
+        bring_beside(teacher, self.device)
+        with self._swapped(teacher):
             return self.logprobs(rollout, steps)
 
     @contextmanager
@@ -253,9 +254,7 @@ class FlowPolicy(Policy):
         """An average of the weights, which begins as what they are now."""
         if how is None:
             return None
-        average = Twin(self.model, average=how, name=name)
-        with average.model():  # which takes its copy before any update
-            return average
+        return Twin(self.model, average=how, name=name).take()
 
     def _taught(self, transformer: Any, adapter: str) -> PeftModel:
         """A transformer with the adapter of a teacher."""

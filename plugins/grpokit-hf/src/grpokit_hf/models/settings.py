@@ -114,9 +114,10 @@ class LearningSettings(Settings):
         """
         if self.teachers is None:
             return None
-        models = {name: put(bare_copy(base), adapter).eval() for name, adapter in self.teachers.items()}
-        for model in models.values():
-            model.requires_grad_(False)
+        models = {}
+        for name, adapter in self.teachers.items():
+            teacher = put(bare_copy(base), adapter)
+            models[name] = teacher.eval().requires_grad_(False)
         return Teachers(models)
 
 

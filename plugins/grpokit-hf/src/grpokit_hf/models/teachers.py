@@ -6,8 +6,7 @@ No weight of the base is copied: each teacher has its own tree of modules, whose
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -24,19 +23,17 @@ def bare_copy(base: M) -> M:
     Args:
         base: without an adapter.
     """
-    layers = {id(module): module for module in base.modules() if not any(module.children())}
-    tensors = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
-    return copy.deepcopy(base, {**layers, **tensors})
+    layers = [module for module in base.modules() if not any(module.children())]
+    shared: list[Any] = [*layers, *base.parameters(), *base.buffers()]
+    return copy.deepcopy(base, {id(each): each for each in shared})
 
 
-@contextmanager
-def beside(model: nn.Module, device: torch.device) -> Iterator[nn.Module]:
-    """Inside, the weights of a teacher's adapter are where those of its base are."""
+def bring_beside(model: nn.Module, device: torch.device) -> None:
+    """Bring the weights of a teacher's adapter to where those of its base are."""
     tensors: list[Any] = [*model.parameters(), *model.buffers()]
     for tensor in tensors:
         if tensor.device != device and not hasattr(tensor, "to_local"):
             tensor.data = tensor.data.to(device)
-    yield model
 
 
 def check_teachers(teachers: Mapping[str, Any], *, trains_base: bool, moves: bool) -> None:

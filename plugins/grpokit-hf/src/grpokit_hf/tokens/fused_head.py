@@ -78,43 +78,38 @@ class FusedHead(nn.Module):
         return logprobs, entropies
 
 
-class FusedKL(nn.Module):
-    """The KL of each token's distribution from that of other hidden states, behind the same head, without all logits.
+def fused_kl(
+    hidden: Tensor,
+    others: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    kept: Tensor | None = None,
+    forbidden: Tensor | None = None,
+    chunk: int | None = None,
+) -> Tensor:
+    """The KL of each token's distribution from that of other hidden states, behind the same head: [N], fp32.
 
-    With p and q the two distributions, its gradient by the logits is p (log p - log q - KL). There are six matrix
-    products in all.
+    With p and q the two distributions, its gradient by the logits is p (log p - log q - KL). It takes six matrix
+    products in all, and never has all logits.
+
+    Args:
+        hidden: [N, H], of p.
+        others: [N, H], of q, which get no gradient.
+        weight: as for `FusedHead`, like all that follow; its gradient is that of p.
+        bias: [V].
+        scale: 1 / temperature.
+        softcap: before the temperature.
+        kept: the tokens that are possible, of both.
+        forbidden: [V] bool, tokens that are not.
+        chunk: tokens at a time.
     """
-
-    def forward(
-        self,
-        hidden: Tensor,
-        others: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        *,
-        scale: float = 1.0,
-        softcap: float | None = None,
-        kept: Tensor | None = None,
-        forbidden: Tensor | None = None,
-        chunk: int | None = None,
-    ) -> Tensor:
-        """KL(p || q) [N], fp32, with gradient to `hidden`, `weight` and `bias` where these make p.
-
-        Args:
-            hidden: [N, H], of p.
-            others: [N, H], of q, which get no gradient.
-            weight: as for `FusedHead`, like all that follow.
-            bias: [V].
-            scale: 1 / temperature.
-            softcap: before the temperature.
-            kept: the tokens that are possible, of both.
-            forbidden: [V] bool, tokens that are not.
-            chunk: tokens at a time.
-        """
-        job = _job(hidden, weight, scale, softcap, kept=kept, forbidden=forbidden, entropy="no", chunk=chunk)
-        with torch.autocast(hidden.device.type, enabled=False):
-            kl: Tensor = _KL.apply(hidden, weight, bias, others, job)  # type: ignore[no-untyped-call]
-        return kl
+    job = _job(hidden, weight, scale, softcap, kept=kept, forbidden=forbidden, entropy="no", chunk=chunk)
+    with torch.autocast(hidden.device.type, enabled=False):
+        kl: Tensor = _KL.apply(hidden, weight, bias, others, job)  # type: ignore[no-untyped-call]
+    return kl
 
 
 def _job(
@@ -294,9 +289,12 @@ class _KL(torch.autograd.Function):
             gradients = _Gradients(hidden, w, ctx.needs_input_grad)
             for part in job.chunks:
                 x, size = _even(hidden[part].to(job.dtype))
-                cap_slope = None if job.softcap is None else job.cap_slope(job.logits(x, w, b, part))
+                cap_slope = None
+                if job.softcap is not None:
+                    cap_slope = job.cap_slope(job.logits(x, w, b, part))
                 p, lead = _compared(x, others[part], w, b, part, job)
-                d = lead.sub_(filled(kl[part], size)[:, None]).mul_(p)
+                mean = filled(kl[part], size)[:, None]
+                d = lead.sub_(mean).mul_(p)
                 d = d if cap_slope is None else d.mul_(cap_slope)
                 gradients.add(part, x, d, filled(slope[part], size) * job.scale)
                 del p, lead, d  # before the next chunk's

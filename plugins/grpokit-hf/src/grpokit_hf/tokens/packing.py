@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grpokit.types import Ask, Decisions
-from grpokit_hf.tokens.fused_head import FusedHead, FusedKL
+from grpokit_hf.tokens.fused_head import FusedHead, fused_kl
 from grpokit_hf.tokens.linear_layers import Casts
 from grpokit_hf.tokens.packed_attention import SharedPrompts, run
 
@@ -212,7 +212,8 @@ def score(
     logprobs, entropy = head(hidden, targets, weight, layer.bias, entropy=ask.entropy, **how)
     kl = None
     if ask.against is not None:
-        kl = FusedKL()(hidden, plan.places.pick(ask.against), weight, layer.bias, **how)
+        others = plan.places.pick(ask.against)
+        kl = fused_kl(hidden, others, weight, layer.bias, **how)
     return Decisions(
         logprobs=plan.places.table(logprobs),
         entropy=None if entropy is None else plan.places.table(entropy),
