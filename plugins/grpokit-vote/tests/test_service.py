@@ -350,12 +350,12 @@ def test_the_command_serves_a_run_and_ends_quietly(run: Path, default_signals: N
     command[-1] = str(port)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
-        process.stdout.readline()
+        lines = [process.stdout.readline() for _ in range(3)]
         assert (client.next()["given"], client.next()["waiting"]) == (1, 1)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
-    assert (process.returncode, err) == (0, "")
-    assert f"ssh -L {port}:127.0.0.1:{port}" in out
+    assert (process.returncode, out, err) == (0, "", "")
+    assert f"ssh -L {port}:127.0.0.1:{port}" in lines[2]
 
 
 def test_a_file_and_a_port_in_use_are_refused(tmp_path: Path, call: Call) -> None:
