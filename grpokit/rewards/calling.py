@@ -51,9 +51,21 @@ def build(use: str, params: Mapping[str, Any]) -> tuple[Any, Portion]:
                 f"The reward '{use}' gave {a_type(reward)}, which cannot be called. If it scores elsewhere by itself, "
                 "leave out `workers` and `placement`."
             )
+        if hasattr(reward, "begin"):
+            _refuse_follower(reward, use)
         return reward, Portion(rows=[])
     except GrpokitError as error:
         return None, Portion(rows=[], error=error)
+
+
+def _refuse_follower(reward: Any, use: str) -> None:
+    from grpokit.rewards.following import FollowsRun  # torch, which other rewards can do without
+
+    if isinstance(reward, FollowsRun):
+        raise UsageError(
+            f"The reward '{use}' takes part in the run that it scores for, which only works in the run's own process: "
+            "leave out workers and placement."
+        )
 
 
 def call_reward(reward: Any, rows: Sequence[int], samples: list[Sample]) -> Portion:

@@ -13,6 +13,7 @@ from grpokit import ExportsReward, FollowsRun, RewardError, RewardTerm, RunError
 from grpokit.config import presets
 from grpokit.errors import CheckpointError
 from grpokit.report.view import view
+from grpokit.rewards.calling import build
 from grpokit.rewards.following import followers
 from grpokit.run_folder.lock import locked
 from grpokit.run_folder.reader import read_run
@@ -40,6 +41,13 @@ def test_who_follows_a_run_and_who_does_not() -> None:
     assert [*followers(terms)] == ["a"]
     assert isinstance(terms[0].reward, ExportsReward)
     assert not isinstance(torch.nn.Linear(1, 1), FollowsRun)  # has a state, and is no part of the run
+
+
+def test_it_does_not_score_outside_the_run() -> None:
+    """Where it would never hear that a run begins, and its state would be in no checkpoint."""
+    _, built = build("following_reward:Counting", {})
+    assert isinstance(built.error, UsageError)
+    assert "leave out workers and placement" in str(built.error)
 
 
 def test_a_resumed_run_has_the_state_of_the_reward() -> None:

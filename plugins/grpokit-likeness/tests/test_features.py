@@ -135,3 +135,15 @@ def test_a_missing_package_is_told_with_what_installs_it(monkeypatch, kind):
     monkeypatch.setitem(sys.modules, f"grpokit_{kind}", None)
     with pytest.raises(UsageError, match=rf"pip install 'grpokit-likeness\[{kind}\]'"):
         features(kind, reward="test")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        ("clip", {"wieghts_path": "a"}, r"no option 'wieghts_path' of the features 'clip' of 'test' \(did you mean 'weig"),
+        ("lpips", {"net": "resnet"}, "'net' of the features 'lpips' of 'test' must be 'alex' or 'vgg' or 'squeeze'"),
+    ],
+)
+def test_a_wrong_option_is_named(kind, options, words):
+    with pytest.raises(UsageError, match=words):
+        features(kind, reward="test", **options)

@@ -70,6 +70,29 @@ def test_a_missing_folder_and_a_damaged_picture_are_named(tmp_path):
         _read(tmp_path / "mine")
 
 
+def test_pictures_of_other_kinds_are_named_where_too_few_are_left(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for seed in range(6):
+        picture(seed, 0.8).save(tmp_path / "mine" / f"{seed}.bmp")
+    with pytest.raises(UsageError, match=r"has 0 different pictures .*0\.bmp, .* and 1 more are pictures of other kinds"):
+        _read(tmp_path / "mine")
+
+
+def test_a_photograph_of_any_size_is_read_and_no_picture_is_kept(tmp_path):
+    """Features are made of one picture after the other; a phone's photographs have 48 million pixels."""
+    write_references(tmp_path / "mine")
+    Image.new("RGB", (8000, 6000), "navy").save(tmp_path / "mine" / "photograph.png")
+    at_once = []
+
+    def counting(pictures):
+        at_once.append(len(pictures))
+        return PIXELS(pictures)
+
+    references = read_references(tmp_path / "mine", counting, held_out=0.2, reward="reference-likeness")
+    assert len(references.training) + len(references.held_out) == 21
+    assert at_once == [1] * 21
+
+
 def test_distances_by_hand():
     gaps = distances(np.array([[0.0, 0.0], [3.0, 4.0]]), np.array([[0.0, 0.0], [0.0, 4.0], [3.0, 0.0]]))
     assert gaps.tolist() == [[0.0, 4.0, 3.0], [5.0, 3.0, 4.0]]

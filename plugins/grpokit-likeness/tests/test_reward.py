@@ -215,6 +215,7 @@ def test_worker_processes_are_refused(tmp_path, signs):
     workers = f"rewards=[{{use: reference-likeness, references: '{signs}', workers: 2}}]"
     with pytest.raises(UsageError, match="leave out workers"):
         trains(tmp_path / "run", signs, workers)
+    assert not (tmp_path / "run").exists()  # before a model is loaded and an evaluation drawn
 
 
 @pytest.mark.slow

@@ -9,16 +9,18 @@ The numbers of a picture follow from that picture alone, so that they are the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_type_hints
 
 import numpy as np
 import torch
 from PIL import Image
 
 from grpokit import UsageError
+from grpokit.errors import nearest
 from grpokit.rewards.device import find_device
+from grpokit.settings import problem
 from grpokit_likeness.logistic import Array
 
 Kind: TypeAlias = Literal["pixels", "clip", "lpips"]
@@ -39,11 +41,12 @@ def features(kind: Kind, *, reward: str, **options: Any) -> Features:
             reward `clip-score`; `net` of "lpips", as that of the reward `lpips`.
 
     Raises:
-        UsageError: a package, weights or the device are missing.
+        UsageError: an option is wrong, or a package, weights or the device are missing.
     """
     if kind == "pixels":
         return _pixels
     networks: dict[str, Callable[..., Features]] = {"clip": _clip, "lpips": _lpips}
+    _check(options, networks[kind], what=f"the features '{kind}' of '{reward}'")
     try:
         return networks[kind](reward=reward, **options)
     except ModuleNotFoundError as error:
@@ -51,6 +54,16 @@ def features(kind: Kind, *, reward: str, **options: Any) -> Features:
             f"The features '{kind}' of '{reward}' need the Python module '{error.name}', which is not installed. Run: "
             f"pip install 'grpokit-likeness[{kind}]'"
         ) from error
+
+
+def _check(options: Mapping[str, Any], network: Callable[..., Features], *, what: str) -> None:
+    known = {name: kind for name, kind in get_type_hints(network).items() if name not in ("reward", "return")}
+    for name, value in options.items():
+        if name not in known:
+            raise UsageError(f"There is no option '{name}' of {what}{nearest(name, known)}. Known: {', '.join(known)}.")
+        mistake = problem(value, known[name])
+        if mistake:
+            raise UsageError(f"The option '{name}' of {what} {mistake}.")
 
 
 def _pixels(pictures: Sequence[Image.Image]) -> Array:

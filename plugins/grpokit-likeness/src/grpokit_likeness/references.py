@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from grpokit import UsageError
-from grpokit.images import PICTURES, is_hidden, open_picture, to_rgb
+from grpokit.images import PICTURES, is_hidden, open_picture, other_pictures, to_convert, to_rgb
 from grpokit_likeness.features import Features
 from grpokit_likeness.logistic import Array
 
 _FEWEST = 4
+_MAX_PIXELS = 150_000_000  # of a picture; none is kept, so that photographs of all cameras may be references
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +50,22 @@ def read_references(folder: str | Path, features: Features, *, held_out: float, 
         raise UsageError(f"{reward}: there is no folder of references at {folder} (looked in {Path.cwd()}).")
     shown = [file for file in sorted(place.iterdir()) if not is_hidden(file)]
     files = [file for file in shown if file.suffix.lower() in PICTURES]
-    pictures = {}
+    rows: dict[str, Array] = {}
     for file in files:
-        picture = to_rgb(open_picture(file), what=str(file))
+        picture = to_rgb(open_picture(file, max_pixels=_MAX_PIXELS), what=str(file))
         name = hashlib.sha256(f"{picture.size}".encode() + picture.tobytes()).hexdigest()
-        pictures[name] = picture
-    held = max(1, round(held_out * len(pictures)))
-    if len(pictures) < _FEWEST or len(pictures) - held < 2:
+        if name not in rows:
+            (rows[name],) = features([picture])
+    held = max(1, round(held_out * len(rows)))
+    if len(rows) < _FEWEST or len(rows) - held < 2:
+        others = other_pictures(place)
         raise UsageError(
-            f"{reward}: {folder} has {len(pictures)} different pictures ({', '.join(PICTURES)}), of which {held} would "
+            f"{reward}: {folder} has {len(rows)} different pictures ({', '.join(PICTURES)}), of which {held} would "
             f"be held out. Expected at least {_FEWEST}, and two to learn from: some 20 are a good start."
+            f"{f' {to_convert(others)}.' if others else ''}"
         )
-    names = sorted(pictures)
-    vectors = features([pictures[name] for name in names])
+    names = sorted(rows)
+    vectors = np.stack([rows[name] for name in names])
     digest = hashlib.sha256(f"{held} {vectors.shape[1]} {' '.join(names)}".encode()).hexdigest()
     return References(training=vectors[held:], held_out=vectors[:held], digest=digest)
 
