@@ -58,10 +58,10 @@ def verdict(run: RunHistory, scores: Sequence[Change], same: str) -> str:
             return "Training has not begun yet." if run.state == "running" else "No step was trained."
         if not run.evaluations:
             return f"There is no evaluation on held-out prompts{' yet' if run.state == 'running' else ''}."
-        return ". ".join(["No reward is trained", *_moved_monitors(scores)]) + "."
+        return ". ".join(["No reward is trained", *moved_monitors(scores)]) + "."
     name = "Rewards" if change.name == "reward" else f"The reward {change.name}"
     if change.after is None:
-        return ". ".join([f"{name} could not be scored on held-out prompts", *_moved_monitors(scores)]) + "."
+        return ". ".join([f"{name} could not be scored on held-out prompts", *moved_monitors(scores)]) + "."
     if len(run.evaluations) == 1:
         where = run.label(run.evaluations[0]["step"])
         return f"{name}, {where}: {format_score(change.after, change.after_width)}. Nothing to compare with."
@@ -85,7 +85,7 @@ def verdict(run: RunHistory, scores: Sequence[Change], same: str) -> str:
     return ". ".join(sentences)
 
 
-def _moved_monitors(scores: Sequence[Change]) -> list[str]:
+def moved_monitors(scores: Sequence[Change]) -> list[str]:
     """What the monitors did, which is all that is known where no trained reward is scored."""
     moved = {"better": "rose", "worse": "fell", "even": "did not change clearly"}  # a statistic just went
     monitors = [change for change in scores if change.monitor and change.change is not None]

@@ -42,6 +42,25 @@ def test_a_flat_curve_says_nothing_where_held_out_prompts_are_never_scored() -> 
     assert symptom(run(rising, [(0, None), (30, None)])).course == "rising"
 
 
+def _falling(own: str) -> RunHistory:
+    """A run whose reward falls, and has a metric `own`."""
+    falling = run([-0.01 * i + noise for i, noise in enumerate(NOISE)], [(0, None), (30, None)])
+    for row in falling.metrics:
+        row[own] = 0.5
+    return falling
+
+
+def test_the_mean_of_a_reward_that_learns_says_nothing() -> None:
+    """It scores each step by another head, so that even a fall says nothing of the policy."""
+    learning = symptom(_falling("rewards/r/told_held_out"))
+    assert learning.course == "learning"
+    assert str(learning) == (
+        "The reward learns while the run goes on, so its mean does not say what the policy has learned."
+    )
+    for usual in ("rewards/r/seconds", "rewards/r/b/mean", "rewards/other/told_held_out"):
+        assert symptom(_falling(usual)).course == "falling"
+
+
 def test_the_change_is_from_the_first_third_to_the_last() -> None:
     found = symptom(run([0.0] * 10 + [0.5] * 10 + [1.0] * 10))
     assert (found.change, found.width) == (1.0, 0.0)

@@ -14,6 +14,7 @@ from grpokit import UsageError
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig
 from grpokit.errors import plural
+from grpokit.report.verdict import headline, moved_monitors
 from grpokit.run_folder.reader import RunHistory, read_run
 from grpokit_diagnosis.evidence import Cause, Evidence, Look
 from grpokit_diagnosis.looks import looks
@@ -81,7 +82,7 @@ class Diagnosis:
         """At most three, the first one first; without a flat or falling curve, only what is a fault all the same."""
         found = [look for look in self.looks if look.cause]
         certain = [look for look in found if look.cause and (look.cause.always or look.of_evaluation)]
-        if self.symptom.course in ("rising", "unscored", "untrained", "unknown"):
+        if self.symptom.course in ("rising", "unscored", "learning", "untrained", "unknown"):
             found = [look for look in certain if not look.of_evaluation]
         if self.symptom.course in ("unseen", "apart"):  # the training itself is well
             found = certain or found
@@ -98,9 +99,12 @@ class Diagnosis:
         """The first cause as a sentence, or that there is none."""
         if self.causes:
             return self.causes[0].title
+        moved = [f"{sentence}." for sentence in moved_monitors(headline(self.run))]
+        monitors = " ".join(moved) or "A monitor (weight: 0) that scores held-out prompts shows what is learned."
         nothing = {
             "rising": "Nothing holds it back.",
-            "unscored": "A monitor (weight: 0) that scores held-out prompts shows what is learned.",
+            "unscored": monitors,
+            "learning": monitors,
             "untrained": "Its loss says how the run goes, and monitors (weight: 0) show what is learned.",
             "unknown": "That is too little to name a cause.",
         }

@@ -23,7 +23,7 @@ def why(run: RunHistory) -> list[Panel]:
     content = _saved(run)
     if content is None:
         content = diagnosis_of(run, probe=False, say=print).as_json()
-        if content["course"] in ("rising", "unscored", "untrained", "unknown") and not content["causes"]:
+        if content["course"] in ("rising", "unscored", "learning", "untrained", "unknown") and not content["causes"]:
             return []
     causes = [Cause(**cause) for cause in content["causes"]]
     text = [content["answer"], content["symptom"]]

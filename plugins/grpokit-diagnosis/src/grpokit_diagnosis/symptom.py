@@ -12,12 +12,13 @@ from grpokit.evaluation.paired import Change
 from grpokit.report.verdict import headline, main_change
 from grpokit.run_folder.reader import RunHistory
 
-Course = Literal["rising", "slow", "flat", "falling", "unseen", "apart", "unscored", "untrained", "unknown"]
+Course = Literal["rising", "slow", "flat", "falling", "unseen", "apart", "unscored", "learning", "untrained", "unknown"]
 """How the reward went.
 
 "slow": it rose, by little. "unseen": in training it rose much more than on held-out prompts. "apart": it rose in
 training and fell on held-out prompts. "unscored": it is flat in training and never scored on held-out prompts, as one
-that compares the samples of a group is while the policy learns. "untrained": no reward has a weight.
+that compares the samples of a group is while the policy learns. "learning": the reward itself learns while the run goes
+on, so its scores of two steps have no common scale. "untrained": no reward has a weight.
 """
 
 _FEWEST = 6  # steps
@@ -30,9 +31,11 @@ _SAID = {
     "apart": "The reward rose in training, and fell on held-out prompts",
     "unscored": "Held-out prompts are not scored, and the mean in training did not move, as that of a reward that "
     "compares the samples of a group never does",
+    "learning": "The reward learns while the run goes on, so its mean does not say what the policy has learned",
     "untrained": "No reward is trained here",
     "unknown": f"There are fewer than {_FEWEST} scored steps, too few to say what the reward did",
 }
+_OF_EACH = ("mean", "std", "unscored", "failed", "seconds")  # metrics that every reward has
 _LITTLE = 0.25  # of the spread inside groups at the beginning
 _SEEN = 0.5  # of the gain in training
 
@@ -74,6 +77,8 @@ def symptom(run: RunHistory) -> Symptom:
     if len(rewards) < _FEWEST:
         course: Course = "unknown" if any(run.weights.values()) else "untrained"
         return Symptom(course=course, change=math.nan, width=math.nan, held_out=held_out, best=0)
+    if _learns(run) and (held_out is None or not _sign(held_out)):
+        return Symptom(course="learning", change=math.nan, width=math.nan, held_out=held_out, best=0)
     first, last = rewards[:third], rewards[-third:]
     change = _mean(last) - _mean(first)
     width = math.hypot(_width(first), _width(last))
@@ -84,6 +89,13 @@ def symptom(run: RunHistory) -> Symptom:
         held_out=held_out,
         best=_best(run, rows),
     )
+
+
+def _learns(run: RunHistory) -> bool:
+    """Whether a trained reward learns while the run goes on; such a reward has metrics of its own."""
+    usual = {f"rewards/{name}/{key}" for name in run.names for key in _OF_EACH}  # names may hold slashes
+    trained = tuple(f"rewards/{name}/" for name in run.names if run.weights.get(name))
+    return any(key.startswith(trained) and key not in usual for key in run.keys)
 
 
 def course_of(change: float, width: float, held_out: Change | None, spread: float) -> Course:

@@ -93,8 +93,8 @@ class ReferenceLikeness:
             return [math.nan] * len(samples)
         if not self._begun:
             raise UsageError(
-                "it learns while a run trains, in the run's own process: leave out workers and placement. Pictures "
-                "that are there already are scored by reference-nearness."
+                "it learns while a run trains, and here none does. Pictures that are there already are scored by "
+                "reference-nearness."
             )
         if step != self._step:
             self._step, self._seen = step, {}
