@@ -239,6 +239,15 @@ def test_tokens_of_texts() -> None:
         assert part(long, "activations") / part(short, "activations") - 1 == pytest.approx(grows)
 
 
+def test_a_source_counts_where_prompts_bring_one() -> None:
+    """A pipeline for edits that draws without a source, too, is planned without one for lines of text alone."""
+    for name, may in (("flux2-klein", True), ("qwen-image-21", True), ("qwen-image-edit", False), ("z-image", False)):
+        with_source, without = (needs({"pictures": pictures}, model=f"tiny-{name}") for pictures in (True, False))
+        said = [any("brings a picture" in line for line in each.assumptions) for each in (with_source, without)]
+        assert said == [name != "z-image", name == "qwen-image-edit"]
+        assert (flop(with_source, "train") > flop(without, "train")) == may
+
+
 def test_bad_settings() -> None:
     with pytest.raises(UsageError, match="quantization '4bit' is for frozen weights"):
         needs(model="tiny-sd3", lora=None, quantization="4bit")

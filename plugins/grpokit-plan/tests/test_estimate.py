@@ -96,6 +96,21 @@ def test_models_of_rewards_on_the_same_gpu_count(rewards: str, bytes: float) -> 
     assert sum(part.bytes for part in needs.parts if part.name == "rewards") == bytes
 
 
+@pytest.mark.parametrize(
+    ("data", "pictures"),
+    [
+        ("{prompts: prompts.txt}", False),
+        ("{prompts: prompts.txt, images: source_images}", True),
+        ("{prompts: edits.jsonl}", True),
+        ("{dataset: some/edits}", True),
+    ],
+)
+def test_lines_of_text_bring_no_pictures(data: str, pictures: bool) -> None:
+    config, _ = presets.read_config("glm-image-tiny", [f"data={data}", "eval={}"])
+    job, _ = needs_of(config, reference=False)
+    assert job.pictures == pictures
+
+
 def test_a_work_takes_as_long_as_the_longest_of_its_three_kinds() -> None:
     works = (
         Work(phase="rollout", flop=45e12, bytes=1, times=2),  # 45e12 / (100e12 * 0.45) = 1 s each

@@ -42,8 +42,10 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     weights = stored(family.transformer, width=number, quantization=quantization)
     policy = FlowPolicy(family, settings)
     guidance = family.guidance if settings.guidance is None else settings.guidance
-    picture = family.tokens(policy.size) * (2 if family.sources else 1)
-    text, seen = family.text_tokens or job.prompt_tokens or _PROMPT, family.picture_tokens(policy.size)
+    brings = family.needs_source or (family.sources > 0 and job.pictures)
+    picture = family.tokens(policy.size) * (2 if brings else 1)
+    text = family.text_tokens or job.prompt_tokens or _PROMPT
+    seen = family.picture_tokens(policy.size) if brings else 0
     painting = FlowWork(
         transformer=family.transformer,
         adapter=0 if full else sum(p.numel() for p in policy.model.parameters() if p.requires_grad),
@@ -59,7 +61,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     encoders = [part for name, part in parts.items() if name.startswith("text_encoder") and isinstance(part, nn.Module)]
     vae = parts["vae"]
     told = f"A text has {text:,} tokens" + ("." if family.text_tokens else " (--prompt-tokens).")
-    source = ["Each prompt brings a picture, with as many tokens as the result."] if family.sources else []
+    source = ["Each prompt brings a picture, with as many tokens as the result."] if brings else []
     if seen:
         source.append(f"The picture has {seen:,} more tokens in the text.")
     return Needs(

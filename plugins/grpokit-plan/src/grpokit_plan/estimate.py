@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from grpokit import registry
+from grpokit.config.parts import DataConfig
 from grpokit.config.schema import RunConfig
 from grpokit.errors import PluginError, UsageError
 from grpokit.registry.specs import PolicySpec, RewardSpec
@@ -33,7 +34,14 @@ def needs_of(
     Raises:
         UsageError: the policy has no plan, or a setting cannot be used.
     """
-    job = Job.of(config.trainer, reference=reference, entropy=entropy, prompt_tokens=prompt_tokens, policy=policy)
+    job = Job.of(
+        config.trainer,
+        reference=reference,
+        entropy=entropy,
+        prompt_tokens=prompt_tokens,
+        pictures=_pictures(config.data),
+        policy=policy,
+    )
     use = config.policy.use
     with config.at("policy"):
         spec = registry.spec_of("policy", use)
@@ -54,6 +62,11 @@ def needs_of(
         needs = replace(needs, assumptions=(note, *needs.assumptions))
     rewards = Part(name="rewards", bytes=_rewards(config))
     return job, replace(needs, parts=(*needs.parts, rewards))
+
+
+def _pictures(data: DataConfig) -> bool:
+    """Whether prompts may bring pictures, as far as the config says; lines of a text file have those of `images`."""
+    return data.images is not None or not str(data.prompts).endswith(".txt")
 
 
 def _rewards(config: RunConfig) -> float:

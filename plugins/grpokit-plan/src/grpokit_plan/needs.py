@@ -44,6 +44,7 @@ class Job:
         mixed_precision: "no", "bf16" or "fp16".
         optimizer: "adamw", "adamw_8bit" or "paged_adamw_8bit".
         prompt_tokens: the tokens of a prompt, if the user said so.
+        pictures: whether prompts may bring pictures.
         policy: the name of the policy that learns, if a factory gives several; empty for a single one.
     """
 
@@ -59,6 +60,7 @@ class Job:
     mixed_precision: Precision = "no"
     optimizer: Optimizer = "adamw"
     prompt_tokens: int | None = None
+    pictures: bool = True
     policy: str = ""
 
     @classmethod
@@ -69,6 +71,7 @@ class Job:
         reference: bool,
         entropy: bool = False,
         prompt_tokens: int | None,
+        pictures: bool = True,
         policy: str = "",
     ) -> Job:
         """The job that the settings of a trainer describe."""
@@ -87,6 +90,7 @@ class Job:
             mixed_precision=settings.mixed_precision,
             optimizer=settings.optimizer,
             prompt_tokens=prompt_tokens,
+            pictures=pictures,
             policy=policy,
         )
 
