@@ -140,7 +140,11 @@ def test_a_missing_package_is_told_with_what_installs_it(monkeypatch, kind):
 @pytest.mark.parametrize(
     ("kind", "options", "words"),
     [
-        ("clip", {"wieghts_path": "a"}, r"no option 'wieghts_path' of the features 'clip' of 'test' \(did you mean 'weig"),
+        (
+            "clip",
+            {"wieghts_path": "a"},
+            r"no option 'wieghts_path' of the features 'clip' of 'test' \(did you mean 'weig",
+        ),
         ("lpips", {"net": "resnet"}, "'net' of the features 'lpips' of 'test' must be 'alex' or 'vgg' or 'squeeze'"),
     ],
 )

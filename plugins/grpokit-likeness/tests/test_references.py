@@ -74,7 +74,9 @@ def test_pictures_of_other_kinds_are_named_where_too_few_are_left(tmp_path):
     (tmp_path / "mine").mkdir()
     for seed in range(6):
         picture(seed, 0.8).save(tmp_path / "mine" / f"{seed}.bmp")
-    with pytest.raises(UsageError, match=r"has 0 different pictures .*0\.bmp, .* and 1 more are pictures of other kinds"):
+    with pytest.raises(
+        UsageError, match=r"has 0 different pictures .*0\.bmp, .* and 1 more are pictures of other kinds"
+    ):
         _read(tmp_path / "mine")
 
 
