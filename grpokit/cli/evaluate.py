@@ -418,7 +418,8 @@ def _say_what_is_missing(task: Task, results: Mapping[str, Evaluation]) -> None:
     Raises:
         DataError: files could not be read, or a reward could score nothing.
     """
-    wrong = []
+    wrong: list[str] = []
+    tell = _say if task.group_size else wrong.append  # what a run taught is measured without its rewards
     for source in task.sources:
         evaluation = results[source.title]
         problems = evaluation.problems
@@ -432,7 +433,7 @@ def _say_what_is_missing(task: Task, results: Mapping[str, Evaluation]) -> None:
             missing = evaluation.scores.column(name).isnan().nonzero()[:, 0].tolist()
             unscored = [row for row in missing if row not in problems]
             if unscored and len(missing) == len(evaluation.prompts):
-                wrong.append(
+                tell(
                     f"{name} scored no sample of {source.title}. It may need a prompt (--prompt, --prompts), a target "
                     "(--targets) or a source (--sources); records name them in `prompt`, `target` and `image`. Or it "
                     "scores only while a run trains: then name other rewards with --reward."

@@ -211,6 +211,16 @@ def test_a_record_is_not_scored_again_by_a_head_that_learns(call, tmp_path, sign
     assert "32 samples of 2 steps scored again, 0 of them could not be scored" in said[1].out
 
 
+def test_what_it_taught_is_measured_without_it(tmp_path, signs, call):
+    """It scores only while a run trains, which is said, and is no fault."""
+    trains(tmp_path / "run", signs, "trainer.steps=2", "run.save_every=2")
+    asked = ("evaluate", tmp_path / "run", "--limit", "4")
+    done = call(*asked, "--taught")
+    assert done.code == 0
+    assert "reference-likeness scored no sample of after" in done.err
+    assert call(*asked).code == 2
+
+
 def test_worker_processes_are_refused(tmp_path, signs):
     workers = f"rewards=[{{use: reference-likeness, references: '{signs}', workers: 2}}]"
     with pytest.raises(UsageError, match="leave out workers"):
