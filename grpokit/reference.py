@@ -102,7 +102,7 @@ class Teachers:
         """
         for prompt in prompts:
             name = prompt.meta.get("teacher")
-            if name is not None and name not in self.models:
+            if name is not None and name not in [*self.models]:
                 near = nearest(str(name), self.models)
                 raise UsageError(
                     f"The prompt {brief(prompt.text)} names the teacher {brief(name)}{near}. The policy's teachers are "

@@ -143,7 +143,8 @@ class TrainerSettings:
         correction: importance weights where a rollout's log-probs are not those of training; None for none.
         max_policy_lag: the most optimizer steps by which the weights of a rollout may be behind those of the policy.
         max_zero_std_steps: training ends after this many steps in a row with only zero-std groups: as converged, or
-            with an error if the reward has been higher before; None sets no limit.
+            with an error if the reward has been higher before. Where rewards do not teach, it ends with an error after
+            so many without a gradient. None sets no limit.
     """
 
     steps: Total = 200

@@ -25,6 +25,7 @@ from grpokit.errors import UsageError
 from grpokit.group_statistics import groups_without_advantage
 from grpokit.guards.gradients import Gradients
 from grpokit.guards.hacking import RewardHacking
+from grpokit.guards.no_gradient import NoGradient
 from grpokit.guards.observer import Observer, check_observers
 from grpokit.guards.rewards import FirstScores, SlowRewards, UnscoredRows
 from grpokit.guards.zero_std import ZeroStd
@@ -170,6 +171,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         }
         if not self.objective.needs_advantages:
             del guards["guards/zero_std"]
+            guards["guards/no_gradient"] = NoGradient(self.max_zero_std_steps, updates=self.updates_per_step)
         return guards
 
     @property

@@ -97,6 +97,8 @@ def read_evaluation(name: str, overrides: Sequence[str] = ()) -> EvaluationConfi
     if path.suffix not in (".yaml", ".yml") and not os.path.isdir(path) and not presets.names_preset(name):
         raise ConfigError(f"{registry.unknown(name, 'evaluation')} An evaluation file ends in .yaml.")
     config, _ = presets.read_config(name, overrides)
+    if not config.rewards:
+        raise ConfigError(f"{name} has no reward to score with. Name an evaluation, or a run or preset with rewards.")
     evaluation = EvaluationConfig(rewards=config.rewards)
     evaluation._source = config._source
     return evaluation

@@ -193,6 +193,10 @@ def _of_run(config: RunConfig | None, options: Options) -> EvaluationConfig:
         raise UsageError("--taught compares a run before and after its training. Give a run folder.")
     if config is None:
         raise UsageError("Name the rewards: --reward NAME, once or several times, or --with EVALUATION.")
+    if not config.rewards:
+        raise UsageError(
+            "The run has no reward. Name what scores it: --reward NAME, once or several times, or --with EVALUATION."
+        )
     evaluation = EvaluationConfig(rewards=config.rewards, samples=config.eval.samples, seed=config.seed)
     evaluation._source = config._source
     return evaluation

@@ -17,7 +17,7 @@ from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.checks import LogprobDiffLimit
 from grpokit.training.micro_batches import Limit
 from grpokit.training.state import State
-from grpokit.types import Decisions, Prompt, Rollout, Sample, Trace
+from grpokit.types import Ask, Decisions, Prompt, Rollout, Sample, Trace
 
 
 class ReferenceProbe:
@@ -27,7 +27,7 @@ class ReferenceProbe:
         self.policy, self.prompts, self.limit = policy, prompts, limit
         self.rollout: Rollout | None = None  # the row, after the first step
         self.prompt = 0  # its place in the training prompts
-        self.logprobs = torch.empty(0)  # [1, T] of the reference before the first update
+        self.logprobs = torch.empty(0)  # [1, T] of the reference before the first update; of ODE steps the means
 
     @property
     def wanted(self) -> bool:
@@ -59,7 +59,11 @@ class ReferenceProbe:
             self.load_state_dict(state)
 
     def _score(self, row: Rollout) -> Tensor:
-        return self.policy.all_logprobs(row, Limit(rows=1), self.policy.reference).logprobs
+        ask = Ask(entropy="no", moments=True)
+        view = self.policy.all_logprobs(row, Limit(rows=1), self.policy.reference, ask=ask)
+        if view.mean is not None and not view.logprobs.any():  # steps of the ODE have no density, and their means tell
+            return view.mean.flatten(2).mean(-1).to(view.logprobs)
+        return view.logprobs
 
     def check(self, *, when: str) -> None:
         """Stop if the reference gives other log-probs for the row than at the start of the run."""

@@ -34,6 +34,18 @@ def config(folder: Path, rewards: str) -> str:
 
 
 @pytest.mark.usefixtures("drawn")
+def test_an_evaluation_of_a_run_without_rewards_asks_for_one(call: Call, tmp_path: Path) -> None:
+    file, run = config(tmp_path, ""), tmp_path / "run"
+    train_config(file, run, "trainer.steps=1", "run.save_every=1", "eval.every=0", "run.record=false")
+    for words in ([run], [run, "--with", file]):
+        done = call("evaluate", *words)
+        assert done.code == 2
+        assert "no reward" in done.err
+        assert "Traceback" not in done.err
+    assert call("evaluate", run, "--reward", "ring").code == 0
+
+
+@pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize(
     ("rewards", "means", "line", "words"),
     [

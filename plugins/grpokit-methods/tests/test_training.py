@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from grpokit import Modifier, Observer, Prompt, Sample, Signal, Trainer, UsageError, create
+from grpokit import Modifier, Observer, Prompt, RunError, Sample, Signal, Trainer, UsageError, create
 from grpokit.builtin.more_objectives import NFT
 from grpokit.objectives import Objective
 from grpokit.rewards.terms import RewardTerm
@@ -247,12 +247,57 @@ def test_rows_are_held_to_the_teacher_of_their_group(teachers: dict[str, str]) -
         assert float((told.mean[row] - other).abs().max()) > 1e-4
     with pytest.raises(UsageError, match=r"names the teacher 'narow' \(did you mean 'narrow'\?\)"):
         policy.check(named(["narow"]))
+    several = [replace(prompts[0], meta={"teacher": ["narrow", "wide"]})]
+    with pytest.raises(UsageError, match=r"names the teacher a list of 2\. The policy's teachers are wide, narrow\."):
+        policy.check(several)
+    with pytest.raises(UsageError, match="teachers is empty"):
+        ToyFlow(teachers={})
+
+
+@pytest.mark.parametrize("options", [{}, {"sampler": "ode"}, {"matching": COPIES}], ids=["steps", "ode", "copies"])
+def test_a_resumed_training_has_the_teachers_of_its_start(
+    options: dict[str, Any], teachers: dict[str, str], tmp_path: Path
+) -> None:
+    """Steps of the ODE have no log-probs that would tell; their means do."""
+    trained = trainer(OPD(), exact=False, teachers={"it": teachers["wide"]}, **options)
+    trained.step()
+    trained.save(tmp_path / "saved")
+    trainer(OPD(), exact=False, teachers={"it": teachers["wide"]}, **options).load(tmp_path / "saved")
+    other = trainer(OPD(), exact=False, teachers={"it": teachers["narrow"]}, **options)
+    with pytest.raises(RunError, match="The reference has changed"):
+        other.load(tmp_path / "saved")
 
 
 def test_a_student_gets_closer_to_its_teacher(teachers: dict[str, str]) -> None:
     trained = trainer(OPD(), rewards=[], teachers={"wide": teachers["wide"]}, exact=False, learning_rate=2e-3)
     kls = [trained.step().metrics["opd/kl"] for _ in range(20)]
     assert sum(kls[-4:]) < 0.2 * sum(kls[:4])
+
+
+def test_a_student_that_is_its_own_teacher_is_told(teachers: dict[str, str], tmp_path: Path) -> None:
+    """Without teachers it is held to where it began: a warning at once, and an error when it goes on."""
+    trained = trainer(OPD(), exact=False, max_zero_std_steps=3, minibatches=2)
+    (warning,) = trained.step().warnings
+    assert warning.startswith("In step 1 the gradient was 0, so nothing was learned: the policy and its teacher say")
+    assert warning.endswith("If this goes on for 3 steps, the run stops.")
+    assert not trained.step().warnings
+    trained.save(tmp_path / "saved")
+    resumed = trainer(OPD(), exact=False, max_zero_std_steps=3, minibatches=2)
+    resumed.load(tmp_path / "saved")
+    for same in (trained, resumed):
+        with pytest.raises(RunError, match="In 3 steps in a row the gradient was 0"):
+            same.step()
+
+
+def test_a_teacher_that_is_the_start_may_be_one_of_several(teachers: dict[str, str], tmp_path: Path) -> None:
+    save_file(ToyFlow().net.state_dict(), tmp_path / "start.safetensors")
+    both = {"start": str(tmp_path / "start.safetensors"), "wide": teachers["wide"]}
+    prompts = named(["start", "wide"] * 6)
+    trained = trainer(OPD(), exact=False, teachers=both, prompts=prompts, prompts_per_step=1, max_zero_std_steps=12)
+    steps = [trained.step() for _ in range(12)]
+    idle = [report.metrics["grad_norm"] == 0 for report in steps]
+    assert any(idle) <= any(report.warnings for report in steps)
+    assert not idle[-1]
 
 
 REWARDS: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """On-policy distillation: the student moves towards a teacher at the decisions that it has drawn itself.
 
 The teacher is the policy's reference, so it is whatever a policy can be held to: trained adapters (`policy.teachers`),
-an average of its own weights (`policy.reference_ema`), or its base with guidance (`policy.reference_guidance`).
+or its base or an average of its own weights, with guidance (`policy.reference_guidance`).
 """
 
 from __future__ import annotations

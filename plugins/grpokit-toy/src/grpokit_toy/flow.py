@@ -121,7 +121,9 @@ class ToyFlow(Policy):
             average = read_settings(Average, old_ema, key="old_ema", example="{decay: 0.5, ramp: 0.001}")
             self._old = Twin(self.net, average=average, name="old").take()
         self._teachers: Teachers | None = None
-        if teachers:
+        if teachers is not None:
+            if not teachers:
+                raise UsageError("teachers is empty. Name files of weights, or leave it out.")
             models = {name: _loaded(Path(file)) for name, file in teachers.items()}
             self._teachers = Teachers(models)
         self.matching, self.steps = None, 0  # of the training sampler, those with noise

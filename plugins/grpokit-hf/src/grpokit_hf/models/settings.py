@@ -111,12 +111,18 @@ class LearningSettings(Settings):
         Args:
             base: the frozen model, before it gets an adapter.
             put: puts a trained adapter, as `teachers` names it, around a model.
+
+        Raises:
+            UsageError: an adapter is not there, or does not fit; names the teacher.
         """
         if self.teachers is None:
             return None
         models = {}
         for name, adapter in self.teachers.items():
-            teacher = put(bare_copy(base), adapter)
+            try:
+                teacher = put(bare_copy(base), adapter)
+            except UsageError as error:
+                raise UsageError(f"teachers: {name}: {str(error).removeprefix('lora: adapter: ')}") from error
             models[name] = teacher.eval().requires_grad_(False)
         return Teachers(models)
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, brief
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -37,13 +38,16 @@ def bring_beside(model: nn.Module, device: torch.device) -> None:
 
 
 def check_teachers(teachers: Mapping[str, Any], *, trains_base: bool, moves: bool) -> None:
-    """Refuse teachers without a frozen base, or beside another reference.
+    """Refuse teachers that are no names, without a frozen base, or beside another reference.
 
     Raises:
         UsageError: with what to change.
     """
     if not teachers:
         raise UsageError("teachers is empty. Name adapters, as in teachers: {ocr: ocr.safetensors}, or leave it out.")
+    for name, adapter in teachers.items():
+        if not isinstance(adapter, str | Path):
+            raise UsageError(f"teachers: {name}: expected a file, a folder or a hub id, got {brief(adapter)}.")
     if trains_base:
         raise UsageError("teachers are adapters of a frozen base, and lora is null: add an adapter with lora: {r: 16}.")
     if moves:
