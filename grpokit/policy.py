@@ -193,10 +193,18 @@ def optional(policy: object, name: str) -> Any:
 
 
 def join_decisions(parts: Sequence[Decisions], *, dim: int) -> Decisions:
-    """Concatenated: rows (`dim` 0), or consecutive slices of the same rows (1)."""
+    """Concatenated: rows (`dim` 0), or consecutive slices of the same rows (1).
+
+    A part without a field that another one has is 0 there: a policy may leave it out where nothing was decided.
+    """
     fields = {}
-    for name, first in vars(parts[0]).items():
-        if first is not None:
-            tensors = [getattr(part, name) for part in parts]
-            fields[name] = torch.cat(tensors, dim=dim)
+    for name in vars(parts[0]):
+        given = [getattr(part, name) for part in parts]
+        example = next((x for x in given if x is not None), None)
+        if example is None:
+            continue
+        for place, part in enumerate(parts):
+            if given[place] is None:
+                given[place] = example.new_zeros(*part.logprobs.shape, *example.shape[2:])
+        fields[name] = torch.cat(given, dim=dim)
     return Decisions(**fields)

@@ -6,6 +6,7 @@ import json
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +264,27 @@ def test_both_paths_give_the_same_kl(base: Path, tmp_path: Path) -> None:
     assert packed is not None
     assert float(packed.detach().max()) > 1e-3
     torch.testing.assert_close(packed, plain, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [[0, 1], [2, 3]], ids=["of the first", "of the second"])
+def test_a_teacher_whose_rows_decide_nothing_takes_nothing_from_the_others(
+    masked: list[int], base: Path, tmp_path: Path
+) -> None:
+    """As where `mask_truncated` leaves all of its rows out; it then has no hidden states to give."""
+    teachers = {"a": tmp_path / "a", "b": tmp_path / "b"}
+    for folder in teachers.values():
+        trained(base, folder)
+    policy = CausalLMPolicy(str(base), lora={"r": 2}, teachers=teachers, max_new_tokens=6)
+    prompts = [replace(prompt, meta={"teacher": name}) for prompt, name in zip(PROMPTS[:2], teachers, strict=True)]
+    rollout = policy.rollout(prompts, 2, seeds=derive_seeds(0, stream="train", step=0, prompts=2, group_size=2))
+    steps, ask = slice(0, rollout.mask.shape[1]), Ask(entropy="no", distribution=True)
+    mask = rollout.mask.clone()
+    mask[masked] = False
+    with torch.no_grad(), policy.reference():
+        every = policy.logprobs(rollout, steps, ask=ask).distribution
+        some = policy.logprobs(replace(rollout, mask=mask), steps, ask=ask).distribution
+    assert every is not None
+    assert some is not None
+    others = [row for row in range(4) if row not in masked]
+    torch.testing.assert_close(some[others], every[others], rtol=1e-4, atol=1e-5)
+    assert not some[masked].any()
