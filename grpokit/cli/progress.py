@@ -58,7 +58,8 @@ class _Screen:
     def step(self, report: StepReport) -> None:
         self.lines.step(report, self.trainer.steps_left)
         loss = abs(report.metrics["loss"])
-        if report.step == 1 and loss < 1e-3 and report.metrics.get("frac_reward_zero_std", 1.0) < 1:
+        spread = report.metrics.get("frac_reward_zero_std", 1.0) < 1
+        if report.step == 1 and loss < 1e-3 and spread and self.trainer.current.trainer.objective.needs_advantages:
             self.say(
                 f"policy loss {loss:.4f}: about 0 is right for a first update (importance ratios are 1 and a group's "
                 "advantages sum to 0); watch the reward instead"

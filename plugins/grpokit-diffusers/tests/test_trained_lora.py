@@ -160,6 +160,10 @@ def test_adapters_that_are_not_there_are_refused_before_the_model_is_looked_for(
     ):
         with pytest.raises(UsageError, match=message):
             build("./no-model", lora={"adapter": adapter})
+        with pytest.raises(UsageError, match=f"^teachers: it: .*{message}"):
+            build("./no-model", lora={"r": 4}, teachers={"it": str(adapter)})
+    with pytest.raises(UsageError, match="teachers: it: expected a file, a folder or a hub id, got nothing"):
+        build("./no-model", lora={"r": 4}, teachers={"it": None})
     with pytest.raises(UsageError, match="has its own r"):
         build("./no-model", lora={"adapter": "./nowhere", "r": 4})
     with pytest.raises(UsageError, match="revision is for the hub's repositories"):

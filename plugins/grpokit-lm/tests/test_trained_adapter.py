@@ -288,3 +288,8 @@ def test_a_teacher_whose_rows_decide_nothing_takes_nothing_from_the_others(
     others = [row for row in range(4) if row not in masked]
     torch.testing.assert_close(some[others], every[others], rtol=1e-4, atol=1e-5)
     assert not some[masked].any()
+
+
+def test_a_teacher_that_is_not_there_is_told_before_the_base_is_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^teachers: it: '.*nowhere' does not exist"):
+        CausalLMPolicy("./no-model", lora={"r": 2}, teachers={"it": str(tmp_path / "nowhere")})

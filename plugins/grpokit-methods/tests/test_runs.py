@@ -34,6 +34,18 @@ def config(folder: Path, rewards: str) -> str:
 
 
 @pytest.mark.usefixtures("drawn")
+def test_a_small_loss_is_not_explained_by_advantages(call: Call, tmp_path: Path) -> None:
+    file, run = config(tmp_path, "{use: ring}"), tmp_path / "run"
+    state = ToyFlow().net.state_dict()
+    save_file({name: x + 1e-4 for name, x in state.items()}, tmp_path / "wide.safetensors")
+    done = call("train", file, f"run.dir={run}", "trainer.steps=1", "eval.every=0", "trainer.group_size=16")
+    metrics = json.loads((run / "metrics.jsonl").read_text())
+    assert metrics["loss"] < 1e-3
+    assert metrics["frac_reward_zero_std"] < 1
+    assert "importance ratios" not in done.out + done.err
+
+
+@pytest.mark.usefixtures("drawn")
 def test_an_evaluation_of_a_run_without_rewards_asks_for_one(call: Call, tmp_path: Path) -> None:
     file, run = config(tmp_path, ""), tmp_path / "run"
     train_config(file, run, "trainer.steps=1", "run.save_every=1", "eval.every=0", "run.record=false")

@@ -55,6 +55,7 @@ def prepare(settings: DiffusersSettings) -> Prepared:
     """
     settings.check_here()
     _ = settings.trained_lora  # which is looked for here, before anything is loaded
+    settings.find_teachers()
     model = settings.model
     if isinstance(model, DiffusionPipeline):
         return _in_memory(model, settings)

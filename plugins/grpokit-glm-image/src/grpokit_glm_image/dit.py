@@ -122,6 +122,7 @@ class GlmImageDiT(FlowPolicy):
     @keywords_of(PaintingSettings)
     def __init__(self, settings: PaintingSettings) -> None:
         _ = settings.trained_lora  # which is looked for here, before weights are read
+        settings.find_teachers()
         if isinstance(settings.model, GlmImageAR):
             illustrator = _sharing(settings.model, settings)
         else:

@@ -61,6 +61,7 @@ class GlmImageAR(Policy):
     def __init__(self, settings: WritingSettings) -> None:
         self.settings = settings
         trained = settings.find_adapter()
+        settings.find_teachers()
         prepared = prepare(settings, writer_trains=settings.trains_base)
         self.encoder = prepared.encoder(settings.resolution, edits=settings.edits)
         _check_adapter(settings, trained, prepared)

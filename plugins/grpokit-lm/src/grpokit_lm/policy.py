@@ -75,6 +75,7 @@ class CausalLMPolicy(Policy):
         self._worlds = None if settings.world is None else Worlds(settings.world)
         tools = None if self._worlds is None else self._worlds.tools()
         trained = settings.find_adapter()
+        settings.find_teachers()
 
         def check(skeleton: Loaded) -> None:
             """With what needs no weights: it is made for a skeleton first, so that a mistake costs seconds."""

@@ -155,6 +155,9 @@ class FlowSettings(ModelSettings):
         """
         return find_lora(adapter, SourceSettings(revision=revision, local_files_only=self.local_files_only))
 
+    def _find_teacher(self, adapter: str | Path) -> None:
+        self.lora_file(adapter)
+
     def adapter_size(self, adapter: str | Path) -> int:
         """How many weights a trained LoRA has."""
         return sum(tensor.numel() for tensor in read_lora(self.lora_file(adapter)).tensors.values())

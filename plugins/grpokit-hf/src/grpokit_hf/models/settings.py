@@ -48,7 +48,7 @@ from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
 from grpokit_hf.models.quantized import Quantization
 from grpokit_hf.models.references import Base, Reference
 from grpokit_hf.models.sources import SourceSettings
-from grpokit_hf.models.teachers import bare_copy, check_teachers
+from grpokit_hf.models.teachers import bare_copy, check_teachers, named
 from grpokit_hf.models.trained_adapter import TrainedAdapter, adapter_weights, find_adapter
 
 
@@ -119,10 +119,8 @@ class LearningSettings(Settings):
             return None
         models = {}
         for name, adapter in self.teachers.items():
-            try:
+            with named(name):
                 teacher = put(bare_copy(base), adapter)
-            except UsageError as error:
-                raise UsageError(f"teachers: {name}: {str(error).removeprefix('lora: adapter: ')}") from error
             models[name] = teacher.eval().requires_grad_(False)
         return Teachers(models)
 
@@ -197,6 +195,19 @@ class ModelSettings(LearningSettings, LoadingSettings):
         if adapter is None or adapter.adapter is None:
             return None
         return self.adapter_at(adapter.adapter, revision=adapter.revision)
+
+    def find_teachers(self) -> None:
+        """Look for the adapters of all teachers, before any weights of the base are read.
+
+        Raises:
+            UsageError: one is not there; names the teacher.
+        """
+        for name, adapter in (self.teachers or {}).items():
+            with named(name):
+                self._find_teacher(adapter)
+
+    def _find_teacher(self, adapter: str | Path) -> None:
+        self.adapter_at(adapter)
 
     def adapter_at(self, adapter: str | Path, *, revision: str | None = None) -> TrainedAdapter:
         """A trained adapter: a folder, or a hub id.

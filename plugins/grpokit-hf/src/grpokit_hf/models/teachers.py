@@ -6,7 +6,8 @@ No weight of the base is copied: each teacher has its own tree of modules, whose
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +36,19 @@ def bring_beside(model: nn.Module, device: torch.device) -> None:
     for tensor in tensors:
         if tensor.device != device and not hasattr(tensor, "to_local"):
             tensor.data = tensor.data.to(device)
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Inside, an error about an adapter names the teacher that it is for.
+
+    Raises:
+        UsageError: the same.
+    """
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"teachers: {name}: {str(error).removeprefix('lora: adapter: ')}") from error
 
 
 def check_teachers(teachers: Mapping[str, Any], *, trains_base: bool, moves: bool) -> None:
