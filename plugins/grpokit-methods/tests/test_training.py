@@ -169,8 +169,9 @@ def test_without_an_average_the_first_update_compares_equals(objective: Objectiv
     trained = trainer(objective, matching=COPIES, exact=False)
     for _ in range(2):
         report = trained.step()
-        assert report.metrics[name] == (0.0 if name == "crd/own_reward" else 1.0)
-        assert report.metrics["logprob_diff/max"] == 0
+        # a product of fewer rows may be rounded differently
+        assert report.metrics[name] == pytest.approx(0.0 if name == "crd/own_reward" else 1.0, abs=1e-6)
+        assert report.metrics["logprob_diff/max"] < 1e-6
 
 
 def test_the_average_is_the_old_policy_in_16_bits_too() -> None:
