@@ -199,12 +199,11 @@ def join_decisions(parts: Sequence[Decisions], *, dim: int) -> Decisions:
     """
     fields = {}
     for name in vars(parts[0]):
-        given = [getattr(part, name) for part in parts]
-        example = next((x for x in given if x is not None), None)
-        if example is None:
-            continue
+        tensors = [getattr(part, name) for part in parts]
+        known = [tensor for tensor in tensors if tensor is not None]
         for place, part in enumerate(parts):
-            if given[place] is None:
-                given[place] = example.new_zeros(*part.logprobs.shape, *example.shape[2:])
-        fields[name] = torch.cat(given, dim=dim)
+            if known and tensors[place] is None:
+                tensors[place] = known[0].new_zeros(*part.logprobs.shape, *known[0].shape[2:])
+        if known:
+            fields[name] = torch.cat(tensors, dim=dim)
     return Decisions(**fields)

@@ -34,7 +34,7 @@ from grpokit.policy import Policy
 from grpokit.processes import fsdp2
 from grpokit.processes.forks import forks_ended
 from grpokit.processes.rendezvous import join
-from grpokit.rewards.following import followers, learn_from_step
+from grpokit.rewards.lessons import followers, learn_from_step
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.settings import SeedSettings, TrainerSettings, check_settings, with_settings_shown

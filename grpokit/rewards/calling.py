@@ -25,6 +25,7 @@ from grpokit.errors import (
     raised_at,
 )
 from grpokit.processes.forks import forks_ended
+from grpokit.rewards.following import FollowsRun
 from grpokit.rewards.submission import Portion
 from grpokit.types import Sample
 
@@ -51,21 +52,14 @@ def build(use: str, params: Mapping[str, Any]) -> tuple[Any, Portion]:
                 f"The reward '{use}' gave {a_type(reward)}, which cannot be called. If it scores elsewhere by itself, "
                 "leave out `workers` and `placement`."
             )
-        if hasattr(reward, "begin"):
-            _refuse_follower(reward, use)
+        if isinstance(reward, FollowsRun):
+            raise UsageError(
+                f"The reward '{use}' takes part in the run that it scores for, which only works in the run's own "
+                "process: leave out workers and placement."
+            )
         return reward, Portion(rows=[])
     except GrpokitError as error:
         return None, Portion(rows=[], error=error)
-
-
-def _refuse_follower(reward: Any, use: str) -> None:
-    from grpokit.rewards.following import FollowsRun  # torch, which other rewards can do without
-
-    if isinstance(reward, FollowsRun):
-        raise UsageError(
-            f"The reward '{use}' takes part in the run that it scores for, which only works in the run's own process: "
-            "leave out workers and placement."
-        )
 
 
 def call_reward(reward: Any, rows: Sequence[int], samples: list[Sample]) -> Portion:

@@ -17,8 +17,9 @@ from grpokit.config.schema import RunConfig
 from grpokit.errors import PluginError, a_type
 from grpokit.processes.forks import forks_ended
 from grpokit.registry.specs import RewardSpec, Spec
-from grpokit.rewards.following import FollowsRun, followers
+from grpokit.rewards.following import FollowsRun
 from grpokit.rewards.isolation import torch_state_kept
+from grpokit.rewards.lessons import followers
 from grpokit.rewards.submission import Submits, Versioned
 from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward

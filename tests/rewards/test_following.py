@@ -14,7 +14,7 @@ from grpokit.config import presets
 from grpokit.errors import CheckpointError
 from grpokit.report.view import view
 from grpokit.rewards.calling import build
-from grpokit.rewards.following import followers
+from grpokit.rewards.lessons import followers
 from grpokit.run_folder.lock import locked
 from grpokit.run_folder.reader import read_run
 from grpokit.runs.export import export_reward
