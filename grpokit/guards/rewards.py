@@ -85,10 +85,12 @@ class UnscoredRows(Observer):
             if 2 * sum(counts) < len(unscored):
                 continue
             self.warned.append(term.name)
+            outcome = "Its mean is that of the other rows."
+            if not term.monitor:
+                outcome = "It teaches nothing about such a row, whose score is taken to be the mean of its group."
             warnings.append(
                 f"The reward '{term.name}' left {sum(counts) / len(unscored):.0%} of the rows of step {step.number} "
-                "unscored (NaN). It teaches nothing about such a row, whose score is taken to be the mean of its "
-                f"group. The metric rewards/{term.name}/unscored counts them in each step."
+                f"unscored (NaN). {outcome} The metric rewards/{term.name}/unscored counts them in each step."
             )
         return warnings
 

@@ -429,6 +429,13 @@ def test_a_reward_that_leaves_half_of_the_rows_unscored_is_said_once() -> None:
         guard = resumed
     (warning,) = said
     assert "'ssim' left 50% of the rows of step 2" in warning
+    assert "It teaches nothing about such a row" in warning
+
+
+def test_a_monitor_that_leaves_half_of_the_rows_unscored_is_not_said_to_teach() -> None:
+    guard = UnscoredRows([RewardTerm(name="seen", reward=digit_sum, weight=0)], as_prompts(["0", "1"]))
+    (warning,) = guard.scored(a_step(1, scores_of([math.nan, 1, math.nan, 3])))
+    assert "teaches" not in warning
 
 
 def test_rows_of_unscorable_prompts_and_of_exceptions_do_not_count() -> None:
