@@ -59,9 +59,10 @@ class ReferenceProbe:
             self.load_state_dict(state)
 
     def _score(self, row: Rollout) -> Tensor:
-        ask = Ask(entropy="no", moments=True)
+        certain = not row.old.logprobs.any()  # steps of the ODE have no density, and their means tell
+        ask = Ask(entropy="no", moments=certain)
         view = self.policy.all_logprobs(row, Limit(rows=1), self.policy.reference, ask=ask)
-        if view.mean is not None and not view.logprobs.any():  # steps of the ODE have no density, and their means tell
+        if certain and view.mean is not None:
             return view.mean.flatten(2).mean(-1).to(view.logprobs)
         return view.logprobs
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from grpokit import registry
-from grpokit.config.parts import DataConfig
 from grpokit.config.schema import RunConfig
 from grpokit.errors import PluginError, UsageError
 from grpokit.registry.specs import PolicySpec, RewardSpec
@@ -39,7 +38,7 @@ def needs_of(
         reference=reference,
         entropy=entropy,
         prompt_tokens=prompt_tokens,
-        pictures=_pictures(config.data),
+        pictures=_pictures(config),
         policy=policy,
     )
     use = config.policy.use
@@ -64,9 +63,9 @@ def needs_of(
     return job, replace(needs, parts=(*needs.parts, rewards))
 
 
-def _pictures(data: DataConfig) -> bool:
+def _pictures(config: RunConfig) -> bool:
     """Whether prompts may bring pictures, as far as the config says; lines of a text file have those of `images`."""
-    return data.images is not None or not str(data.prompts).endswith(".txt")
+    return config.data.images is not None or not str(config.data.prompts).endswith(".txt")
 
 
 def _rewards(config: RunConfig) -> float:
