@@ -379,7 +379,7 @@ def test_training_samples_come_from_the_average() -> None:
             p.data.copy_(policy.state_dict()[f"old/{name}"])
     rollout, other = drawn(policy), drawn(alone)
     assert rollout.averaged
-    assert torch.equal(rollout.old.mean, other.old.mean)
+    torch.testing.assert_close(rollout.old.mean, other.old.mean, rtol=1e-5, atol=1e-5)  # the twin's layers may round
     again = build(matching={"times": 2}, lora={"r": 2}, old_ema={"decay": 0.5, "ramp": 0.1}, ema={"decay": 0.9})
     again.load_state_dict(policy.state_dict())
     assert torch.equal(drawn(again).old.mean, rollout.old.mean)
