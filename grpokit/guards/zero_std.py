@@ -8,12 +8,12 @@ from torch import Tensor
 
 from grpokit.errors import RunError, plural
 from grpokit.group_statistics import Groups
-from grpokit.guards.observer import Observer
+from grpokit.guards.streak import Streak
 from grpokit.training.state import State
 from grpokit.training.step import LearningStep, Step
 
 
-class ZeroStd(Observer):
+class ZeroStd(Streak):
     """Watches for steps with only zero-std groups: each group's totals are equal, so every advantage is 0.
 
     After `most` such steps in a row there are two cases. If the reward is at least as high as in any step with spread,
@@ -25,11 +25,9 @@ class ZeroStd(Observer):
     FLAT = 3
 
     def __init__(self, most: int | None) -> None:
-        self.most = most  # None for no limit
+        super().__init__(most)
         self.flat: dict[str, int | None] = {}  # reward -> steps in which others taught alone; None: it is settled
         self.best = self.streak_best = -math.inf  # mean reward, of steps with spread and of the current streak
-        self.count = 0
-        self.warned = False
         self.converged = ""
 
     def weighted(self, step: LearningStep) -> list[str]:
@@ -41,12 +39,12 @@ class ZeroStd(Observer):
             self.streak_best = -math.inf
             self.best = max(self.best, reward)  # as it is where no row is scored: NaN is not larger
             return self._flat(step)
-        self.count += 1
+        ended = self.count_one()
         self.streak_best = max(self.streak_best, reward)
         columns = zip(scores.names, scores.matrix.T, strict=True)
         spreads = [_spread(name, column, scores.groups) for name, column in columns]
         spread = "; ".join(spreads) + _cut(step)
-        if self.most is not None and self.count >= self.most:
+        if ended:
             stretch = (
                 f"For {self.count} steps in a row, all samples of every group got the same rewards, so there was "
                 f"nothing to learn from. In step {step.number}: {spread}."
@@ -63,14 +61,10 @@ class ZeroStd(Observer):
                 "or raise trainer.max_zero_std_steps (null never stops).",
                 page="guards#while-it-runs",
             )
-        if self.warned:
-            return []
-        self.warned = True
-        limit = "" if self.most is None else f" If this goes on for {self.most} steps, the run stops."
-        return [
+        return self.warn_once(
             f"In step {step.number} all samples of every group got the same rewards, so there was nothing to learn "
-            f"from: {spread}.{limit}"
-        ]
+            f"from: {spread}."
+        )
 
     def _flat(self, step: LearningStep) -> list[str]:
         warnings = []
@@ -93,9 +87,8 @@ class ZeroStd(Observer):
     def state_dict(self) -> State:
         """The counts and the best rewards."""
         return {
+            **super().state_dict(),
             "most": self.most,
-            "count": self.count,
-            "warned": self.warned,
             "converged": self.converged,
             "flat": {**self.flat},
             "best": self.best if math.isfinite(self.best) else None,
@@ -107,8 +100,7 @@ class ZeroStd(Observer):
         best, streak_best = state["best"], state["streak_best"]
         self.best = -math.inf if best is None else best
         self.streak_best = -math.inf if streak_best is None else streak_best
-        self.count = state["count"]
-        self.warned = state["warned"]
+        super().load_state_dict(state)
         self.flat = {**state["flat"]}
         self.converged = state["converged"] if state["most"] == self.most else ""
 

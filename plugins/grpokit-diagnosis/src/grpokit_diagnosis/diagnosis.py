@@ -18,7 +18,7 @@ from grpokit.report.verdict import headline, moved_monitors
 from grpokit.run_folder.reader import RunHistory, read_run
 from grpokit_diagnosis.evidence import Cause, Evidence, Look
 from grpokit_diagnosis.looks import looks
-from grpokit_diagnosis.symptom import Symptom, recent, symptom
+from grpokit_diagnosis.symptom import NOT_HELD_BACK, Symptom, recent, symptom
 
 if TYPE_CHECKING:  # a report is written without torch
     from grpokit_diagnosis.probe.measure import Measured
@@ -82,7 +82,7 @@ class Diagnosis:
         """At most three, the first one first; without a flat or falling curve, only what is a fault all the same."""
         found = [look for look in self.looks if look.cause]
         certain = [look for look in found if look.cause and (look.cause.always or look.of_evaluation)]
-        if self.symptom.course in ("rising", "unscored", "learning", "untrained", "unknown"):
+        if self.symptom.course in NOT_HELD_BACK:
             found = [look for look in certain if not look.of_evaluation]
         if self.symptom.course in ("unseen", "apart"):  # the training itself is well
             found = certain or found

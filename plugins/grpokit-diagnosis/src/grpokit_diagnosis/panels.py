@@ -10,6 +10,7 @@ from grpokit import Panel, PanelTable
 from grpokit.run_folder.reader import RunHistory
 from grpokit_diagnosis.diagnosis import check_of, diagnosis_of, minutes_of, place_of
 from grpokit_diagnosis.evidence import Cause
+from grpokit_diagnosis.symptom import NOT_HELD_BACK
 
 SAVED = "diagnosis.json"
 """What a probe leaves in a run folder."""
@@ -23,7 +24,7 @@ def why(run: RunHistory) -> list[Panel]:
     content = _saved(run)
     if content is None:
         content = diagnosis_of(run, probe=False, say=print).as_json()
-        if content["course"] in ("rising", "unscored", "learning", "untrained", "unknown") and not content["causes"]:
+        if content["course"] in NOT_HELD_BACK and not content["causes"]:
             return []
     causes = [Cause(**cause) for cause in content["causes"]]
     text = [content["answer"], content["symptom"]]

@@ -21,6 +21,9 @@ that compares the samples of a group is while the policy learns. "learning": the
 on, so its scores of two steps have no common scale. "untrained": no reward has a weight.
 """
 
+NOT_HELD_BACK = frozenset({"rising", "unscored", "learning", "untrained", "unknown"})
+"""Courses that do not say by themselves that something holds the reward back."""
+
 _FEWEST = 6  # steps
 _SAID = {
     "rising": "The reward rose",
