@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from grpokit.config import presets
+from grpokit.evaluation.paired import Change
 from grpokit.run_folder.reader import RunHistory
 from grpokit_diagnosis.diagnosis import Diagnosis
 from grpokit_diagnosis.evidence import Cause, Evidence
@@ -65,14 +66,19 @@ LOGGED = {
 
 
 def found(
-    *words: str, logged: dict[str, float] | None = None, measured: Measured | None = HEALTHY, course: Any = "flat"
+    *words: str,
+    logged: dict[str, float] | None = None,
+    measured: Measured | None = HEALTHY,
+    course: Any = "flat",
+    change: float = 0.0,
+    held_out: Change | None = None,
 ) -> list[Cause]:
     """The causes of a run of toy-flow that has gone like this."""
     config, _ = presets.read_config("toy-flow", ["trainer.group_size=8", "trainer.steps=100", *words])
     metrics = [{"step": step, **LOGGED, **(logged or {})} for step in range(1, 101)]
     settings = {"rewards": [reward.model_dump() for reward in config.rewards]}
     run = RunHistory(folder=Path("runs/a"), config="", settings=settings, versions="", metrics=metrics, planned=100)
-    symptom = Symptom(course=course, change=0.0, width=0.1, held_out=None, best=100)
+    symptom = Symptom(course=course, change=change, width=0.1, held_out=held_out, best=100)
     evidence = Evidence(run=run, config=config, symptom=symptom, measured=measured)
     diagnosis = Diagnosis(run=run, phase="", symptom=symptom, looks=list(looks(evidence)), measured=measured)
     return diagnosis.causes
@@ -267,6 +273,20 @@ def test_a_run_whose_reward_rose_has_only_what_is_a_fault_all_the_same() -> None
 def test_where_training_gained_the_evaluation_is_the_cause() -> None:
     measured = replace(HEALTHY, regulariser=8.0, training=replace(GAIN, after=0.8))
     assert ids(measured=measured, course="unseen") == ["evaluation-settings"]
+
+
+@pytest.mark.parametrize(
+    ("trained", "course", "cause"),
+    [(0.3, "flat", "evaluation-too-small"), (0.08, "flat", ""), (0.9, "flat", ""), (0.3, "slow", "")],
+)
+def test_held_out_prompts_too_few_even_for_the_probe(trained: float, course: str, cause: str) -> None:
+    """The gain is that of the training prompts, where it is clear and half of it is below the evaluation's interval."""
+    unclear = replace(GAIN, after=0.7, width=0.3, prompts=8)
+    measured = replace(HEALTHY, training=unclear, evaluation=unclear)
+    ends: dict[str, Any] = {"before": 0.5, "after": 0.7, "before_width": 0.2, "after_width": 0.2}
+    held_out = Change(name="reward", **ends, change=0.2, width=0.35, shared=8, verdict="even")
+    found = ids(measured=measured, course=course, change=trained, held_out=held_out)
+    assert found == ([cause] if cause else [])
 
 
 def test_a_longer_step_for_a_run_that_gets_nowhere() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from grpokit.sampling import derive_seeds
 from grpokit_check import outcomes, policy_checks
 from grpokit_lm.plain_path import PlainPath
 from grpokit_lm.policy import CausalLMPolicy, _warn_once
+from teaching import trained
 
 PROMPTS = [Prompt(text=text) for text in ("hello world, this", "a", "some text")]
 ADAPTER = {"r": 4}
@@ -301,7 +303,7 @@ OBJECTIVES = [
     pytest.param(spec.name, marks=() if spec.name == "gspo" else pytest.mark.slow)
     for plugin in plugins()
     for spec in plugin.specs
-    if spec.kind == "objective" and spec.name != "nft"  # which needs a flow with matching
+    if spec.kind == "objective" and spec.name not in ("nft", "dgpo", "crd", "opd")  # of noised copies, and of teachers
 ]
 
 
@@ -315,6 +317,25 @@ def test_every_objective_has_the_gradient_of_the_plain_path(objective: str) -> N
             micro_batch_size=4,
             objective=create("objective", objective, {"kl_coef": 0.1}),
             modifiers=[create("modifier", "entropy-filter", {"share": 0.4})],
+            updates_per_rollout=2,
+            learning_rate=1e-2,
+            count=1,
+        )
+        for fast in (True, False)
+    ]
+    assert len(seen[0]) == 2
+    assert max(float((a - b).norm() / b.norm()) for a, b in zip(*seen, strict=True)) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("all_tokens", [False, True])
+def test_a_teacher_gives_the_gradient_of_the_plain_path(all_tokens: bool, tmp_path: Path) -> None:
+    trained(build(lora={"r": 2}), 1).export(tmp_path)
+    seen = [
+        gradients(
+            build(fast=fast, lora=ADAPTER, teachers={"other": tmp_path}),
+            micro_batch_size=4,
+            objective=create("objective", "opd", {"all_tokens": all_tokens}),
             updates_per_rollout=2,
             learning_rate=1e-2,
             count=1,

@@ -72,12 +72,17 @@ def _same_settings(evidence: Evidence) -> list[str]:
 
 
 def _power(evidence: Evidence, change: Change, training: Gain, evaluation: Gain, *, gained: bool) -> Look:
-    """Whether the run's own evaluations, which saw this change, can see the gain."""
+    """Whether the run's own evaluations, which saw this change, can see the gain.
+
+    Held-out prompts may be too few even for the probe. Then the gain is that of the training prompts.
+    """
+    seen = evidence.symptom
+    rose = seen.course == "flat" and seen.change > seen.width
+    gain = seen.change if rose and not gained else training.change
     width, prompts, samples = change.width or 0.0, change.shared, evidence.config.eval.samples
-    gain = training.change
     figures = f"the evaluation sees changes of more than {width:.2g}; training gained {gain:.2g}"
     cause = None
-    if gained and width > gain / 2:
+    if (gained or rose) and width > gain / 2:
         larger = [samples * factor for factor in (2, 4, 8, 16, 32)]
         enough = [count for count in larger if evaluation.expected_width(prompts, count) < gain / 2]
         more = enough[0] if enough else larger[-1]
