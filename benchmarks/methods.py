@@ -79,13 +79,14 @@ class Suite:
 
 
 def methods(
-    *, drawn: Sequence[str], copies: int, kl_coef: float, threshold: float, beta: float
+    *, drawn: Sequence[str], copies: int, updates: int, kl_coef: float, threshold: float, beta: float
 ) -> dict[str, list[str]]:
     """The methods with their settings. A KL to the start is the same for all, but for opd, which has teachers.
 
     Args:
         drawn: how samples are drawn of which noised copies are made.
         copies: the number of noised copies of a sample.
+        updates: of a step. Averages follow after the last one, as in DiffusionNFT.
         kl_coef: of the KL.
         threshold: of dppo.
         beta: of dgpo.
@@ -107,11 +108,11 @@ def methods(
         "awm, shared noise": shared,
         "nft": nft,
         "nft, kl 0.1": [*nft, "trainer.kl_coef=0.1"],
-        "nft, average": [*nft, "policy.old_ema={decay: 0.5, ramp: 0.001}"],
+        "nft, average": [*nft, f"policy.old_ema={{decay: 0.5, ramp: 0.001, every: {updates}}}"],
         "dgpo": dgpo,
         "dgpo, kl 0.1": [*dgpo, "trainer.kl_coef=0.1"],
-        "crd": [*crd, "policy.old_ema={decay: 0.5, ramp: 0.001}"],
-        "crd, slow average": [*crd, "policy.old_ema={decay: 0.999, ramp: 0.005}"],
+        "crd": [*crd, f"policy.old_ema={{decay: 0.5, ramp: 0.001, every: {updates}}}"],
+        "crd, slow average": [*crd, f"policy.old_ema={{decay: 0.999, ramp: 0.005, every: {updates}}}"],
         STUDENT: ["trainer.objective=opd"],
     }
 
@@ -127,7 +128,12 @@ SUITES = {
         preset="toy-flow",
         settings=["data.use=methods:rings", "trainer.steps=100000"],
         methods=methods(
-            drawn=["policy.sampler=ode", "policy.noise=null"], copies=10, kl_coef=0.03, threshold=1e-3, beta=1
+            drawn=["policy.sampler=ode", "policy.noise=null"],
+            copies=10,
+            updates=4,
+            kl_coef=0.03,
+            threshold=1e-3,
+            beta=1,
         ),
         teachers={"small": ["data.only=small"], "large": ["data.only=large"]},
         steps=60,
@@ -149,7 +155,14 @@ SUITES = {
             "trainer.minibatches=2",
         ],
         methods=nine(
-            methods(drawn=["policy.sampler=ode", "policy.window=null"], copies=2, kl_coef=0, threshold=1e-5, beta=100)
+            methods(
+                drawn=["policy.sampler=ode", "policy.window=null"],
+                copies=2,
+                updates=2,
+                kl_coef=0,
+                threshold=1e-5,
+                beta=100,
+            )
         ),
         teachers={
             "words": ["rewards=[{use: ocr}, {use: ssim, weight: 0}]"],

@@ -201,8 +201,8 @@ def decided_steps(sampler: Sampler, steps: int, *, noise: float | None = None) -
     """
     if noise == 0:
         raise UsageError(
-            "Training needs a sampler with noise ('flow-sde', 'dance-sde' or 'cps', with a noise above 0), or "
-            f"matching; got sampler={sampler!r}, noise={noise}. Evaluation follows the ODE anyway."
+            f"Training needs a noise above 0, got {noise}. Leave it out for the sampler's own. Evaluation follows the "
+            "ODE anyway."
         )
     if sampler == "ode":
         return steps

@@ -57,17 +57,18 @@ class Groups:
         degrees = self.count(rows) - _correction(std)
         return (total / degrees.clamp(min=1)).sqrt()
 
+    def max(self, x: Tensor, rows: Tensor) -> Tensor:
+        """The largest x [B, ...] over the `rows` of the same shape in each row's group, -inf if there are none."""
+        lowest = x.new_full((len(self.ids), *x.shape[1:]), -torch.inf)
+        singles = [1] * (x.ndim - 1)
+        index = self.index.reshape(-1, *singles).expand_as(x)
+        return lowest.scatter_reduce(0, index, torch.where(rows, x, -torch.inf), reduce="amax")[self.index]
+
     def is_constant(self, x: Tensor, rows: Tensor) -> Tensor:
         """[B] True where the `rows` of the row's group have the same x, to the rounding of fp64."""
-        empty = x.new_empty(len(self.ids))
-        low = torch.where(rows, x, torch.inf)
-        high = torch.where(rows, x, -torch.inf)
-        low = empty.scatter_reduce(0, self.index, low, reduce="amin", include_self=False)
-        high = empty.scatter_reduce(0, self.index, high, reduce="amax", include_self=False)
+        low, high = -self.max(-x, rows), self.max(x, rows)
         largest = torch.maximum(low.abs(), high.abs()).nan_to_num(posinf=0.0)
-        tolerance = 8 * torch.finfo(x.dtype).eps * largest
-        constant: Tensor = (high - low <= tolerance)[self.index]
-        return constant
+        return high - low <= 8 * torch.finfo(x.dtype).eps * largest
 
 
 def batch_std(x: Tensor, rows: Tensor, std: Std) -> Tensor:

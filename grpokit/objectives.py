@@ -82,7 +82,10 @@ class Objective(ObjectiveSettings, ABC):
 
     @property
     def compares_distributions(self) -> bool:
-        """Whether the policy loss reads `new.kl`, from the reference's whole distribution at each decision."""
+        """Whether the policy loss reads `new.kl`, from the reference's whole distribution at each decision.
+
+        Not beside `whole_sequence` or `whole_groups`, whose second pass does not compare again.
+        """
         return False
 
     @property
@@ -198,10 +201,12 @@ class Objective(ObjectiveSettings, ABC):
         """What else the policy loss reads, by keyword.
 
         Raises:
-            UsageError: there is no reference.
+            UsageError: there is no reference, or no group.
         """
         if self.needs_reference and reference is None:
-            raise UsageError(f"{type(self).__name__} needs the reference's log-probs (its kl_coef is {self.kl_coef}).")
+            raise UsageError(f"{type(self).__name__} needs the reference's log-probs. Pass them as reference=.")
+        if self.whole_groups and groups is None:
+            raise UsageError(f"{type(self).__name__} compares the rows of a group. Pass the groups' ids as groups=.")
         further: dict[str, Any] = {}
         if self.reads_reference:
             further["reference"] = reference

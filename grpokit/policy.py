@@ -52,11 +52,14 @@ class Policy(Protocol):
             its rows' lengths together, else as the longest of them times the rows.
         reference_moves: whether the reference follows the policy, as an average of its weights does; optional. If so,
             `state_dict` keeps it, and a run does not check that it stays the same.
+        reference_teaches: whether the reference is a teacher, and not what the policy was before training; optional. A
+            run in which nothing reads it is refused.
     """
 
     cut_by: CutBy = "group"
     packs: bool = False
     reference_moves: bool = False
+    reference_teaches: bool = False
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` samples per prompt, without gradient.
@@ -104,7 +107,8 @@ class Policy(Protocol):
         return [slice(0, rollout.mask.shape[1])]
 
     def reference(self) -> AbstractContextManager[Any]:
-        """Inside this context `logprobs` uses the frozen reference: the policy as it was before training.
+        """Inside this context `logprobs` uses the frozen reference: the policy as it was before training, or an
+        average of its weights, or teachers.
 
         A run whose objective needs it enters it once before any update or `load_state_dict`, so a copy can be made
         then. Other work never asks for it.

@@ -248,7 +248,8 @@ class Twin:
             return
         if self._count not in state:
             raise CheckpointError(
-                "holds no average of the weights: it was saved without ema, old_ema, or reference_ema and a KL."
+                "holds no average of the weights: it was saved without ema, old_ema, or reference_ema and a KL. Leave "
+                "out what was not there, or start another run."
             )
         own = self._named(self._twin)
         theirs = {name: state[name] for name in state if name.startswith(self._prefix)}

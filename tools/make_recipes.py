@@ -110,8 +110,13 @@ class Recipe:
         card = cards.by_name(self.block.card)
         planned = []
         for phase, config in schema.parse(self.text, self.name).phased():
-            reference = build.objective(config).needs_reference
-            _, needs = needs_of(config, reference=reference, policy=phase.policy or "")
+            objective = build.objective(config)
+            _, needs = needs_of(
+                config,
+                reference=objective.needs_reference,
+                whole_groups=objective.whole_groups,
+                policy=phase.policy or "",
+            )
             planned.append((config.trainer.steps, Estimate(card=card, needs=needs)))
         return planned
 
@@ -146,7 +151,9 @@ def _curves(block: Block) -> Iterator[str]:
         yield "not measured"
     for band in block.bands:
         steps = f" in {band.steps} steps" if band.steps else ""
-        numbers = f"{band.mean:g} on average{steps}" if band.mean else f"{band.start:g} to {band.end:g}{steps}"
+        numbers = (
+            f"{band.mean:g} on average{steps}" if band.mean is not None else f"{band.start:g} to {band.end:g}{steps}"
+        )
         differs = f"; there: {band.differs}" if band.differs else ""
         yield f"{band.reward} {numbers}, on {band.of}, published by [{band.by}]({band.source}){differs}"
 

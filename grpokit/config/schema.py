@@ -157,7 +157,8 @@ class RunConfig(Located, SeedSettings):
             trainer = self.trainer.model_copy(update={**own, "steps": self.rounds * phase.steps})
             with self.at("phases", place, "trainer"):
                 trainer.check_together()
-            view = self.model_copy(update={"trainer": trainer, "rewards": phase.rewards or self.rewards})
+            rewards = self.rewards if phase.rewards is None else phase.rewards
+            view = self.model_copy(update={"trainer": trainer, "rewards": rewards})
             view._phase = place
             views.append((phase, view))
         return views

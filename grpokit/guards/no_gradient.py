@@ -8,7 +8,7 @@ from grpokit.training.step import LearningStep
 
 _CAUSES = (
     "Usual causes: no teacher is named, or the reference is an average of the policy's own weights, which is where the "
-    "policy is and stays there. Set policy.teachers, or policy.reference_guidance."
+    "policy is and stays there. Set policy.teachers, or for diffusion models policy.reference_guidance."
 )
 
 

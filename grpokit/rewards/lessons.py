@@ -41,6 +41,6 @@ def learn_from_step(terms: Iterable[RewardTerm], team: Team, warn: Callable[[str
     for name, learner in rewards.items():
         with outside_code(f"Reward '{name}' could not learn from the step"):
             own = learner.learn([part[name] for part in of_all], warn)
-        for key, value in own.items():
-            metrics[f"rewards/{name}/{key}"] = value
+            for key, value in own.items():
+                metrics[f"rewards/{name}/{key}"] = float(value)
     return metrics

@@ -244,6 +244,11 @@ def trainer(
             f"{config.place('trainer', 'kl_coef')}the policy's reference moves, and no KL reads it, as kl_coef is 0. "
             "Raise kl_coef, or leave out what moves the reference, such as reference_ema."
         )
+    if any(optional(policies[name], "reference_teaches") for name in unread):
+        raise UsageError(
+            f"{config.place('trainer', 'kl_coef')}the policy has a teacher, and nothing reads it, as kl_coef is 0. Set "
+            "trainer.objective=opd, raise kl_coef, or leave out teachers and reference_guidance."
+        )
     return PhasedTrainer(phases, rounds=config.rounds)
 
 

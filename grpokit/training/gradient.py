@@ -53,7 +53,8 @@ class Term:
     def ask(self) -> Ask:
         """What it reads of the new decisions."""
         entropy = self.objective.entropy_coef != 0
-        against, reference = None, self.batch.reference
+        reference = self.batch.reference
+        against = None
         if self.objective.compares_distributions and reference is not None:
             against = reference.select(decisions=self.decisions).distribution
         return Ask(

@@ -54,6 +54,13 @@ def test_a_reference_that_moves_needs_a_kl_in_one_of_its_phases(held: str) -> No
         build.trainer(config, policies, terms, [Prompt(text="1")] * 2)
 
 
+def test_a_phase_may_have_no_reward() -> None:
+    phases = [{"name": "a", "steps": 1, "rewards": []}, {"name": "b", "steps": 1}]
+    text = yaml.safe_dump({**yaml.safe_load(CONFIG), "phases": phases})
+    views = [view for _, view in parse(text, "c.yaml").phased()]
+    assert [len(view.rewards) for view in views] == [0, 2]
+
+
 class StoppedError(Exception):
     """Ends a run in a test."""
 

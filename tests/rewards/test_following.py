@@ -98,6 +98,13 @@ def test_a_reward_that_cannot_learn_stops_the_run(monkeypatch: pytest.MonkeyPatc
         train("run", rewards=LEARNING)
 
 
+@pytest.mark.parametrize("learned", [None, {"usual": "large"}], ids=str)
+def test_what_a_reward_has_learned_is_numbers(learned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Usual, "learn", lambda self, lessons, warn: learned)
+    with pytest.raises(RunError, match="Reward 'usual' could not learn from the step: "):
+        train("run", rewards=LEARNING)
+
+
 def _killed(report: Any) -> None:
     raise KeyboardInterrupt
 

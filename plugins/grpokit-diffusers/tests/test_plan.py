@@ -231,6 +231,11 @@ def test_guidance_takes_a_second_pass_where_the_transformer_reads_no_number(
     assert part(guided, "activations") == calls * part(usual, "activations")
 
 
+def test_whole_groups_take_a_pass_more() -> None:
+    usual, ahead = (needs({"whole_groups": whole}, model="tiny-sd3", lora={"r": 4}) for whole in (False, True))
+    assert flop(ahead, "train") == pytest.approx(1.5 * flop(usual, "train"))  # of an adapter, backward is two
+
+
 def test_tokens_of_texts() -> None:
     """Qwen-Image reads as many as the text has, and for edits 188 of a picture beside it; SD3 always 333."""
     edits = 200 / (2 * 64 + 100 + 188)

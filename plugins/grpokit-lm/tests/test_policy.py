@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grpokit import PluginError, Prompt, Rollout, Sample, Trainer, UsageError, create, objectives
+from grpokit import Ask, PluginError, Prompt, Rollout, Sample, Trainer, UsageError, create, objectives
 from grpokit.registry import plugins
 from grpokit.sampling import derive_seeds
 from grpokit_check import outcomes, policy_checks
@@ -344,6 +344,15 @@ def test_a_teacher_gives_the_gradient_of_the_plain_path(all_tokens: bool, tmp_pa
     ]
     assert len(seen[0]) == 2
     assert max(float((a - b).norm() / b.norm()) for a, b in zip(*seen, strict=True)) < 1e-4
+
+
+def test_distributions_are_not_compared_by_a_head_that_trains() -> None:
+    policy = build()
+    rollout = drawn(policy)
+    with torch.no_grad():
+        own = policy.logprobs(rollout, everything(rollout), ask=Ask(distribution=True)).distribution
+    with pytest.raises(UsageError, match="compared by one output layer"):
+        policy.logprobs(rollout, everything(rollout), ask=Ask(against=own))
 
 
 @pytest.mark.parametrize("options", [{"lora": ADAPTER}, {"fast": False}], ids=str)

@@ -100,6 +100,17 @@ def test_the_authors_lines_give_the_same(beta: float, temperature: float | None,
     assert means == [pytest.approx(each, abs=1e-12) for each in expected]
 
 
+def test_a_small_temperature_takes_the_best_and_the_worst_as_centres() -> None:
+    loss = CRD(temperature=1e-4)(view(VELOCITY), view(OLD_VELOCITY), ADVANTAGES, EVERY, groups=GROUPS)
+    own, given = loss.stats["crd/own_reward"], (ADVANTAGES / BOUND).clamp(-1, 1) / 2 + 0.5
+    for group in (0, 1):
+        rows = (group == GROUPS).nonzero().flatten().tolist()
+        ends = [max(rows, key=lambda row: given[row]), min(rows, key=lambda row: given[row])]
+        for row in rows:
+            squares = [((own[row] - own[end]) - (given[row] - given[end])) ** 2 for end in ends]
+            torch.testing.assert_close(loss.value[row], BOUND * sum(squares) / 2)
+
+
 def test_at_the_old_policy_the_loss_is_the_spread_of_the_rewards() -> None:
     same = view(VELOCITY)
     loss = CRD()(same, same, ADVANTAGES, EVERY, groups=GROUPS)

@@ -9,10 +9,14 @@ import pytest
 import torch
 from noised_copies import (
     ADVANTAGES,
+    COPIES,
     EVERY,
     GROUPS,
+    LEVELS,
+    NOISE,
     OLD_VELOCITY,
     REFERENCE_VELOCITY,
+    SAMPLE,
     SOME,
     TARGET,
     VELOCITY,
@@ -22,6 +26,7 @@ from noised_copies import (
 from torch import Tensor
 
 from grpokit import Decisions, UsageError
+from grpokit.flow import Matching
 from grpokit_methods.dgpo import DGPO
 
 BETA, CLIP = 3.0, 0.05
@@ -97,9 +102,17 @@ def test_a_group_that_is_right_already_counts_less() -> None:
     assert bool((weights[1] > 0.5).all())
 
 
+def test_errors_with_weights_are_refused() -> None:
+    new = Matching(times=COPIES, weight="t").score(SAMPLE, NOISE, VELOCITY, LEVELS)
+    with pytest.raises(UsageError, match=r"policy\.matching={times: 4, weight: uniform, shared_noise: true}"):
+        DGPO()(new, new, ADVANTAGES, EVERY, new, groups=GROUPS)
+
+
 def test_other_decisions_are_refused() -> None:
     tokens = Decisions(logprobs=torch.zeros(6, 2))
     with pytest.raises(UsageError, match="objective 'dgpo' compares errors of predictions, but this policy's"):
         DGPO()(tokens, tokens, ADVANTAGES, EVERY, tokens, groups=GROUPS)
     with pytest.raises(UsageError, match="DGPO needs the reference's log-probs"):
         DGPO()(view(VELOCITY), view(VELOCITY), ADVANTAGES, EVERY, groups=GROUPS)
+    with pytest.raises(UsageError, match="DGPO compares the rows of a group"):
+        DGPO()(view(VELOCITY), view(VELOCITY), ADVANTAGES, EVERY, view(VELOCITY))

@@ -94,6 +94,7 @@ def test_a_run_says_nothing_of_a_reward_that_is_not_trained(
         ("", "trainer.dynamic_sampling=2", "dynamic_sampling draws again where a group's rewards are equal, but OPD"),
         ("", "run.best=reward", "there is no held-out score 'reward'. The config has no reward."),
         (MONITOR, "run.best=reward", "there is no held-out score 'reward'. The scores are ring."),
+        ("{use: ring}", "trainer.objective=grpo", "the policy has a teacher, and nothing reads it, as kl_coef is 0"),
         ("", "policy.teachers={wide: nowhere.safetensors}", "No weights at nowhere.safetensors"),
     ],
 )

@@ -270,6 +270,14 @@ def test_save_and_load(tmp_path: Path) -> None:
         assert all(torch.equal(x, start[name]) for name, x in resumed.net.state_dict().items())
 
 
+def test_an_average_that_is_not_wanted_is_left_out() -> None:
+    matching = {"times": 2}
+    state = ToyFlow(matching=matching, old_ema={"decay": 0.5}).state_dict()
+    policy = ToyFlow(matching=matching)
+    policy.load_state_dict(state)
+    assert all(torch.equal(state[name], own) for name, own in policy.state_dict().items())
+
+
 def test_bad_weights_are_named(tmp_path: Path) -> None:
     file = tmp_path / "policy.safetensors"
     with pytest.raises(UsageError, match="No weights at"):
@@ -284,7 +292,7 @@ def test_bad_weights_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"noise": 0}, "needs a sampler with noise"),
+        ({"noise": 0}, "needs a noise above 0"),
         ({"sampler": "flowsde"}, "The sampler must be 'flow-sde'"),
         ({"sampler": "cps", "noise": 1.5}, "at most 1, got 1.5"),
         ({"noise": -1}, "at least 0, got -1"),

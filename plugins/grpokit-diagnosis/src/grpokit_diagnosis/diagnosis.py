@@ -207,7 +207,7 @@ def diagnosis_of(run: RunHistory, *, probe: bool, say: Callable[[str], None]) ->
 def _of_phase(run: RunHistory, phase: str) -> RunHistory:
     """What a run says of a phase: its steps and rewards, and the evaluations since it began."""
     own = next(each for each in run.settings["phases"] if each["name"] == phase)
-    rewards = own.get("rewards") or run.settings["rewards"]
+    rewards = run.settings["rewards"] if own.get("rewards") is None else own["rewards"]
     metrics = [row for row in run.metrics if row["phase"] == phase]
     first = metrics[0]["step"]
     start = max((row["step"] for row in run.evaluations if row["step"] < first), default=first)
@@ -228,7 +228,7 @@ def _with_keys_of_phase(config: RunConfig, place: int, look: Look) -> Look:
     for word in look.cause.overrides:
         of_objective = word.startswith("trainer.objective.") and "objective" not in phase.trainer.model_fields_set
         own = word.startswith("trainer.") and not of_objective
-        own = own or (word.startswith("rewards.") and bool(phase.rewards))
+        own = own or (word.startswith("rewards.") and phase.rewards is not None)
         overrides.append(f"phases.{place}.{word}" if own else word)
     return replace(look, cause=replace(look.cause, overrides=overrides))
 

@@ -260,9 +260,11 @@ class PipelineFamily(Family):
 
     def passes(self, latents: Tensor, times: Tensor, told: Told, texts: Sequence[Text]) -> Sequence[Tensor]:
         """What `predicted` gives for one text or two, by one call after the other."""
-        count = len(latents)
-        repeated = [tuple(rows(part, count) for part in text) for text in texts]
-        return [self.predicted(latents, times, replace(told, text=text)) for text in repeated]
+        velocities = []
+        for text in texts:
+            own = tuple(rows(part, len(latents)) for part in text)
+            velocities.append(self.predicted(latents, times, replace(told, text=own)))
+        return velocities
 
     def predicted(self, latents: Tensor, times: Tensor, told: Told) -> Tensor:
         """What the transformer predicts for one text, as noise minus data: [n, ...], of any type.

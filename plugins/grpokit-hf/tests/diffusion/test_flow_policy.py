@@ -305,7 +305,7 @@ def test_a_transformer_with_an_adapter_is_refused(options: dict[str, Any]) -> No
         ({"matching": 4}, "matching must be a mapping, or None, got 4"),
         ({"size": (32, 33)}, "positive multiples of 8"),
         ({"eval_size": 64}, "eval_size must be a list of whole numbers, or None, got 64"),
-        ({"noise": 0.0}, "needs a sampler with noise"),
+        ({"noise": 0.0}, "needs a noise above 0"),
         ({"sampler": "cps", "steps": 1}, "has no step with noise"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"guidance": -1.0}, "guidance must be at least 0, or None, got -1"),

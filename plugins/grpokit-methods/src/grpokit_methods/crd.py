@@ -12,6 +12,7 @@ from grpokit.group_statistics import Groups
 from grpokit.objectives import Loss, Objective
 from grpokit.settings import Positive, RatioKind
 from grpokit.types import Decisions
+from grpokit_methods.copies import velocity_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +21,12 @@ class CRD(Objective):
 
     R = clip(A / bound, -1, 1) / 2 + 1/2 is the reward. r = E_old - E is the policy's own, with E the mean square of the
     velocity's error at a noised copy over its mean distance, which is detached and at least 1e-5. Inside a group the
-    unknown constant of the optimal policy cancels. From "Diffusion reinforcement learning via centered reward
-    distillation" (2026, arXiv:2603.14128). A copy with A = 0 is left out.
+    unknown constant of the optimal policy cancels. The old policy is that of `old_ema`, which also draws; public code
+    has an average for each. A copy with A = 0 is left out. From "Diffusion reinforcement learning via centered reward
+    distillation" (2026, arXiv:2603.14128).
 
     Attributes:
-        beta: how far the policy's own reward may go.
+        beta: how strongly r counts: it settles where its differences are 1 / beta of R's.
         advantage_bound: the advantage from which on a sample is all good, with R = 1.
         temperature: centres weigh samples by softmax(R / temperature), and half of the loss has centres with
             softmax(-R / temperature); None: all weigh the same.
@@ -63,10 +65,8 @@ class CRD(Objective):
         """
         check_copies(new, "objective 'crd' compares errors of predictions")
         assert groups is not None
-        assert new.target is not None
-        assert new.v_coef is not None
-        error = normalised_error(_velocity_error(new, new.target, new.v_coef, mask))
-        before = normalised_error(_velocity_error(old, new.target, new.v_coef, mask)).detach()
+        error = normalised_error(velocity_error(new, new, mask))
+        before = normalised_error(velocity_error(old, new, mask)).detach()
         own = before - error  # [b, t]
         share = (advantages.to(own) / self.advantage_bound).clamp(-1, 1)
         given = share / 2 + 0.5
@@ -83,17 +83,9 @@ class CRD(Objective):
         """The squared distance of both rewards from the group's centre, whose weights have this sign: [b, t]."""
         weights = torch.ones_like(given)
         if self.temperature is not None:
-            weights = (sign * given.double() / self.temperature).exp()
+            exponents = sign * given.double() / self.temperature
+            weights = (exponents - groups.max(exponents, mask)).exp()
         total = groups.mean(weights, mask)
         own_centre = groups.mean(weights * own.detach(), mask) / total
         given_centre = groups.mean(weights * given, mask) / total
         return (self.beta * (own - own_centre) - (given - given_centre)).square()
-
-
-def _velocity_error(view: Decisions, target: Tensor, v_coef: Tensor, mask: Tensor) -> Tensor:
-    """v - (e - x0) of each copy, whose mean is the predicted x0 and `target` the finished one: [b, t, D]."""
-    assert view.mean is not None
-    dimensions = [1] * (view.mean.ndim - 2)
-    decided = mask.reshape(*mask.shape, *dimensions)
-    coefficient = torch.where(decided, v_coef, 1.0)
-    return torch.where(decided, (view.mean - target) / coefficient, 0.0).flatten(2)

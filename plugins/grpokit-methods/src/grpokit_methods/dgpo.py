@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from grpokit.builtin.more_objectives import check_copies
+from grpokit.errors import UsageError
 from grpokit.group_statistics import Groups
 from grpokit.objectives import Loss, Objective
 from grpokit.settings import Positive, RatioKind
 from grpokit.types import Decisions
+from grpokit_methods.copies import velocity_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +65,18 @@ class DGPO(Objective):
         """See the class.
 
         Raises:
-            UsageError: decisions that are not noised copies.
+            UsageError: decisions that are not noised copies, or copies whose errors are weighted.
         """
         check_copies(new, "objective 'dgpo' compares errors of predictions")
         assert reference is not None
         assert groups is not None
         error = -new.logprobs  # [b, t]
+        unweighted = velocity_error(new, new, mask).square().mean(-1)
+        if not torch.allclose(error, unweighted, rtol=1e-2):
+            raise UsageError(
+                "objective 'dgpo' compares errors that weigh the same at all levels of noise. Set "
+                "policy.matching={times: 4, weight: uniform, shared_noise: true}."
+            )
         reference_error = -torch.where(mask, reference.logprobs, 0.0)
         with torch.no_grad():
             preference = self.beta * Groups(groups).mean(advantages * (error - reference_error), mask)

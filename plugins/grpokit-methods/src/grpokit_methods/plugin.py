@@ -16,7 +16,11 @@ _INSTALL = "pip install 'grpokit[methods]'"
 def grpokit_objectives() -> Iterator[ObjectiveSpec]:
     """Yield them."""
     for name, factory, summary in (
-        ("opd", "opd:OPD", "on-policy distillation: the KL to a teacher, at decisions that the student drew; needs no reward"),
+        (
+            "opd",
+            "opd:OPD",
+            "on-policy distillation: the KL to a teacher, at decisions that the student drew; needs no reward",
+        ),
         ("dgpo", "dgpo:DGPO", "a group's good samples against its bad ones, by their errors; flows with matching"),
         ("crd", "crd:CRD", "a policy's own reward follows the given one inside each group; flows with matching"),
     ):

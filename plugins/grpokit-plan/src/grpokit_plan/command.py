@@ -41,7 +41,8 @@ def plan(
     from grpokit.runs import build  # only now: it imports torch, which takes seconds
 
     modifiers = build.modifiers(own)
-    reference = build.objective(own).needs_reference or any(x.needs_reference for x in modifiers)
+    objective = build.objective(own)
+    reference = objective.needs_reference or any(x.needs_reference for x in modifiers)
     entropy = any(x.needs_entropy for x in modifiers)
 
     def planned(changes: tuple[str, ...]) -> tuple[Job, Needs]:
@@ -53,6 +54,7 @@ def plan(
                 changed_phase,
                 reference=reference,
                 entropy=entropy,
+                whole_groups=objective.whole_groups,
                 prompt_tokens=prompt_tokens,
                 policy=policy,
             )

@@ -18,6 +18,7 @@ def needs_of(
     *,
     reference: bool,
     entropy: bool = False,
+    whole_groups: bool = False,
     prompt_tokens: int | None = None,
     policy: str = "",
 ) -> tuple[Job, Needs]:
@@ -27,6 +28,7 @@ def needs_of(
         config: of the run, or of a phase.
         reference: whether its objective or a modifier needs the reference's log-probs.
         entropy: whether a modifier needs entropies.
+        whole_groups: whether its objective looks at whole groups.
         prompt_tokens: of a prompt; None for the plan's own assumption.
         policy: the name of the policy that learns, if a factory gives several.
 
@@ -37,6 +39,7 @@ def needs_of(
         config.trainer,
         reference=reference,
         entropy=entropy,
+        whole_groups=whole_groups,
         prompt_tokens=prompt_tokens,
         pictures=_pictures(config),
         policy=policy,

@@ -41,6 +41,7 @@ class Job:
         updates: optimizer steps per rollout.
         reference: whether the objective needs the reference's log-probs.
         entropy: whether a pass without gradient is made for entropies.
+        whole_groups: whether a pass without gradient goes before each one with it.
         mixed_precision: "no", "bf16" or "fp16".
         optimizer: "adamw", "adamw_8bit" or "paged_adamw_8bit".
         prompt_tokens: the tokens of a prompt, if the user said so.
@@ -57,6 +58,7 @@ class Job:
     updates: int = 1
     reference: bool = False
     entropy: bool = False
+    whole_groups: bool = False
     mixed_precision: Precision = "no"
     optimizer: Optimizer = "adamw"
     prompt_tokens: int | None = None
@@ -70,6 +72,7 @@ class Job:
         *,
         reference: bool,
         entropy: bool = False,
+        whole_groups: bool = False,
         prompt_tokens: int | None,
         pictures: bool = True,
         policy: str = "",
@@ -87,6 +90,7 @@ class Job:
             updates=settings.updates_per_step,
             reference=reference,
             entropy=entropy,
+            whole_groups=whole_groups,
             mixed_precision=settings.mixed_precision,
             optimizer=settings.optimizer,
             prompt_tokens=prompt_tokens,

@@ -96,7 +96,7 @@ class ToyFlow(Policy):
         matching: decisions that are noised copies of a finished point, such as {"times": 4, "weight": "t"} (see
             `grpokit.flow.Matching`); then samples are drawn by the ODE. None: denoising steps are the decisions.
         old_ema: an average of the weights, such as {"decay": 0.5, "ramp": 0.001}, which draws training samples and is
-            the objective's old policy; None: the weights of the moment.
+            the objective's old policy; `every` is usually the updates of a step. None: the weights of the moment.
         teachers: files of weights as the reference, such as {"wide": "wide.safetensors"}. A prompt's `meta.teacher`
             names one; the others take them in turn. None: the reference is what the policy was built with.
     """
@@ -126,6 +126,7 @@ class ToyFlow(Policy):
                 raise UsageError("teachers is empty. Name files of weights, or leave it out.")
             models = {name: _loaded(Path(file)) for name, file in teachers.items()}
             self._teachers = Teachers(models)
+        self.reference_teaches = self._teachers is not None
         self.matching, self.steps = None, 0  # of the training sampler, those with noise
         if matching is None:
             self.steps = flow.decided_steps(sampler, steps, noise=noise)  # K, or K - 1 where the last step has no noise
@@ -272,8 +273,8 @@ class ToyFlow(Policy):
             self._reference_net()
         if self._old is not None:
             self._old.load_state_dict(state)
-            state = {name: x for name, x in state.items() if not name.startswith("old")}
-        load_weights(self.net, state)
+        own = {name: x for name, x in state.items() if not name.startswith("old")}
+        load_weights(self.net, own)
 
     @property
     def _weight(self) -> Tensor:

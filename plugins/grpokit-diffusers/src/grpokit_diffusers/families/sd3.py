@@ -44,8 +44,10 @@ class SD3(PipelineFamily):
 
     def passes(self, latents: Tensor, times: Tensor, told: Told, texts: Sequence[Text]) -> Sequence[Tensor]:
         """See `PipelineFamily`; one call for both texts, the negative one first."""
-        pairs = zip(*reversed(texts), strict=True)
-        embeddings, pooled = (torch.cat([rows(part, len(latents)) for part in parts]) for parts in pairs)
+        every = []
+        for parts in zip(*reversed(texts), strict=True):
+            every.append(torch.cat([rows(part, len(latents)) for part in parts]))
+        embeddings, pooled = every
         v = self.output(
             hidden_states=latents.repeat(len(texts), 1, 1, 1),
             timestep=times.repeat(len(texts)),

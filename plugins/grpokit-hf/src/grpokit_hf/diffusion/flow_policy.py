@@ -111,6 +111,7 @@ class FlowPolicy(Policy):
         self.model: Any = self._learner()
         self._reference = settings.reference_of(self.model)
         self.reference_moves = settings.reference is not None
+        self.reference_teaches = self._teachers is not None or settings.reference_guidance is not None
         if settings.compiled:
             compile_blocks(self.model)
         self._average = self._averaging(settings.average, "average")

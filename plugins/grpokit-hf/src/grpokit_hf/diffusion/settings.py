@@ -49,7 +49,8 @@ class FlowSettings(ModelSettings):
             .safetensors file, a folder or the hub; None trains the transformer's own weights.
         ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
         old_ema: an average of the trained weights, such as {"decay": 0.5, "ramp": 0.001}, which draws training samples
-            and is the objective's old policy, as in DiffusionNFT; None: the weights of the moment.
+            and is the objective's old policy, as in DiffusionNFT; there it moves once a rollout, so set `every` to the
+            updates of a step. None: the weights of the moment.
         reference_guidance: of the reference, or of teachers; None: as of training samples.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
         compiled: compile the transformer's blocks with `torch.compile`, which takes a minute or two at the first pass.

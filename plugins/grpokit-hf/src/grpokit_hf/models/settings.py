@@ -59,9 +59,9 @@ class LearningSettings(Settings):
     Attributes:
         lora: settings of an adapter, such as {"r": 32, "alpha": 64}; None trains the weights themselves.
         reference_ema: let the reference follow the policy, such as {"decay": 0, "every": 50}; None: it stays.
-        teachers: trained adapters as the reference, such as {"ocr": "runs/ocr/exported", "style": "name/adapter"}: a folder
-            or a hub id each, for flow policies also a file. A prompt's `meta.teacher` names one; the others take them
-            in turn.
+        teachers: trained adapters as the reference, such as {"ocr": "runs/ocr/exported", "style": "name/adapter"}: a
+            folder or a hub id each, for flow policies also a file. A prompt's `meta.teacher` names one; the others take
+            them in turn.
     """
 
     lora: Mapping[str, Any] | None = None

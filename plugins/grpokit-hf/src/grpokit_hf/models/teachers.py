@@ -52,7 +52,7 @@ def named(name: str) -> Iterator[None]:
 
 
 def check_teachers(teachers: Mapping[str, Any], *, trains_base: bool, moves: bool) -> None:
-    """Refuse teachers that are no names, without a frozen base, or beside another reference.
+    """Refuse teachers that are no files or hub ids, without a frozen base, or beside another reference.
 
     Raises:
         UsageError: with what to change.

@@ -197,8 +197,9 @@ class FlowWork:
         forwards += scored if settings.copies else 0  # copies are scored where they are made
         backward = 2 if self.adapter else 3
         again = 1 if settings.gradient_checkpointing else 0
+        ahead = 1 if job.whole_groups else 0
         works = self._work("rollout", forwards, looks=job.prompts)
-        works += self._work("train", job.passes * scored * (backward + again))
+        works += self._work("train", job.passes * scored * (ahead + backward + again))
         if job.old_pass(exact=self._full_precision):
             works += self._work("old", scored)
         if job.reference:

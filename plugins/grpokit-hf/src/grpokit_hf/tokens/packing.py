@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grpokit.errors import UsageError
 from grpokit.types import Ask, Decisions
 from grpokit_hf.tokens.fused_head import FusedHead, fused_kl
 from grpokit_hf.tokens.linear_layers import Casts
@@ -212,6 +213,11 @@ def score(
     logprobs, entropy = head(hidden, targets, weight, layer.bias, entropy=ask.entropy, **how)
     kl = None
     if ask.against is not None:
+        if layer.weight.requires_grad:
+            raise UsageError(
+                "Whole distributions of tokens are compared by one output layer, which must stay as it is. Train an "
+                "adapter, such as lora: {r: 16}, or set policy.fast=false."
+            )
         others = plan.places.pick(ask.against)
         kl = fused_kl(hidden, others, weight, layer.bias, **how)
     return Decisions(
