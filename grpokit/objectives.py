@@ -201,15 +201,11 @@ class Objective(ObjectiveSettings, ABC):
         """What else the policy loss reads, by keyword.
 
         Raises:
-            UsageError: there is no reference, or no group.
+            UsageError: there is no reference.
         """
         if self.needs_reference and reference is None:
             raise UsageError(f"{type(self).__name__} needs the reference's log-probs. Pass them as reference=.")
-        if self.whole_groups and groups is None:
-            raise UsageError(f"{type(self).__name__} compares the rows of a group. Pass the groups' ids as groups=.")
-        further: dict[str, Any] = {}
-        if self.reads_reference:
-            further["reference"] = reference
+        further: dict[str, Any] = {"reference": reference} if self.reads_reference else {}
         if self.whole_groups:
             further["groups"] = groups
         return further
@@ -245,8 +241,8 @@ def check_density(new: Decisions) -> None:
     """
     if new.mean is not None and new.mean.requires_grad and not new.logprobs.requires_grad:
         raise UsageError(
-            "Steps of the ODE are not drawn at random, so they have no log-probs to train. Take a sampler with noise, "
-            "such as policy.sampler=flow-sde, or policy.matching. Only objective opd compares such steps."
+            "Steps of the ODE are not drawn at random, so they have no log-probs to train. Take a sampler with noise "
+            "(policy.sampler=flow-sde) or policy.matching. Only objective opd compares such steps."
         )
 
 

@@ -336,5 +336,5 @@ def test_what_learns_from_rewards_needs_one(teachers: dict[str, str]) -> None:
 @pytest.mark.parametrize("name", ["grpo", "gspo"])
 def test_steps_of_the_ode_have_no_density(name: str) -> None:
     trained = trainer(create("objective", name), sampler="ode")
-    with pytest.raises(UsageError, match=r"Take a sampler with noise, such as policy\.sampler=flow-sde, or policy\.ma"):
+    with pytest.raises(UsageError, match=r"Take a sampler with noise \(policy\.sampler=flow-sde\) or policy\.matching"):
         trained.step()

@@ -213,11 +213,7 @@ def score(
     logprobs, entropy = head(hidden, targets, weight, layer.bias, entropy=ask.entropy, **how)
     kl = None
     if ask.against is not None:
-        if layer.weight.requires_grad:
-            raise UsageError(
-                "Whole distributions of tokens are compared by one output layer, which must stay as it is. Train an "
-                "adapter, such as lora: {r: 16}, or set policy.fast=false."
-            )
+        _check_frozen(layer)
         others = plan.places.pick(ask.against)
         kl = fused_kl(hidden, others, weight, layer.bias, **how)
     return Decisions(
@@ -226,6 +222,15 @@ def score(
         distribution=plan.places.table(hidden) if ask.distribution else None,
         kl=None if kl is None else plan.places.table(kl),
     )
+
+
+def _check_frozen(layer: Any) -> None:
+    """Refuse to compare hidden states of two models by an output layer that is only the one's."""
+    if layer.weight.requires_grad:
+        raise UsageError(
+            "Whole distributions of tokens are compared by one output layer, which must stay as it is. Train an "
+            "adapter, such as lora: {r: 16}, or set policy.fast=false."
+        )
 
 
 def _hidden(completions: Completions, plan: Pack, decoder: Any, inputs: Inputs | None) -> Tensor:
