@@ -67,10 +67,11 @@ def _steps(weights: Tensor) -> Decisions:
 
 
 def _copies(weights: Tensor) -> Decisions:
-    """Noised copies of a finished sample: predictions of it [b, t, 3] -> [b, t]."""
-    score = -(weights - _values(weights)).square().mean(-1)
+    """Noised copies of a finished sample: predictions of it [b, t, 3] -> minus the velocity's error [b, t]."""
+    target = _values(weights)
     v_coef = torch.full_like(weights[..., :1], -0.5)
-    return Decisions(logprobs=score, mean=weights, v_coef=v_coef, target=_values(weights))
+    score = -((weights - target) / v_coef).square().mean(-1)
+    return Decisions(logprobs=score, mean=weights, v_coef=v_coef, target=target)
 
 
 def _values(weights: Tensor) -> Tensor:
