@@ -22,7 +22,7 @@ test_conformance.py test_imports.py test_kill*.py test_resum*.py
 tests/cli/test_bad_input.py tests/cli/test_fuzz.py tests/gpu/* tests/processes/*
 tests/runs/test_learning.py tests/runs/test_objectives_and_advantages.py
 tests/test_docs.py tests/test_project.py tests/test_recipes.py tests/test_run_by_hand.py tests/test_site.py
-tests/test_traps.py
+tests/test_traps.py tests/test_ward_*.py
 grpokit-glm-image/tests/test_edits.py grpokit-glm-image/tests/test_mistakes.py
 grpokit-lm/tests/test_memory.py grpokit-lm/tests/test_mixed_precision.py
 grpokit-lm/tests/test_policy_files.py grpokit-lm/tests/test_several_rewards.py
