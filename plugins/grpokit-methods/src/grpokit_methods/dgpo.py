@@ -72,7 +72,7 @@ class DGPO(Objective):
         assert groups is not None
         error = -new.logprobs  # [b, t]
         unweighted = velocity_error(new, new, mask).square().mean(-1)
-        if not torch.allclose(error, unweighted, rtol=1e-2):
+        if not torch.allclose(error, unweighted, rtol=1e-2, equal_nan=True):
             raise UsageError(
                 "objective 'dgpo' compares errors that weigh the same at all levels of noise. Set "
                 "policy.matching={times: 4, weight: uniform, shared_noise: true}."
