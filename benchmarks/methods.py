@@ -538,8 +538,8 @@ def _cpu_seconds() -> float:
 def table(study: Study) -> str:
     """What is known of the methods, as lines of Markdown."""
     suite, extra = study.suite, study.suite.columns
-    head = ["method", "rate", "reward", f"less {BASELINE}", *extra]
-    head += ["CPU of a step", "steps in equal seconds", "reward then", f"less {BASELINE} then"]
+    head = ["method", "rate", "reward", f"minus {BASELINE}", *extra]
+    head += ["CPU of a step", "steps in equal seconds", "reward then", f"minus {BASELINE} then"]
     lines = [_row(head), _row(["---"] * len(head))]
     before = study.known.get("before")
     if before:
