@@ -59,10 +59,13 @@ class Groups:
 
     def max(self, x: Tensor, rows: Tensor) -> Tensor:
         """The largest x [B, ...] over the `rows` of the same shape in each row's group, -inf if there are none."""
-        lowest = x.new_full((len(self.ids), *x.shape[1:]), -torch.inf)
+        shape = (len(self.ids), *x.shape[1:])
+        lowest = x.new_full(shape, -torch.inf)
+        counted = torch.where(rows, x, -torch.inf)
         singles = [1] * (x.ndim - 1)
         index = self.index.reshape(-1, *singles).expand_as(x)
-        return lowest.scatter_reduce(0, index, torch.where(rows, x, -torch.inf), reduce="amax")[self.index]
+        largest = lowest.scatter_reduce(0, index, counted, reduce="amax")
+        return largest[self.index]
 
     def is_constant(self, x: Tensor, rows: Tensor) -> Tensor:
         """[B] True where the `rows` of the row's group have the same x, to the rounding of fp64."""

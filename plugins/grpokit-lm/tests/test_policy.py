@@ -299,6 +299,17 @@ def gradients(policy: CausalLMPolicy, *, count: int = 2, **options: Any) -> list
     return seen
 
 
+def assert_both_paths_agree(options: dict[str, Any], **training: Any) -> None:
+    """On the gradients of a step's two updates, of an adapter with these options."""
+    seen = []
+    for fast in (True, False):
+        policy = build(fast=fast, lora=ADAPTER, **options)
+        sizes = {"micro_batch_size": 4, "updates_per_rollout": 2, "learning_rate": 1e-2}
+        seen.append(gradients(policy, count=1, **sizes, **training))
+    assert len(seen[0]) == 2
+    assert max(float((a - b).norm() / b.norm()) for a, b in zip(*seen, strict=True)) < 1e-4
+
+
 OBJECTIVES = [
     pytest.param(spec.name, marks=() if spec.name == "gspo" else pytest.mark.slow)
     for plugin in plugins()
@@ -311,39 +322,20 @@ OBJECTIVES = [
 def test_every_objective_has_the_gradient_of_the_plain_path(objective: str) -> None:
     """Of tokens and of sequences, clipped or not: an adapter held to its moving average, on the decisions of high
     entropy; then off-policy."""
-    seen = [
-        gradients(
-            build(fast=fast, lora=ADAPTER, reference_ema={"decay": 0.5}),
-            micro_batch_size=4,
-            objective=create("objective", objective, {"kl_coef": 0.1}),
-            modifiers=[create("modifier", "entropy-filter", {"share": 0.4})],
-            updates_per_rollout=2,
-            learning_rate=1e-2,
-            count=1,
-        )
-        for fast in (True, False)
-    ]
-    assert len(seen[0]) == 2
-    assert max(float((a - b).norm() / b.norm()) for a, b in zip(*seen, strict=True)) < 1e-4
+    assert_both_paths_agree(
+        {"reference_ema": {"decay": 0.5}},
+        objective=create("objective", objective, {"kl_coef": 0.1}),
+        modifiers=[create("modifier", "entropy-filter", {"share": 0.4})],
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("all_tokens", [False, True])
 def test_a_teacher_gives_the_gradient_of_the_plain_path(all_tokens: bool, tmp_path: Path) -> None:
     trained(build(lora={"r": 2}), 1).export(tmp_path)
-    seen = [
-        gradients(
-            build(fast=fast, lora=ADAPTER, teachers={"other": tmp_path}),
-            micro_batch_size=4,
-            objective=create("objective", "opd", {"all_tokens": all_tokens}),
-            updates_per_rollout=2,
-            learning_rate=1e-2,
-            count=1,
-        )
-        for fast in (True, False)
-    ]
-    assert len(seen[0]) == 2
-    assert max(float((a - b).norm() / b.norm()) for a, b in zip(*seen, strict=True)) < 1e-4
+    assert_both_paths_agree(
+        {"teachers": {"other": tmp_path}}, objective=create("objective", "opd", {"all_tokens": all_tokens})
+    )
 
 
 def test_distributions_are_not_compared_by_a_head_that_trains() -> None:

@@ -77,7 +77,8 @@ class GlmImageAR(Policy):
         )
         self.model: Any = _learner(network, settings, trained, name=self.loaded.name)
         self._reference = settings.reference_of(self.model)
-        self.reference_moves, self.reference_teaches = settings.reference is not None, self._teachers is not None
+        self.reference_moves = settings.reference is not None
+        self.reference_teaches = self._teachers is not None
         self._ar: Any = network
         self.writer = Writer(network, self.encoder, settings.sampling, merged=settings.merge_adapter)
         self._head, self._casts = FusedHead(), Casts()

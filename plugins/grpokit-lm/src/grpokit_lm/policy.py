@@ -108,7 +108,8 @@ class CausalLMPolicy(Policy):
         elif settings.adapter is not None:
             self.model = add_adapter(network, settings.adapter)
         self._reference = settings.reference_of(self.model)
-        self.reference_moves, self.reference_teaches = self._reference.moves, self._teachers is not None
+        self.reference_moves = self._reference.moves
+        self.reference_teaches = self._teachers is not None
         self._engine: Engine | None = None
         if settings.engine_settings is not None:
             self._engine = start_engine(
