@@ -74,8 +74,8 @@ class DGPO(Objective):
         unweighted = velocity_error(new, new, mask).square().mean(-1)
         if not torch.allclose(error, unweighted, rtol=1e-2, equal_nan=True):
             raise UsageError(
-                "objective 'dgpo' compares errors that weigh the same at all levels of noise, and matching.weight weighs "
-                "these. Set policy.matching={times: 4, weight: uniform, shared_noise: true}."
+                "objective 'dgpo' compares errors that weigh the same at all levels of noise, and here matching.weight "
+                "weighs them. Set policy.matching={times: 4, weight: uniform, shared_noise: true}."
             )
         reference_error = -torch.where(mask, reference.logprobs, 0.0)
         with torch.no_grad():
